@@ -1,0 +1,1 @@
+"""What answers: the language in which sequence models are written. torch; knows no task."""

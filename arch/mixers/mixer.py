@@ -1,0 +1,68 @@
+"""The interface of every mixer: a frozen spec that builds a module which moves information along time.
+
+B batch, T time, D model width
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+State = Any  # a tensor, or a (named) tuple of states, tensors, ints and None
+
+
+class StateSize(NamedTuple):
+    """Floats that a mixer carries from one token to the next, for one sequence."""
+
+    fixed: int  # whatever the length
+    growing: int = 0  # that part which is still growing with length, at the length asked for
+
+    @property
+    def total(self) -> int:
+        return self.fixed + self.growing
+
+    def __add__(self, other: object) -> StateSize:
+        assert isinstance(other, StateSize)
+        return StateSize(self.fixed + other.fixed, self.growing + other.growing)
+
+
+class MixerModule(nn.Module, ABC):
+    """x [B, T, D] -> y [B, T, D], causal; any cut of a sequence with the state carried over gives the same outputs."""
+
+    @abstractmethod
+    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
+        """`state` None is the state before the first token. The second result is None unless `return_state`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerSpec(ABC):
+    """Frozen data that checks itself; `build` is its only door to tensors.
+
+    Geometry that depends on the model's width is checked in `check`, which the backbone calls when it is specified.
+    """
+
+    kind: str
+
+    equation: ClassVar[str]  # the recurrence in one line
+    state_formula: ClassVar[str]  # floats a mixer carries, in one line
+    source: ClassVar[str]  # paper and equation
+
+    @abstractmethod
+    def check(self, width: int) -> None:
+        """Raise ValueError where this mixer cannot stand in a model of `width`."""
+
+    @abstractmethod
+    def build(self, width: int) -> MixerModule:
+        """The module, initialised from torch's global generator (the backbone seeds it)."""
+
+    @abstractmethod
+    def state_size(self, width: int, length: int) -> StateSize:
+        """Floats carried after `length` tokens, short convolution caches included. Integers (positions) do not count."""
+
+    @abstractmethod
+    def flops(self, width: int, length: int) -> float:
+        """Floating-point operations per token, forward, projections and core, at the mean context of `length` tokens.
+        A multiply-add is 2."""

@@ -1,0 +1,1 @@
+"""The roof: ask, answer, keep."""

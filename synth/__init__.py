@@ -1,0 +1,1 @@
+"""What is asked: synthetic sequence tasks as data generators. numpy only; knows no model."""

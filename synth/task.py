@@ -1,0 +1,73 @@
+"""The interface of every task: sample sequences, name the roles of tokens, score answers, know chance and ceiling."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth import score
+from synth.batch import Batch
+from synth.vocab import Roles
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A frozen spec that samples batches and scores answers. A sibling adds its dials as fields and its own `kind`.
+
+    What every sibling has besides its dials: `kind` (its name in YAML), `protocol` ("repaired", or a published one by
+    name), `vocab` (number of token ids; a dial of most, a property of the rest) and `length` (length of `inputs` as
+    the protocol counts it).
+    """
+
+    kind: str
+    protocol: str = "repaired"
+
+    signal: ClassVar[Literal["tokens", "vectors"]] = "tokens"
+    readout: ClassVar[Literal["each", "last"]] = "each"  # "last": all outputs are read from the last position's vector
+    metric: ClassVar[str] = "accuracy"  # the headline among the scores, higher is better; chance() and ceiling() bound it
+    wants_probabilities: ClassVar[bool] = False  # whether score() needs the model's distribution, not only its choice
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(T, V): the exact length of the inputs that sample() gives, and the number of token ids (or channels)."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
+        """Draw `count` sequences. All chance comes from `rng`; `split` matters where a protocol trains and tests
+        differently."""
+
+    @abstractmethod
+    def roles(self) -> Roles:
+        """Token ids carved into named, disjoint roles."""
+
+    @abstractmethod
+    def chance(self) -> float:
+        """The expected `metric` of one who knows the rules and guesses among admissible answers."""
+
+    @abstractmethod
+    def ceiling(self) -> float:
+        """The expected `metric` of an oracle that uses all that a sequence shows (and all that training showed)."""
+
+    def sources(self, batch: Batch) -> NDArray[np.int64]:
+        """int64 [n, T]: where the answer of a scored position could be read in the inputs, -1 where nowhere."""
+        return np.full(batch.targets.shape[:2], -1, dtype=np.int64)
+
+    def score(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        """Scores of `predictions` (int64 [n, T], read only at scored positions) by name.
+
+        Always holds `metric`; a score of a part of the answers is named `accuracy/<slice>=<value>`.
+        """
+        return score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
+
+    def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """Labels by which accuracy is broken down, [n] (a sequence) or [n, T] (a position) each."""
+        return {}
