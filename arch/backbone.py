@@ -1,4 +1,163 @@
 """The whole model: embed, stack, norm, head.
 
-B batch, T time, D model width, V vocabulary
+B batch, T time, D model width, V vocabulary (or channels out), P positions read out
 """
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from arch.block import BlockModule
+from arch.mixers.mixer import MixerModule, State
+from arch.parts.norm import Norm, build_norm
+from arch.stack import Layered, flatten
+
+Init = Literal["fan_in", "normal", "torch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneSpec:
+    """An architecture, whole, but for the vocabulary that a task brings.
+
+    tied      the head's weights are the embedding's
+    soft_cap  logits are cap * tanh(logits / cap) (MesaNet: 30); None: as they are
+    init      of linear maps and embeddings: "fan_in" N(0, 1/fan in), embedding rows of norm 1 (MesaNet);
+              "normal" N(0, 0.02), out-projections N(0, 0.02 / sqrt(2 blocks)) (Zoology, GPT-2);
+              "torch" torch's own for linear maps, embedding N(0, 0.02) (mad-lab)
+    """
+
+    name: str
+    width: int = 128
+    stack: tuple[Layered, ...]
+    norm: Norm = "rms"
+    tied: bool = False
+    soft_cap: float | None = None
+    init: Init = "fan_in"
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty")
+        if self.width < 1:
+            raise ValueError(f"width must be at least 1, got {self.width}")
+        if not self.stack:
+            raise ValueError("stack must hold at least one block, got none")
+        if self.soft_cap is not None and self.soft_cap <= 0:
+            raise ValueError(f"soft_cap must be positive or null, got {self.soft_cap}")
+        for number, block in enumerate(flatten(self.stack)):
+            try:
+                block.check(self.width)
+            except ValueError as error:
+                raise ValueError(f"block {number} ({block.mixer.kind}): {error}") from error
+
+    def build(
+        self,
+        *,
+        vocab: int,
+        seed: int = 0,
+        signal: Literal["tokens", "vectors"] = "tokens",
+        readout: Literal["each", "last"] = "each",
+        length: int | None = None,
+    ) -> Backbone:
+        """The model with its first weights, on the CPU in float32; the same seed gives the same weights.
+
+        vocab    token ids; channels in and out where `signal` is "vectors"
+        readout  "each": an output at every position from that position's vector; "last": the outputs of all `length`
+                 positions from the last vector alone (the autoencoder of the compression task)
+        """
+        if vocab < 1:
+            raise ValueError(f"vocab must be at least 1, got {vocab}")
+        if readout == "last" and not length:
+            raise ValueError("readout 'last' needs the length of the sequences: give length")
+        if signal == "vectors" and self.tied:
+            raise ValueError("a tied head needs tokens: with signal 'vectors' set tied to false")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Backbone(self, vocab=vocab, signal=signal, readout=readout, length=length)
+
+
+class Backbone(nn.Module):
+    """int64 [B, T] (or float [B, T, V]) -> logits [B, T, V]."""
+
+    def __init__(self, spec: BackboneSpec, *, vocab: int, signal: str, readout: str, length: int | None) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Embedding(vocab, spec.width) if signal == "tokens" else nn.Linear(vocab, spec.width)
+        self.blocks = nn.ModuleList(block.build(spec.width, spec.norm) for block in flatten(spec.stack))
+        self.decoder = Decoder(spec.width, spec.norm, length) if readout == "last" and length else None
+        self.norm = build_norm(spec.norm, spec.width)
+        self.head = None if spec.tied else nn.Linear(spec.width, vocab, bias=False)
+        initialise(self, spec.init)
+
+    def forward(
+        self, inputs: Tensor, state: State = None, *, return_state: bool = False, at: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, State]:
+        """Logits [B, T, V], or [B, P, V] at the positions `at` (int64 [B, P]); with `return_state` also the state after
+        the last token, which a later call takes to go on where this one ended."""
+        if return_state and self.decoder is not None:
+            raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
+        x_BTD = self.embedding(inputs)
+        states: list[State] = []
+        for index, block in enumerate(self.blocks):
+            x_BTD, carried = block(x_BTD, None if state is None else state[index], return_state=return_state)
+            states.append(carried)
+        if self.decoder is not None:
+            x_BTD = self.decoder(x_BTD)
+        if at is not None:
+            x_BTD = x_BTD.gather(1, at[..., None].expand(-1, -1, x_BTD.shape[-1]))
+        logits_BTV = self.logits(self.norm(x_BTD))
+        return (logits_BTV, tuple(states)) if return_state else logits_BTV
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        logits_BTV = x_BTD @ self.embedding.weight.mT if self.head is None else self.head(x_BTD)
+        cap = self.spec.soft_cap
+        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def step(self, token: Tensor, state: State = None) -> tuple[Tensor, State]:
+        """Decode: one token [B] (or vector [B, V]) -> logits [B, V] and the state to give to the next step."""
+        logits_B1V, state = self(token[:, None], state, return_state=True)
+        return logits_B1V[:, 0], state
+
+    def use(self, implementation: str) -> Backbone:
+        """Let every mixer serve its ops by `implementation` ("auto", "recurrent", "chunked", "fused")."""
+        for module in self.modules():
+            if isinstance(module, MixerModule):
+                module.implementation = implementation
+        return self
+
+
+class Decoder(nn.Module):
+    """All positions from the last one's vector: add a fixed sine table, then two position-wise maps (Poli et al. 2024)."""
+
+    position: Tensor
+
+    def __init__(self, width: int, norm: Norm, length: int) -> None:
+        super().__init__()
+        half = (width + 1) // 2
+        frequency_H = torch.exp(-torch.arange(half) * math.log(10_000) / max(half - 1, 1))
+        angle_TH = torch.arange(length)[:, None] * frequency_H
+        position_TD = torch.cat([angle_TH.sin(), angle_TH.cos()], dim=-1)[:, :width]
+        self.register_buffer("position", position_TD, persistent=False)
+        self.first_norm, self.second_norm = build_norm(norm, width), build_norm(norm, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_BTD = x_BTD[:, -1:] + self.position.to(x_BTD.dtype)
+        x_BTD = nn.functional.gelu(self.first(self.first_norm(x_BTD)))
+        return nn.functional.gelu(self.second(self.second_norm(x_BTD)))
+
+
+def initialise(model: Backbone, init: Init) -> None:
+    """Draw the weights of linear maps and embeddings anew, in module order; mixers keep what else they drew."""
+    blocks = max(1, sum(isinstance(module, BlockModule) for module in model.modules()))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=model.spec.width**-0.5 if init == "fan_in" else 0.02)
+        elif isinstance(module, nn.Linear) and init == "fan_in":
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+        elif isinstance(module, nn.Linear) and init == "normal":
+            nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * blocks) if name.endswith(".out") else 0.02)

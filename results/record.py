@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
+
+from results.write import write_whole
 
 SCHEMA = 1  # of Record; raise it when a field changes meaning
 
@@ -14,7 +20,8 @@ class Record:
 
     `scores` are of the test split under the checkpoint that validation chose; `validation` of the same checkpoint.
     Score names: the task's `metric` (usually "accuracy"), "macro_accuracy", "exact_match", "loss", and
-    "accuracy/<slice>=<value>" for parts. A figure that does not exist is absent, never NaN.
+    "accuracy/<slice>=<value>" for parts. A figure that does not exist is absent, never NaN: one that is not finite is
+    left out of the scores, and is None in a curve.
     """
 
     key: str  # sha256 of the canonical resolved spec: the record's address
@@ -34,9 +41,15 @@ class Record:
     ceiling: float = 1.0
     scores: dict[str, float] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
-    tests: list[dict[str, Any]] = field(default_factory=list)  # further test settings: task, setting, length, chance, ceiling, scores
-    curve: dict[str, list[float]] = field(default_factory=dict)  # step, train_loss, validation_loss, validation_accuracy: equal lengths
-    published_choice: dict[str, float] = field(default_factory=dict)  # scores where a published protocol chooses on test
+    tests: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # more settings: task, setting, length, chance, ceiling, scores
+    curve: Mapping[str, Sequence[float | None]] = field(
+        default_factory=dict
+    )  # step, train_loss, validation_*: equal lengths
+    published_choice: dict[str, float] = field(
+        default_factory=dict
+    )  # scores where a published protocol chooses on test
 
     parameters: int = 0
     state_floats: int = 0  # carried after `length` tokens
@@ -58,6 +71,22 @@ class Record:
     commit: str | None = None
     created: str = ""  # ISO 8601, UTC
 
+    def __post_init__(self) -> None:
+        for name in ("scores", "validation", "published_choice"):
+            object.__setattr__(self, name, _finite(getattr(self, name)))
+        tests = [{**test, "scores": _finite(test.get("scores", {}))} for test in self.tests]
+        object.__setattr__(self, "tests", tests)
+        curve = {
+            name: [x if x is not None and math.isfinite(x) else None for x in values]
+            for name, values in self.curve.items()
+        }
+        object.__setattr__(self, "curve", curve)
+
+    @property
+    def score(self) -> float | None:
+        """The headline on test; None where the trial failed or its figure was not finite."""
+        return self.scores.get(self.metric) if self.status == "done" else None
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -68,3 +97,41 @@ class Record:
         if unknown:
             raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
         return Record(**data)
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write records for safe keeping beside the code: JSON lines, one record a line, in an order of their own.
+
+    The same records give the same bytes, so that a changed line is a changed record.
+    """
+    ordered = sorted(records, key=lambda r: (r.study, r.task, r.setting, r.arch, r.seed, r.key))
+    write_whole(path, "".join(to_json(record) + "\n" for record in ordered))
+
+
+def read_records(path: Path) -> list[Record]:
+    """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first.
+
+    Raises ValueError on a line that is no record, with file and line.
+    """
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    found: dict[str, Record] = {}
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = Record.from_dict(json.loads(line))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ValueError(f"{file}:{number}: not a record: {error}") from error
+            if record.key not in found or (found[record.key].status, record.status) == ("failed", "done"):
+                found[record.key] = record
+    return list(found.values())
+
+
+def to_json(record: Record) -> str:
+    """One line, keys sorted."""
+    return json.dumps(record.to_dict(), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _finite(scores: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if math.isfinite(value)}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arch.backbone import BackboneSpec
+from results.record import Record
+from search.cohort import run_cohort
 from synth.tasks import Task
 
 VERSION = 1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)
@@ -105,3 +107,8 @@ class TrialSpec:
     def __post_init__(self) -> None:
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
+
+
+def run_trial(spec: TrialSpec, *, study: str = "", device: str | None = None) -> Record:
+    """Train one trial alone. A trial that diverges gives a failed record, not an exception."""
+    return run_cohort([spec], study=study, device=device)[0]

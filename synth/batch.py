@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 IGNORE = -100  # the target of a position that is not scored
-
-_NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +23,7 @@ class Batch:
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
-    aux: Mapping[str, NDArray[Any]] = field(default=_NOTHING)
+    aux: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -55,6 +55,10 @@ class Task(ABC):
     def ceiling(self) -> float:
         """The expected `metric` of an oracle that uses all that a sequence shows (and all that training showed)."""
 
+    def references(self) -> dict[str, float]:
+        """Further reference lines by name (a baseline that is neither chance nor oracle), of `metric`."""
+        return {}
+
     def sources(self, batch: Batch) -> NDArray[np.int64]:
         """int64 [n, T]: where the answer of a scored position could be read in the inputs, -1 where nowhere."""
         return np.full(batch.targets.shape[:2], -1, dtype=np.int64)
@@ -69,5 +73,10 @@ class Task(ABC):
         return score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Labels by which accuracy is broken down, [n] (a sequence) or [n, T] (a position) each."""
-        return {}
+        """Labels by which accuracy is broken down, [n] (a sequence) or [n, T] (a position) each.
+
+        Unless a task knows better: how far back an answer's source lies, rounded up to a power of two.
+        """
+        sources = self.sources(batch)
+        readers = np.arange(sources.shape[1]) if self.readout == "each" else sources.shape[1] - 1
+        return {"distance_up_to": score.up_to(np.where(sources < 0, -1, readers - sources))}

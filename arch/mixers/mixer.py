@@ -30,11 +30,27 @@ class StateSize(NamedTuple):
 
 
 class MixerModule(nn.Module, ABC):
-    """x [B, T, D] -> y [B, T, D], causal; any cut of a sequence with the state carried over gives the same outputs."""
+    """x [B, T, D] -> y [B, T, D], causal; any cut of a sequence with the state carried over gives the same outputs.
+
+    One token with a state is the decode step. Runs under torch.vmap over stacked parameters: nothing is written in
+    place and no branch looks at data. A map back to the model's width is a submodule named `out`.
+    """
+
+    implementation: str = "auto"  # of the ops it calls; the backbone sets it for all mixers at once
+
+    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
+        """`state` None is the state before the first token. The second result is None unless `return_state`.
+
+        Raises ValueError where there is no token.
+        """
+        if x_BTD.shape[1] < 1:
+            raise ValueError("a mixer needs at least one token, got a sequence of length 0")
+        y_BTD, carried = self.mix(x_BTD, state, return_state)
+        return y_BTD, carried if return_state else None
 
     @abstractmethod
-    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
-        """`state` None is the state before the first token. The second result is None unless `return_state`."""
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        """What `forward` promises, for at least one token; the second result counts only with `return_state`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +76,7 @@ class MixerSpec(ABC):
 
     @abstractmethod
     def state_size(self, width: int, length: int) -> StateSize:
-        """Floats carried after `length` tokens, short convolution caches included. Integers (positions) do not count."""
+        """Floats carried after `length` tokens, caches of convolutions included; integers (positions) do not count."""
 
     @abstractmethod
     def flops(self, width: int, length: int) -> float:

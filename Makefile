@@ -1,0 +1,23 @@
+# Two commands: `make demo` (the map of six architectures, minutes on a CPU) and `make test` (everything that must hold).
+# Each sets up .venv the first time, and again only when pyproject.toml or constraints.txt changed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test
+
+demo: .venv/ready
+	$(BIN)/recallmap run demo
+	$(BIN)/recallmap table demo
+	$(BIN)/recallmap dashboard demo
+
+test: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch .venv/ready

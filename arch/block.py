@@ -1,0 +1,55 @@
+"""One mixer and one channel mixer with their norms and residuals.
+
+x <- x + mixer(norm(x)),  x <- x + mlp(norm(x))
+
+B batch, T time, D model width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from arch.mixers import Mixer
+from arch.mixers.mixer import State, StateSize
+from arch.mlp import Mlp
+from arch.parts.norm import Norm, build_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One residual block. `mlp` None: the mixer alone."""
+
+    kind: Literal["block"] = "block"
+    mixer: Mixer
+    mlp: Mlp | None = None
+
+    def check(self, width: int) -> None:
+        self.mixer.check(width)
+
+    def build(self, width: int, norm: Norm) -> nn.Module:
+        return BlockModule(self, width, norm)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        return self.mixer.state_size(width, length)
+
+    def flops(self, width: int, length: int) -> float:
+        return self.mixer.flops(width, length) + (self.mlp.flops(width) if self.mlp else 0.0)
+
+
+class BlockModule(nn.Module):
+    def __init__(self, spec: Block, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.mixer_norm = build_norm(norm, width)
+        self.mixer = spec.mixer.build(width)
+        self.mlp_norm = build_norm(norm, width) if spec.mlp else None
+        self.mlp = spec.mlp.build(width) if spec.mlp else None
+
+    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
+        mixed_BTD, state = self.mixer(self.mixer_norm(x_BTD), state, return_state=return_state)
+        x_BTD = x_BTD + mixed_BTD
+        if self.mlp is not None and self.mlp_norm is not None:
+            x_BTD = x_BTD + self.mlp(self.mlp_norm(x_BTD))
+        return x_BTD, state

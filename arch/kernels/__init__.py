@@ -1,0 +1,19 @@
+"""The ops: what a mixer computes along time, each with one signature and several implementations.
+
+Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_state`, the state behind the last token;
+`f_step` takes one token, the same shapes without T. `select.implementations(op)` lists how an op can be computed.
+"""
+
+from arch.kernels.attention import AttentionState, attention, attention_step
+from arch.kernels.delta import delta, delta_step
+from arch.kernels.gated_linear import gated_linear, gated_linear_step
+
+__all__ = [
+    "AttentionState",
+    "attention",
+    "attention_step",
+    "delta",
+    "delta_step",
+    "gated_linear",
+    "gated_linear_step",
+]

@@ -1,0 +1,73 @@
+"""The op of attention: causal softmax over all tokens so far, over the last `window`, over a prefix that stays in sight.
+
+o_t = sum_j softmax_j(scale q_t . k_j) v_j over the j <= t with j > t - window or j < prefix
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arch.kernels import select
+from arch.kernels.attention.recurrent import step as attention_step
+from arch.kernels.attention.state import AttentionState, start
+from arch.kernels.inputs import check_positive, check_qkv, full_precision
+
+__all__ = ["AttentionState", "attention", "attention_step"]
+
+OP = "attention"
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None = None,
+    prefix: int = 0,
+    scale: float | None = None,
+    initial_state: AttentionState | None = None,
+    return_state: bool = False,
+    implementation: str = "auto",
+    chunk: int | None = None,
+) -> tuple[Tensor, AttentionState | None]:
+    """Outputs [B, T, H, V] in the dtype of `v`, and with `return_state` the keys and values that later tokens may see.
+
+    q, k            [B, T, H, K], or [B, T, 1, K] where all heads share them
+    v               [B, T, H, V]
+    window          tokens in sight, the token itself included; None: all
+    prefix          that many tokens at the very beginning stay in sight whatever the window
+    scale           of the scores; None: K^-1/2
+    initial_state   of an earlier call with the same window and prefix; None: these are the first tokens
+    implementation  "auto", or one of `select.implementations("attention")`
+    chunk           queries a block; None: by length
+
+    Scores and softmax are fp32, fp64 where an input is; the state holds keys and values as they came. Differentiable in q, k, v
+    and the state's tensors. No tokens (T = 0) give no outputs and the state as it was. Raises ValueError on shapes, sizes or a
+    state that do not fit and on an implementation that cannot serve.
+    """
+    batch, time, heads, key_width, value_width = check_qkv(OP, q, k, v)
+    check_positive(OP, "window", window)
+    check_positive(OP, "chunk", chunk)
+    if prefix < 0:
+        raise ValueError(f"{OP}: prefix must be at least 0, got {prefix}")
+    sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    name = select.choose(
+        OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
+    )
+    if time == 0:
+        keys = (batch, k.shape[2], key_width)
+        return v, start(initial_state, keys, (batch, heads, value_width), window, prefix, v) if return_state else None
+    with full_precision(v.device):
+        result: tuple[Tensor, AttentionState | None] = select.load(OP, name)(
+            q,
+            k,
+            v,
+            window=window,
+            prefix=prefix,
+            scale=key_width**-0.5 if scale is None else scale,
+            initial_state=initial_state,
+            return_state=return_state,
+            chunk=chunk,
+        )
+        return result

@@ -1,0 +1,56 @@
+"""Causal softmax attention, one query at a time: what every other implementation must agree with.
+
+o_t = sum_j softmax_j(scale q_t . k_j) v_j over the j <= t with j > t - window or j < prefix
+
+B batch, T time, H heads, G heads of q and k (H or 1), S tokens kept, K key width, V value width
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arch.kernels.attention.state import AttentionState, keep, start
+from arch.kernels.inputs import working_dtype
+from arch.kernels.tokens import loop
+
+
+def step(
+    state: AttentionState | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None = None,
+    prefix: int = 0,
+    scale: float | None = None,
+) -> tuple[Tensor, AttentionState]:
+    """One token: outputs [B, H, V] and the next state, from q, k [B, G, K] and v [B, H, V]. State None is before all tokens."""
+    state = start(state, tuple(k.shape), tuple(v.shape), window, prefix, v)
+    position = state.position + 1
+    keys_BSGK = keep(torch.cat((state.keys, k[:, None]), 1), position, window, prefix)
+    values_BSHV = keep(torch.cat((state.values, v[:, None]), 1), position, window, prefix)
+    dtype = working_dtype(q, keys_BSGK, values_BSHV)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    scores_BGS = torch.einsum("bgk,bsgk->bgs", q.to(dtype), keys_BSGK.to(dtype)) * scale
+    weights_BHS = scores_BGS.softmax(-1).expand(-1, v.shape[1], -1)
+    o_BHV = torch.einsum("bhs,bshv->bhv", weights_BHS, values_BSHV.to(dtype))
+    return o_BHV.to(v.dtype), AttentionState(keys_BSGK, values_BSHV, position)
+
+
+def recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None,
+    prefix: int,
+    scale: float,
+    initial_state: AttentionState | None,
+    return_state: bool,
+    chunk: int | None,
+) -> tuple[Tensor, AttentionState | None]:
+    """`step` over time; `chunk` has no meaning here."""
+    o, final = loop(step, initial_state, {"q": q, "k": k, "v": v}, window=window, prefix=prefix, scale=scale)
+    return o, final if return_state else None

@@ -1,0 +1,237 @@
+"""Test-time learning over a piece of a sequence by matrix products, without a weight matrix for every token.
+
+With g_i = x_i^T d_i the gradients that a piece's tokens bring (network.py) and their weights of window.py, a token's read is
+    h W_t = kept_t h A_0 - moved_t h P_0 - sum_i write_{t,i} (h . x_i) d_i
+so the first matrix need not exist: products h A_0 and h . x_i may be those of a feature map that is never computed.
+
+B batch, H heads, T tokens of the sequence, N tokens of a piece, M = c - 1 + N tokens that their windows see,
+S sights of a token from a chunk, D width of inputs, V value width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arch.kernels.network import LayerNorm, Product, backward, forward, learn
+from arch.kernels.rule import Rule
+from arch.kernels.window import Influence, band, chunks_of, influence
+
+SIGHTS = 64  # of one triangular solve
+FREE_TOKENS = 256  # of one piece where gradients do not depend on the weights
+
+
+class Tokens(NamedTuple):
+    """What a memory is given: all [B, H, ...]. Keys, values and thresholds begin with the c - 1 tokens of the window."""
+
+    q: Tensor  # [B, H, T, D]
+    k: Tensor  # [B, H, c - 1 + T, D]
+    v: Tensor  # [B, H, c - 1 + T, V]
+    threshold: Tensor | None  # [B, H, c - 1 + T]
+    alpha: Tensor  # [B, H, T]
+    eta: Tensor  # [B, H, T]
+    theta: Tensor | None  # [B, H, T]
+    gamma: Tensor  # [B, H, T, c]
+
+    def piece(self, start: int, count: int) -> Tokens:
+        seen = slice(start, start + self.k.shape[2] - self.q.shape[2] + count)
+        now = slice(start, start + count)
+        return Tokens(
+            self.q[:, :, now],
+            self.k[:, :, seen],
+            self.v[:, :, seen],
+            None if self.threshold is None else self.threshold[:, :, seen],
+            self.alpha[:, :, now],
+            self.eta[:, :, now],
+            None if self.theta is None else self.theta[:, :, now],
+            self.gamma[:, :, now],
+        )
+
+
+class Store(Protocol):
+    """A linear map that takes in gradients."""
+
+    def product(self, x: Tensor) -> Tensor:
+        """x W [B, H, N, columns]."""
+
+    def back(self, d: Tensor) -> Tensor:
+        """d W^T."""
+
+    def gram(self, x: Tensor, keys: Tensor) -> Tensor:
+        """x . keys [B, H, N, M], in the space that W maps from."""
+
+    def after(self, kept: Tensor, keys: Tensor, change: Tensor, fresh: int) -> Store:
+        """kept [B, H] W - keys^T change, where the last `fresh` of the keys are new."""
+
+
+class Matrix(NamedTuple):
+    """A map that is a matrix [B, H, rows, columns]."""
+
+    weights: Tensor
+
+    def product(self, x: Tensor) -> Tensor:
+        return x @ self.weights
+
+    def back(self, d: Tensor) -> Tensor:
+        return d @ self.weights.mT
+
+    def gram(self, x: Tensor, keys: Tensor) -> Tensor:
+        return x @ keys.mT
+
+    def after(self, kept: Tensor, keys: Tensor, change: Tensor, fresh: int) -> Matrix:
+        return Matrix(kept[..., None, None] * self.weights - keys.mT @ change)
+
+
+Map = TypeVar("Map", bound=Store)
+
+
+class Learned(NamedTuple, Generic[Map]):
+    """What a memory has learned: its maps, their momentum, and the maps at the chunk's start."""
+
+    maps: tuple[Map, ...]
+    momentum: tuple[Tensor, ...] | None
+    reference: tuple[Map, ...]
+
+
+def over_time(
+    learned: Learned,
+    tokens: Tokens,
+    rule: Rule,
+    norm: LayerNorm | None,
+    position: int,
+    chunk: int | None,
+    within: Callable[[Learned, Tokens, Rule, LayerNorm | None, int], tuple[Tensor, Learned]],
+) -> tuple[Tensor, Learned]:
+    """Read-outs y [B, H, T, V] and what is known behind the last token.
+
+    position  of the first token in the whole sequence
+    chunk     tokens at once where more than a chunk's can be; None: by what was fastest
+    within    does a piece that lies in one chunk
+    """
+    normed = norm is not None
+    free = rule.independent(len(learned.maps), normed=normed)
+    many = rule.affine(len(learned.maps), normed=normed)
+    outputs = []
+    for start, count in cut(tokens.q.shape[2], rule, position, chunk, free=free, many=many):
+        if (position + start) % rule.chunk == 0:
+            learned = learned._replace(reference=learned.maps)
+        piece = tokens.piece(start, count)
+        if count > rule.chunk and not free:
+            y, learned = solve_pieces(learned, piece, rule, position + start)
+        else:
+            y, learned = within(learned, piece, rule, norm, position + start)
+        outputs.append(y)
+    if (position + tokens.q.shape[2]) % rule.chunk == 0:
+        learned = learned._replace(reference=learned.maps)
+    return torch.cat(outputs, 2), learned
+
+
+def cut(
+    tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool, many: bool
+) -> Iterator[tuple[int, int]]:
+    """Start and length of each piece: what lies in one chunk, or whole chunks where `many` can be solved for at once, or
+    any tokens where gradients are `free` of the weights."""
+    b = rule.chunk
+    at_once = max(1, chunk // b if chunk else SIGHTS // (b + rule.window - 1)) * b
+    start = 0
+    while start < tokens:
+        inside, left = (position + start) % b, tokens - start
+        whole = left - left % b
+        if free:
+            count = min(chunk or FREE_TOKENS, left)
+        elif many and inside == 0 and whole:
+            count = min(at_once, whole)
+        else:
+            count = min(b - inside, left)
+        yield start, count
+        start += count
+
+
+def learn_piece(
+    learned: Learned, tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int
+) -> tuple[Tensor, Learned]:
+    """Tokens within one chunk."""
+    weight = weights_of(tokens, rule, position)
+    inputs, signals = gradients(learned.reference, tokens, rule, norm)
+    y, _ = forward(tokens.q, _read(learned, weight, inputs, signals), len(learned.maps), rule)
+    changes = tuple(weight.write[..., -1, :, None] * d for d in signals)
+    pushes = tuple(weight.push[..., -1, :, None] * d for d in signals)
+    return y, _after(learned, weight, inputs, changes, pushes)
+
+
+def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) -> tuple[Tensor, Learned]:
+    """Many whole chunks of a linear memory: one triangular solve gives the errors of all of them."""
+    (store,) = learned.maps
+    count, seen = tokens.q.shape[2], tokens.k.shape[2]
+    weight = weights_of(tokens, rule, position)
+    sights = chunks_of(count, rule.chunk, rule.window, tokens.q)
+    write_NS = weight.write_of(sights)
+    k_S, v_S = tokens.k[:, :, sights.token], tokens.v[:, :, sights.token]
+
+    def ahead(x: Tensor, first: float) -> Tensor:
+        """x [B, H, N, ...] just ahead of every sight's chunk."""
+        before = F.pad(x[:, :, :-1], (0, 0) * (x.ndim - 3) + (1, 0), value=first)
+        return before[:, :, sights.ahead]
+
+    known = ahead(weight.kept, 1.0)[..., None] * store.product(k_S)
+    if learned.momentum is not None and weight.moved is not None:
+        known = known - ahead(weight.moved, 0.0)[..., None] * (k_S @ learned.momentum[0])
+    coupling_SS = ahead(write_NS, 0.0) * store.gram(k_S, k_S)
+    error_S = torch.linalg.solve_triangular(coupling_SS, known - v_S, upper=False, unitriangular=True)
+    y = _read(learned, weight._replace(write=write_NS), (k_S,), (error_S,))(0, tokens.q)
+
+    of_token = F.one_hot(sights.token, seen).to(error_S.dtype).mT
+    changes = (of_token @ (write_NS[..., -1, :, None] * error_S),)
+    pushes = (of_token @ (weight.push_of(sights)[..., -1, :, None] * error_S),)
+    return y, _after(learned, weight, (tokens.k,), changes, pushes)
+
+
+def gradients(
+    reference: tuple[Store, ...], tokens: Tokens, rule: Rule, norm: LayerNorm | None
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Inputs and signals of every map, of all tokens that the windows see, at the reference."""
+    answer, trace = forward(tokens.k, lambda i, x: reference[i].product(x), len(reference), rule)
+    signal = learn(answer, tokens.v, tokens.threshold, norm, rule)
+    return trace.inputs, backward(signal, lambda i, d: reference[i].back(d), trace, rule)
+
+
+def weights_of(tokens: Tokens, rule: Rule, position: int) -> Influence:
+    """How much every token's gradient weighs at every later token of a piece."""
+    bands = band(tokens.gamma, position=position, chunk=rule.chunk, cross_chunk=rule.cross_chunk)
+    return influence(tokens.alpha, tokens.eta, tokens.theta, bands, rule.momentum)
+
+
+def _read(learned: Learned, weight: Influence, inputs: tuple[Tensor, ...], signals: tuple[Tensor, ...]) -> Product:
+    def product(index: int, h: Tensor) -> Tensor:
+        store = learned.maps[index]
+        y = weight.kept[..., None] * store.product(h)
+        y = y - (weight.write * store.gram(h, inputs[index])) @ signals[index]
+        if learned.momentum is None or weight.moved is None:
+            return y
+        return y - weight.moved[..., None] * (h @ learned.momentum[index])
+
+    return product
+
+
+def _after(
+    learned: Learned,
+    weight: Influence,
+    inputs: tuple[Tensor, ...],
+    changes: tuple[Tensor, ...],
+    pushes: tuple[Tensor, ...],
+) -> Learned:
+    """changes, pushes: what the tokens' signals add to maps and momentum behind the last token of a piece."""
+    kept, fresh = weight.kept[..., -1], weight.kept.shape[-1]
+    maps = tuple(s.after(kept, x, d, fresh) for s, x, d in zip(learned.maps, inputs, changes, strict=True))
+    if learned.momentum is None or weight.moved is None or weight.slowed is None:
+        return learned._replace(maps=maps)
+    moved, slowed = weight.moved[..., -1, None, None], weight.slowed[..., -1, None, None]
+    maps = tuple(
+        Matrix(s.weights - moved * p) for s, p in zip(maps, learned.momentum, strict=True) if isinstance(s, Matrix)
+    )
+    momentum = tuple(slowed * p + x.mT @ d for p, x, d in zip(learned.momentum, inputs, pushes, strict=True))
+    return learned._replace(maps=maps, momentum=momentum)

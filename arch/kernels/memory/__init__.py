@@ -1,0 +1,244 @@
+"""The op of TTT, Titans, MIRAS, Omega and Atlas: a memory whose weights learn every token by gradient descent.
+
+u_t = sum_{j < min(c, t)} gamma_{t,j} grad l(M_W; k_{t-j}, v_{t-j}),   W as it was at the start of token t's chunk
+W_t from W_{t-1} and u_t by a Rule,   o_t = M_{W_t}(q_t)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from arch.kernels import select
+from arch.kernels.dual import Learned, Matrix, Tokens
+from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
+from arch.kernels.network import LayerNorm, forward
+from arch.kernels.rule import HuberLoss, Rule
+
+__all__ = ["MemoryState", "memory", "memory_read", "memory_step"]
+
+OP = "memory"
+
+Features = Callable[[Tensor], Tensor]
+
+
+class MemoryState(NamedTuple):
+    """What a memory carries from one token to the next. B batch, H heads, c window, K key width, V value width
+
+    weights    the matrices [B, H, rows, columns], ahead of the retention
+    momentum   alike; None without
+    reference  the matrices at the start of the chunk; None where every token is a chunk or it makes no difference
+    position   tokens seen
+    keys       the last c - 1 keys [B, H, c - 1, K], without their features, zero where there was none
+    values     the last c - 1 values [B, H, c - 1, V]
+    delta      the thresholds of those [B, H, c - 1]; None where the loss has none
+    """
+
+    weights: tuple[Tensor, ...]
+    momentum: tuple[Tensor, ...] | None
+    reference: tuple[Tensor, ...] | None
+    position: int
+    keys: Tensor
+    values: Tensor
+    delta: Tensor | None
+
+
+def memory(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    weights: tuple[Tensor, ...],
+    rule: Rule,
+    eta: Tensor | None = None,
+    alpha: Tensor | None = None,
+    theta: Tensor | None = None,
+    gamma: Tensor | None = None,
+    delta: Tensor | None = None,
+    norm: LayerNorm | None = None,
+    features: Features | None = None,
+    initial_state: MemoryState | None = None,
+    return_state: bool = False,
+    implementation: str = "auto",
+    chunk: int | None = None,
+) -> tuple[Tensor, MemoryState | None]:
+    """Outputs [B, T, H, V] in the dtype of `v`, and with `return_state` the state behind the last token.
+
+    q, k            [B, T, H, K]
+    v               [B, T, H, V]
+    weights         the memory before the first token: matrices [H, rows, columns], in the order of `Rule.gated`; the first has
+                    as many rows as there are features, one more with a bias, and the last has V columns
+    eta             inner learning rate [B, T, H]; None: 1
+    alpha           retention [B, T, H] in (0, 1], 1 keeps; None: 1
+    theta           momentum's decay [B, T, H] in [0, 1); needed where the rule has momentum, and only there
+    gamma           window weights [B, T, H, c], gamma[..., j] of the token j ago; None: 1
+    delta           threshold of the Huber loss [B, T, H]; needed there, and only there
+    norm            LayerNorm inside the memory, M(x) = (x +) LN(y)
+    features        phi, [..., K] -> [..., F], of keys and queries; the residual takes the raw ones
+    implementation  "auto", or one of `select.implementations("memory")`
+    chunk           tokens at once where the rule's own chunks can be joined (linear memories); None: by what was fastest
+
+    The state is fp32, fp64 where an input is. Differentiable in all floating-point inputs, exactly, through every inner step.
+    No tokens (T = 0) give no outputs and the initial state. Raises ValueError on inputs that do not fit.
+    Sun et al. 2024 (TTT), Behrouz et al. 2025 (Titans, MIRAS, ATLAS).
+    """
+    batch, time, heads, key_width, value_width = check_qkv(OP, q, k, v)
+    gates = (batch, time, heads)
+    for name, gate in (("eta", eta), ("alpha", alpha), ("theta", theta), ("delta", delta)):
+        expect(OP, name, gate, gates)
+    expect(OP, "gamma", gamma, (*gates, rule.window))
+    check_positive(OP, "chunk", chunk)
+    _check_rule(rule, weights, heads, theta, delta, key_width, value_width)
+    sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    name = select.choose(
+        OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
+    )
+    dtype = working_dtype(q, k, v, eta, alpha, theta, gamma, delta, *weights)
+    with full_precision(v.device):
+        state = initial_state or _first_state(weights, rule, norm, batch, k, v, delta, dtype)
+        if time == 0:
+            return v, state if return_state else None
+
+        def wide(x: Tensor) -> Tensor:
+            return x.to(dtype).transpose(1, 2)
+
+        ones = torch.ones(batch, heads, time, dtype=dtype, device=v.device)
+        keys = torch.cat([state.keys, wide(k)], 2)
+        values = torch.cat([state.values, wide(v)], 2)
+        deltas = None if delta is None or state.delta is None else torch.cat([state.delta, wide(delta)], 2)
+        shifted = rule.residual and rule.loss.of_error  # |x + y - v| is |y - (v - x)|
+        tokens = Tokens(
+            q=_featured(wide(q), features),
+            k=_featured(keys, features),
+            v=values - keys if shifted else values,
+            threshold=deltas,
+            alpha=ones if alpha is None else wide(alpha),
+            eta=ones if eta is None else wide(eta),
+            theta=None if theta is None else wide(theta),
+            gamma=ones[..., None].expand(-1, -1, -1, rule.window) if gamma is None else wide(gamma),
+        )
+        learned = Learned(
+            tuple(map(Matrix, state.weights)), state.momentum, tuple(map(Matrix, state.reference or state.weights))
+        )
+        y, learned = select.load(OP, name)(learned, tokens, rule, _widened(norm, dtype), state.position, chunk)
+        o = _finish(y, wide(q), rule, _widened(norm, dtype))
+        final = None
+        if return_state:
+            final = MemoryState(
+                weights=tuple(m.weights for m in learned.maps),
+                momentum=learned.momentum,
+                reference=None if state.reference is None else tuple(m.weights for m in learned.reference),
+                position=state.position + time,
+                keys=keys[:, :, time:],
+                values=values[:, :, time:],
+                delta=None if deltas is None else deltas[:, :, time:],
+            )
+        return o.transpose(1, 2).to(v.dtype), final
+
+
+def memory_step(
+    state: MemoryState | None, q: Tensor, k: Tensor, v: Tensor, **arguments: Any
+) -> tuple[Tensor, MemoryState]:
+    """One token: outputs [B, H, V] and the next state. Shapes and arguments are those of `memory`, without T."""
+    per_token = ("eta", "alpha", "theta", "gamma", "delta")
+    given = {n: x[:, None] if n in per_token and x is not None else x for n, x in arguments.items()}
+    o, state = memory(
+        q[:, None],
+        k[:, None],
+        v[:, None],
+        initial_state=state,
+        return_state=True,
+        **{"implementation": "recurrent"} | given,
+    )
+    assert state is not None
+    return o[:, 0], state
+
+
+def memory_read(
+    state: MemoryState,
+    q: Tensor,
+    *,
+    rule: Rule,
+    norm: LayerNorm | None = None,
+    features: Features | None = None,
+) -> Tensor:
+    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    with full_precision(q.device):
+        dtype = state.weights[0].dtype
+        weights = [rule.retention.weights(a) for a in state.weights]
+        q_BHTK = q.to(dtype).transpose(1, 2)
+        y, _ = forward(_featured(q_BHTK, features), lambda i, x: x @ weights[i], len(weights), rule)
+        return _finish(y, q_BHTK, rule, _widened(norm, dtype)).transpose(1, 2).to(q.dtype)
+
+
+def _first_state(
+    weights: tuple[Tensor, ...],
+    rule: Rule,
+    norm: LayerNorm | None,
+    batch: int,
+    k: Tensor,
+    v: Tensor,
+    delta: Tensor | None,
+    dtype: torch.dtype,
+) -> MemoryState:
+    first = tuple(w.to(dtype).expand(batch, -1, -1, -1) for w in weights)
+    frozen = rule.chunk > 1 and not rule.independent(len(weights), normed=norm is not None)
+    past = rule.window - 1
+
+    def nothing(x: Tensor) -> Tensor:
+        shape = (batch, x.shape[2], past, *x.shape[3:])
+        return torch.zeros(shape, dtype=dtype, device=x.device)
+
+    return MemoryState(
+        weights=first,
+        momentum=None if rule.momentum == "none" else tuple(map(torch.zeros_like, first)),
+        reference=first if frozen else None,
+        position=0,
+        keys=nothing(k),
+        values=nothing(v),
+        delta=None if delta is None else nothing(delta),
+    )
+
+
+def _check_rule(
+    rule: Rule,
+    weights: tuple[Tensor, ...],
+    heads: int,
+    theta: Tensor | None,
+    delta: Tensor | None,
+    key_width: int,
+    value_width: int,
+) -> None:
+    if not weights or (rule.gated and len(weights) % 2 == 0):
+        counts = "1, 3, 5 ... matrices where hidden units are gated" if rule.gated else "at least one matrix"
+        raise ValueError(f"{OP}: weights must be {counts}, got {len(weights)}")
+    for number, w in enumerate(weights):
+        if w.ndim != 3 or w.shape[0] != heads:
+            raise ValueError(f"{OP}: weights[{number}] must be [{heads} heads, rows, columns], got {list(w.shape)}")
+    if weights[-1].shape[-1] != value_width:
+        raise ValueError(f"{OP}: the last of weights must have {value_width} columns, got {weights[-1].shape[-1]}")
+    if rule.residual and key_width != value_width:
+        raise ValueError(f"{OP}: a residual needs keys as wide as values, got {key_width} and {value_width}")
+    for name, gate, needed in (
+        ("theta", theta, rule.momentum != "none"),
+        ("delta", delta, isinstance(rule.loss, HuberLoss)),
+    ):
+        if (gate is not None) != needed:
+            raise ValueError(f"{OP}: {name} {'is needed by' if needed else 'has no meaning under'} this rule, {rule}")
+
+
+def _featured(x: Tensor, features: Features | None) -> Tensor:
+    return x if features is None else features(x)
+
+
+def _widened(norm: LayerNorm | None, dtype: torch.dtype) -> LayerNorm | None:
+    return None if norm is None else LayerNorm(norm.weight.to(dtype), norm.bias.to(dtype))
+
+
+def _finish(y_BHTV: Tensor, q_BHTK: Tensor, rule: Rule, norm: LayerNorm | None) -> Tensor:
+    """M(q) of the network's y."""
+    answer = y_BHTV if norm is None else norm.forward(y_BHTV)
+    return q_BHTK + answer if rule.residual else answer

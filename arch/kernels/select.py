@@ -1,0 +1,113 @@
+"""Which implementation of an op may serve, and why not the others.
+
+An op is a folder here. Its implementations are the files `recurrent.py`, `chunked.py`, `fused.py` in it, each of which holds a
+function of its own name with the op's signature. A file that is there is found: nothing is entered anywhere.
+
+`fused.py` may say what it cannot do: `why_not(*, device, dtype, differentiable, sizes) -> str | None`. It is imported where a
+CUDA tensor asks for it and nowhere else, because it needs Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PREFERENCE = ("fused", "chunked", "recurrent")
+_PACKAGE = "arch.kernels"
+
+
+def _found() -> dict[str, tuple[str, ...]]:
+    doors = sorted(Path(__file__).parent.glob("*/__init__.py"))
+    return {
+        door.parent.name: tuple(name for name in PREFERENCE if (door.parent / f"{name}.py").exists()) for door in doors
+    }
+
+
+_FOUND = _found()
+_WITNESSES: list[dict[str, str]] = []  # of who asks for a record of choices
+_LOADED: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def ops() -> tuple[str, ...]:
+    """The names of all ops."""
+    return tuple(_FOUND)
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """The names of an op's implementations, the most preferred first. Raises ValueError on an unknown op."""
+    if op not in _FOUND:
+        raise ValueError(f"there is no op {op!r}; there are {', '.join(_FOUND)}")
+    return _FOUND[op]
+
+
+def choose(
+    op: str,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    wanted: str = "auto",
+    differentiable: bool = True,
+    sizes: Mapping[str, int] | None = None,
+) -> str:
+    """The implementation that serves: `wanted`, or for "auto" the most preferred one that can.
+
+    `sizes` may tell batch, time, heads, key_width and value_width; one token ("time" 1) goes to `recurrent` in place of
+    `chunked`. Raises ValueError where `wanted` cannot serve, with the reason and what can.
+    """
+    device, sizes = torch.device(device), sizes or {}
+    there = implementations(op)
+    if wanted == "auto":
+        order = sorted(there, key=("fused", "recurrent", "chunked").index) if sizes.get("time") == 1 else there
+        return next(name for name in order if _why_not(op, name, device, dtype, differentiable, sizes) is None)
+    reason = _why_not(op, wanted, device, dtype, differentiable, sizes)
+    if reason is None:
+        return wanted
+    serving = [name for name in there if _why_not(op, name, device, dtype, differentiable, sizes) is None]
+    instead = " or ".join(repr(name) for name in [*serving[:1], "auto"])
+    raise ValueError(f"implementation {wanted!r} {reason}; use {instead}")
+
+
+def _why_not(
+    op: str, name: str, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]
+) -> str | None:
+    if name not in PREFERENCE:
+        return f"is not known: there are {', '.join(implementations(op))}"
+    if name == "fused" and device.type != "cuda":
+        return f"needs a CUDA tensor, got one on {device}"
+    if name not in implementations(op):
+        return f"of {op!r} does not exist"
+    if not dtype.is_floating_point:
+        return f"needs floating-point tensors, got {dtype}"
+    if name != "fused":
+        return None
+    limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
+    return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)
+
+
+@contextmanager
+def record_choices() -> Iterator[dict[str, str]]:
+    """Within it, the mapping it gives fills with every op that is called and the implementation that served."""
+    chosen: dict[str, str] = {}
+    _WITNESSES.append(chosen)
+    try:
+        yield chosen
+    finally:
+        _WITNESSES.remove(chosen)
+
+
+def load(op: str, name: str) -> Callable[..., Any]:
+    """The function that is implementation `name` of `op`."""
+    for chosen in _WITNESSES:
+        chosen[op] = name
+    if (op, name) not in _LOADED:
+        _LOADED[op, name] = getattr(_module(op, name), name)
+    return _LOADED[op, name]
+
+
+def _module(op: str, name: str) -> Any:
+    return import_module(f"{_PACKAGE}.{op}.{name}")

@@ -1,0 +1,93 @@
+"""Softmax attention over all tokens seen, or over the last few.
+
+o_t = sum_j softmax_j(q_t . k_j / sqrt(K)) v_j   over j <= t, or t - window < j <= t;   q, k turned by their positions
+
+B batch, T time, D model width, H heads, K channels of a head
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.heads import check_at_least, head_size
+from arch.parts.rotary import rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(MixerSpec):
+    """head_dim  channels of one head; None: width / heads
+    rope      turn q and k by their positions (base 10,000); without, positions are told by the causal mask alone
+    window    tokens that a token sees, itself included; None: all
+    bias      of all four projections
+    """
+
+    kind: Literal["attention"] = "attention"
+    heads: int = 8
+    head_dim: int | None = None
+    rope: bool = True
+    window: int | None = None
+    bias: bool = False
+
+    equation: ClassVar[str] = "o_t = sum_j softmax_j(q_t . k_j / sqrt(K)) v_j,  t - window < j <= t"
+    state_formula: ClassVar[str] = "2 H K min(t, window)"
+    source: ClassVar[str] = "Vaswani et al. 2017, eq. 1; rotary positions: Su et al. 2021; window: Beltagy et al. 2020"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, head_dim=self.head_dim, window=self.window)
+
+    def check(self, width: int) -> None:
+        head_dim = self.size(width)
+        if self.rope and head_dim % 2:
+            raise ValueError(
+                f"rope turns pairs of channels: head_dim must be even, got {head_dim}; or set rope to false"
+            )
+
+    def size(self, width: int) -> int:
+        """K in a model of `width`."""
+        return head_size(width, self.heads, self.head_dim, "head_dim")
+
+    def build(self, width: int) -> MixerModule:
+        return _Attention(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        a_token = 2 * self.heads * self.size(width)
+        if self.window is not None and length >= self.window:
+            return StateSize(a_token * self.window)
+        return StateSize(0, growing=a_token * length)
+
+    def flops(self, width: int, length: int) -> float:
+        channels = self.heads * self.size(width)
+        window = length if self.window is None else min(self.window, length)
+        seen = window - window * (window - 1) / (2 * length)  # the mean of min(t, window) over t = 1 ... length
+        return 8 * width * channels + 4 * channels * seen
+
+
+class _Attention(MixerModule):
+    def __init__(self, spec: Attention, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        channels = spec.heads * spec.size(width)
+        self.qkv = nn.Linear(width, 3 * channels, bias=spec.bias)
+        self.out = nn.Linear(channels, width, bias=spec.bias)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        q_BTHK, k_BTHK, v_BTHK = self.qkv(x_BTD).unflatten(-1, (3, self.spec.heads, -1)).unbind(2)
+        if self.spec.rope:
+            position_T = torch.arange(x_BTD.shape[1], device=x_BTD.device) + (0 if state is None else state.position)
+            q_BTHK, k_BTHK = rotate(q_BTHK, position_T), rotate(k_BTHK, position_T)
+        o_BTHK, carried = kernels.attention(
+            q_BTHK,
+            k_BTHK,
+            v_BTHK,
+            window=self.spec.window,
+            initial_state=state,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(o_BTHK.flatten(-2)), carried

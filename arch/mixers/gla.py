@@ -1,0 +1,92 @@
+"""Gated linear attention: outer products that fade by a gate of the token, a scalar a head or a factor a key channel.
+
+S_t = diag(e^{g_t}) S_{t-1} + beta_t k_t^T v_t,   o_t = s q_t S_t
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.gates import LowRankDecay, SigmoidDecay, WriteStrength
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedLinearAttention(Heads, MixerSpec):
+    """The defaults are MesaNet's GLA; the zoo's `gla_vector` sets the dials as Yang et al. do.
+
+    gate        a token's log decay: "scalar", log sigmoid(x W + b) a head;
+                "vector", log sigmoid(x W_1 W_2 + b) / 16 a key channel
+    gate_rank   columns of W_1 ("vector" alone)
+    write_gate  whether a token is written with strength beta = sigmoid(x W + b), or 1
+    qk_norm     q and k of L2 norm 1; if not, scores are scaled by 1 / sqrt(key_dim)
+    """
+
+    kind: Literal["gla"] = "gla"
+    qk_norm: bool = True
+    gate: Literal["scalar", "vector"] = "scalar"
+    gate_rank: int = 16
+    write_gate: bool = True
+
+    equation: ClassVar[str] = "S_t = diag(exp g_t) S_{t-1} + beta_t k_t^T v_t,  o_t = s q_t S_t"
+    state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
+    source: ClassVar[str] = "vector gate: Yang et al. 2024, eq. 4; scalar gate: von Oswald et al. 2025, table 1 (GLA)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, gate_rank=self.gate_rank)
+
+    def build(self, width: int) -> MixerModule:
+        return _GatedLinearAttention(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim, value_dim = self.sizes(width)
+        return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim, value_dim = self.sizes(width)
+        decay = width * self.heads if self.gate == "scalar" else self.gate_rank * (width + self.heads * key_dim)
+        write = width * self.heads if self.write_gate else 0
+        return self.flops_around(width) + 2 * (decay + write) + 5 * self.heads * key_dim * value_dim
+
+
+class _GatedLinearAttention(MixerModule):
+    def __init__(self, spec: GatedLinearAttention, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.key_dim, value_dim = spec.sizes(width)
+        self.qkv = QueryKeyValue(spec, width, qk_norm=spec.qk_norm)
+        self.decay: nn.Module = (
+            SigmoidDecay(width, spec.heads)
+            if spec.gate == "scalar"
+            else LowRankDecay(width, spec.heads * self.key_dim, rank=spec.gate_rank)
+        )
+        self.write = WriteStrength(width, spec.heads, bias=True) if spec.write_gate else None
+        self.read = ReadOut(spec, width)
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        log_decay = self.decay(x_BTD)
+        if self.spec.gate == "vector":
+            log_decay = log_decay.unflatten(-1, (self.spec.heads, self.key_dim))
+        o_BTHV, memory = kernels.gated_linear(
+            q_BTHK,
+            k_BTHK,
+            v_BTHV,
+            log_decay=log_decay,
+            beta=None if self.write is None else self.write(x_BTD),
+            scale=1.0 if self.spec.qk_norm else self.key_dim**-0.5,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)

@@ -1,0 +1,135 @@
+"""Mamba-2: outer products that fade by a scalar of the token.
+
+S_t = e^{g_t} S_{t-1} + beta_t k_t^T v_t,   o_t = q_t S_t (+ D v_t)
+
+B batch, T time, D model width, H heads, K key width, V value width, C channels
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.gates import SigmoidDecay, SoftplusDecay
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.norm import RMSNorm
+from arch.parts.short_conv import ShortConv
+
+RATES = (1.0, 16.0)  # of decay, before training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2(MixerSpec):
+    """form  "mesanet": as MesaNet's baseline, every head with its own q and k, all tokens written alike (beta = 1);
+          "shared_qk": the state-space model of Dao and Gu, where all heads share q and k, and one step size
+          sets both what a token keeps (g = -step * A) and how strongly it is written (beta = step)
+    key_dim, value_dim  channels of one head; None: width / heads. Dao and Gu have value_dim = 2 width / heads
+    """
+
+    kind: Literal["mamba2"] = "mamba2"
+    form: Literal["mesanet", "shared_qk"] = "mesanet"
+    heads: int = 8
+    key_dim: int | None = None
+    value_dim: int | None = None
+    short_conv: int = 4
+
+    equation: ClassVar[str] = "S_t = exp(g_t) S_{t-1} + beta_t k_t^T v_t,  o_t = q_t S_t (+ D v_t)"
+    state_formula: ClassVar[str] = "H K V + (taps - 1) (2 H K, or 2 K + H V with shared q and k)"
+    source: ClassVar[str] = "Dao and Gu 2024 (Mamba-2); form mesanet: von Oswald et al. 2025, table 1"
+
+    def __post_init__(self) -> None:
+        self.around()  # checks its dials
+
+    def around(self) -> Heads:
+        return Heads(heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim, short_conv=self.short_conv)
+
+    def check(self, width: int) -> None:
+        self.around().check(width)
+
+    def build(self, width: int) -> MixerModule:
+        return _Mesanet(self, width) if self.form == "mesanet" else _SharedQK(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim, value_dim = self.around().sizes(width)
+        matrix = self.heads * key_dim * value_dim
+        if self.form == "mesanet":
+            return StateSize(matrix + self.around().conv_state(width))
+        return StateSize(matrix + max(self.short_conv - 1, 0) * (2 * key_dim + self.heads * value_dim))
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim, value_dim = self.around().sizes(width)
+        core = 5 * self.heads * key_dim * value_dim
+        if self.form == "mesanet":
+            return self.around().flops_around(width) + 2 * width * self.heads + core
+        inner = self.heads * value_dim
+        matrices = width * (3 * inner + 2 * key_dim + self.heads)
+        return 2 * matrices + 2 * self.short_conv * (inner + 2 * key_dim) + core + 2 * inner
+
+
+class _Mesanet(MixerModule):
+    def __init__(self, spec: Mamba2, width: int) -> None:
+        super().__init__()
+        around = spec.around()
+        self.qkv = QueryKeyValue(around, width, qk_norm=True)
+        self.decay = SigmoidDecay(width, spec.heads)
+        self.read = ReadOut(around, width)
+        self.out = nn.Linear(spec.heads * around.sizes(width)[1], width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        o_BTHV, memory = kernels.gated_linear(
+            q_BTHK,
+            k_BTHK,
+            v_BTHV,
+            log_decay=self.decay(x_BTD),
+            scale=1.0,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
+
+
+class _SharedQK(MixerModule):
+    """The Mamba-2 block: [gate, v, k, q] = x W;  y = RMSNorm(o * SiLU(gate)) W_o over all heads at once."""
+
+    def __init__(self, spec: Mamba2, width: int) -> None:
+        super().__init__()
+        self.key_dim, value_dim = spec.around().sizes(width)
+        self.heads, inner = spec.heads, spec.heads * value_dim
+        self.columns = [inner, inner + 2 * self.key_dim]
+        self.linear = nn.Linear(width, sum(self.columns), bias=False)
+        self.conv = ShortConv(self.columns[1], spec.short_conv, bias=True) if spec.short_conv else None
+        self.decay = SoftplusDecay(width, spec.heads, rates=RATES)
+        self.skip = nn.Parameter(torch.ones(spec.heads))
+        self.norm = RMSNorm(inner)
+        self.out = nn.Linear(inner, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        conv, memory = state or HeadsState()
+        gate_BTC, vkq_BTC = self.linear(x_BTD).split(self.columns, dim=-1)
+        if self.conv is not None:
+            vkq_BTC, conv = self.conv(vkq_BTC, conv)
+        v_BTC, k_BTK, q_BTK = F.silu(vkq_BTC).split([self.columns[0], self.key_dim, self.key_dim], dim=-1)
+        v_BTHV = v_BTC.unflatten(-1, (self.heads, -1))
+        step_BTH = self.decay.step(x_BTD)
+        o_BTHV, memory = kernels.gated_linear(
+            q_BTK[:, :, None],
+            k_BTK[:, :, None],
+            v_BTHV,
+            log_decay=self.decay.fade(step_BTH),
+            beta=step_BTH,
+            scale=1.0,
+            initial_state=memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        o_BTC = (o_BTHV + self.skip[:, None].to(v_BTHV.dtype) * v_BTHV).flatten(-2)
+        return self.out(self.norm(o_BTC * F.silu(gate_BTC))), HeadsState(conv, memory)

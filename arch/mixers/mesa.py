@@ -1,0 +1,109 @@
+"""Mesa: every read-out solves the ridge regression of all values seen on all keys seen.
+
+H_t = a_t H_{t-1} + beta_t k_t^T k_t,   G_t = a_t G_{t-1} + beta_t k_t^T v_t,   o_t = q_t (H_t + Lambda)^{-1} G_t
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.gates import SigmoidDecay, WriteStrength
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
+from arch.parts.precision import widen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesa(Heads, MixerSpec):
+    """MesaNet's mixer. The solver is conjugate gradients, all tokens at once.
+
+    cg_steps      steps at most; 0 with x0 "q" is gated linear attention
+    tolerance     stop a token whose residual is below this share of its first one; None: take all steps
+    x0            where the solver starts: "diag", q / diag(H_t + Lambda); "q"; "zero"
+    lambda_floor  Lambda = floor + softplus(learned), a key channel each; keeps H + Lambda well conditioned
+    lambda_init   Lambda before training
+    decay_cap     the most that a token written with beta = 1 lets the memory keep: a <- a (1 - (1 - cap) beta^2)
+    """
+
+    kind: Literal["mesa"] = "mesa"
+    cg_steps: int = 30
+    tolerance: float | None = None
+    x0: Literal["diag", "q", "zero"] = "diag"
+    lambda_floor: float = 0.25
+    lambda_init: float = 1.0
+    decay_cap: float = 0.9975
+
+    equation: ClassVar[str] = (
+        "H_t = a_t H_{t-1} + b_t k_t^T k_t,  G_t = a_t G_{t-1} + b_t k_t^T v_t,  o_t = q_t (H_t + L)^-1 G_t"
+    )
+    state_formula: ClassVar[str] = "H (K V + K^2) + (taps - 1) channels"
+    source: ClassVar[str] = "von Oswald et al. 2025 (MesaNet), eq. 8 and 43, appendix G.5"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(0, cg_steps=self.cg_steps)
+        if self.tolerance is not None and self.tolerance <= 0:
+            raise ValueError(f"tolerance must be positive or null (take all steps), got {self.tolerance}")
+        if self.lambda_floor <= 0:
+            raise ValueError(f"lambda_floor must be positive to keep the solve well posed, got {self.lambda_floor}")
+        if self.lambda_init <= self.lambda_floor:
+            raise ValueError(f"lambda_init must be above lambda_floor, got {self.lambda_init} and {self.lambda_floor}")
+        if not 0 < self.decay_cap <= 1:
+            raise ValueError(f"decay_cap must lie in (0, 1], got {self.decay_cap}")
+
+    def build(self, width: int) -> MixerModule:
+        return _Mesa(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim, value_dim = self.sizes(width)
+        return StateSize(self.heads * key_dim * (value_dim + key_dim) + self.conv_state(width))
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim, value_dim = self.sizes(width)
+        solve = (self.cg_steps + 1) * (2 * key_dim**2 + 12 * key_dim)
+        core = 5 * key_dim * value_dim + 3 * key_dim**2 + solve
+        return self.flops_around(width) + self.heads * (4 * width + core)
+
+
+class _Mesa(MixerModule):
+    def __init__(self, spec: Mesa, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        key_dim, value_dim = spec.sizes(width)
+        self.qkv = QueryKeyValue(spec, width, qk_norm=True)
+        self.decay = SigmoidDecay(width, spec.heads)
+        self.write = WriteStrength(width, spec.heads, bias=True)
+        first = math.log(math.expm1(spec.lambda_init - spec.lambda_floor))
+        self.ridge = nn.Parameter(torch.full((spec.heads, key_dim), first))
+        self.read = ReadOut(spec, width)
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        beta_BTH = self.write(x_BTD)
+        cap_BTH = torch.log1p(-(1 - self.spec.decay_cap) * beta_BTH.square())
+        o_BTHV, memory = kernels.mesa(
+            q_BTHK,
+            k_BTHK,
+            v_BTHV,
+            log_decay=self.decay(x_BTD) + cap_BTH,
+            beta=beta_BTH,
+            lam=self.spec.lambda_floor + F.softplus(widen(self.ridge)),
+            steps=self.spec.cg_steps,
+            tolerance=self.spec.tolerance,
+            x0=self.spec.x0,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)

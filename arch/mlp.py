@@ -1,0 +1,106 @@
+"""Channel mixers: what works at one position.
+
+B batch, T time, D model width, F inner width
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpSpec(ABC):
+    """A channel mixer as data. `inner` is its hidden width in a model of `width`."""
+
+    kind: str
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """x [B, T, D] -> y [B, T, D], each position by itself."""
+
+    @abstractmethod
+    def flops(self, width: int) -> float:
+        """Floating-point operations per token, forward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGLU(MlpSpec):
+    """Two branches of width expand * D, SiLU on one, product, down-projection (MesaNet: expand 3)."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    expand: float = 3
+
+    def __post_init__(self) -> None:
+        _check_expand(self.expand)
+
+    def build(self, width: int) -> nn.Module:
+        return _SwiGLU(width, round(self.expand * width))
+
+    def flops(self, width: int) -> float:
+        return 6 * width * round(self.expand * width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp2(MlpSpec):
+    """Two linear maps with an activation between."""
+
+    kind: Literal["mlp"] = "mlp"
+    expand: float = 4
+    activation: Literal["gelu", "relu", "silu"] = "gelu"
+
+    def __post_init__(self) -> None:
+        _check_expand(self.expand)
+
+    def build(self, width: int) -> nn.Module:
+        return _Mlp2(width, round(self.expand * width), self.activation)
+
+    def flops(self, width: int) -> float:
+        return 4 * width * round(self.expand * width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(MlpSpec):
+    """Gives back its (normalised) input: what Zoology's sweeps put in place of an MLP. Not the same as no MLP."""
+
+    kind: Literal["identity"] = "identity"
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
+
+    def flops(self, width: int) -> float:
+        return 0.0
+
+
+Mlp = SwiGLU | Mlp2 | Identity
+
+
+class _SwiGLU(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_and_value = nn.Linear(width, 2 * inner, bias=False)
+        self.out = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        gate_BTF, value_BTF = self.gate_and_value(x_BTD).chunk(2, dim=-1)
+        return self.out(F.silu(gate_BTF) * value_BTF)
+
+
+class _Mlp2(nn.Module):
+    def __init__(self, width: int, inner: int, activation: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, inner)
+        self.out = nn.Linear(inner, width)
+        self.activation = getattr(F, activation)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.out(self.activation(self.inner(x_BTD)))
+
+
+def _check_expand(expand: float) -> None:
+    if expand <= 0:
+        raise ValueError(f"expand must be positive, got {expand}")

@@ -1,0 +1,1 @@
+"""Pieces that several mixers share. A part knows no mixer."""

@@ -1,0 +1,44 @@
+"""What stands in for the exponential of attention: features whose dot product is a kernel of q and k.
+
+K key width, F features
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FeatureMap = Literal["identity", "elu_plus_one", "relu", "square", "taylor"]
+
+SIGNED: tuple[FeatureMap, ...] = ("identity",)  # their kernel can be negative: a sum of it is no normaliser
+
+
+def count_features(feature_map: FeatureMap, key_dim: int) -> int:
+    """F, the width of the features of a key of width K."""
+    return 1 + key_dim + key_dim * (key_dim + 1) // 2 if feature_map == "taylor" else key_dim
+
+
+def features(feature_map: FeatureMap, x: Tensor) -> Tensor:
+    """[..., K] -> [..., F]. Taylor's features have phi(q) . phi(k) = 1 + q.k/sqrt(K) + (q.k/sqrt(K))^2 / 2 (Based)."""
+    match feature_map:
+        case "identity":
+            return x
+        case "elu_plus_one":
+            return F.elu(x) + 1
+        case "relu":
+            return F.relu(x)
+        case "square":
+            return x.square()
+        case "taylor":
+            return _taylor(x)
+
+
+def _taylor(x: Tensor) -> Tensor:
+    key_dim = x.shape[-1]
+    x = x * key_dim**-0.25
+    left, right = torch.triu_indices(key_dim, key_dim, device=x.device)
+    twice = torch.where(left == right, 2.0, 1.0).to(x.dtype)  # a product of two channels occurs in both orders
+    return torch.cat([torch.ones_like(x[..., :1]), x, x[..., left] * x[..., right] * twice.rsqrt()], dim=-1)

@@ -1,0 +1,81 @@
+"""Data-dependent gates: how much of the state is kept (always as log decay <= 0), how strongly a token is written.
+
+B batch, T time, D model width, H heads, C channels
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch.parts.precision import widen
+
+RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5 of a zero bias forgets within a token
+LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a chunk sums up after it
+
+
+class WriteStrength(nn.Module):
+    """beta = most * sigmoid(x W + b): [B, T, D] -> [B, T, H] in (0, most)."""
+
+    def __init__(self, width: int, heads: int, *, bias: bool, most: float = 1.0) -> None:
+        super().__init__()
+        self.most = most
+        self.linear = nn.Linear(width, heads, bias=bias)
+        if bias:
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.most * torch.sigmoid(widen(self.linear(x_BTD)))
+
+
+class SigmoidDecay(nn.Module):
+    """log decay = log sigmoid(x W + b): [B, T, D] -> [B, T, H] (Mesa, and MesaNet's baselines)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, heads)
+        nn.init.constant_(self.linear.bias, math.log(RETENTION / (1 - RETENTION)))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return F.logsigmoid(widen(self.linear(x_BTD))).clamp(min=LEAST_LOG_DECAY)
+
+
+class LowRankDecay(nn.Module):
+    """log decay = log sigmoid(x W_1 W_2 + b) / temperature: [B, T, D] -> [B, T, C] (GLA, Yang et al. 2024)."""
+
+    def __init__(self, width: int, channels: int, *, rank: int = 16, temperature: float = 16.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, channels)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        log_decay_BTC = F.logsigmoid(widen(self.up(self.down(x_BTD)))) / self.temperature
+        return log_decay_BTC.clamp(min=LEAST_LOG_DECAY)
+
+
+class SoftplusDecay(nn.Module):
+    """step = softplus(x W + b), log decay = -exp(log_rate) * step: [B, T, D] -> [B, T, H] (Mamba-2, Gated DeltaNet).
+
+    First values: exp(log_rate) uniform in `rates`, softplus(b) log-uniform in [1e-3, 1e-1].
+    """
+
+    def __init__(self, width: int, heads: int, *, rates: tuple[float, float]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, heads, bias=False)
+        step = torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+        self.bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(*rates).log())
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.fade(self.step(x_BTD))
+
+    def step(self, x_BTD: Tensor) -> Tensor:
+        return F.softplus(widen(self.linear(x_BTD)) + self.bias)
+
+    def fade(self, step_BTH: Tensor) -> Tensor:
+        """The log decay over a step."""
+        return (-self.log_rate.exp() * step_BTH).clamp(min=LEAST_LOG_DECAY)

@@ -1,0 +1,139 @@
+"""All that surrounds a recurrence with a matrix state a head: projections, convolution, norms, output gate.
+
+    q, k = L2(SiLU(conv(x W)));   v = x W_v, or as q and k without L2;   y = W_o (RMSNorm_head(o) * SiLU(x W_g))
+
+Each piece is a dial; the published skeletons (MesaNet's, Gated DeltaNet's, GLA's) are settings of the dials.
+
+B batch, T time, D model width, H heads, K key width, V value width, C channels convolved
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch.parts.norm import RMSNorm, l2_norm
+from arch.parts.short_conv import ShortConv
+
+
+def head_size(width: int, heads: int, given: int | None, name: str) -> int:
+    """Channels of one head: what is given, or the width shared out. Raises ValueError where it cannot be shared out."""
+    if given is not None:
+        return given
+    if width % heads:
+        divisors = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
+        raise ValueError(f"{heads} heads do not share out width {width}; take one of {divisors} heads, or give {name}")
+    return width // heads
+
+
+def check_at_least(least: int, **dials: int | None) -> None:
+    """Raise ValueError for a dial below `least`; None stands for a default and passes."""
+    for name, value in dials.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """The dials that every mixer with a matrix state a head has in common.
+
+    key_dim, value_dim  channels of one head; None: width / heads
+    short_conv          taps of the causal convolution on q and k; 0: none
+    conv_v              whether v is convolved and activated as q and k are
+    activation          after the convolution
+    out_norm            RMSNorm of each head's output: "head" with weights of its own, "shared" with one set for all
+    out_gate            the output times SiLU(x W_g)
+    """
+
+    heads: int = 8
+    key_dim: int | None = None
+    value_dim: int | None = None
+    short_conv: int = 4
+    conv_v: bool = False
+    activation: Literal["silu", "identity"] = "silu"
+    out_norm: Literal["head", "shared", "none"] = "head"
+    out_gate: bool = False
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim)
+        check_at_least(0, short_conv=self.short_conv)
+
+    def check(self, width: int) -> None:
+        self.sizes(width)
+
+    def sizes(self, width: int) -> tuple[int, int]:
+        """(K, V) in a model of `width`."""
+        return (
+            head_size(width, self.heads, self.key_dim, "key_dim"),
+            head_size(width, self.heads, self.value_dim, "value_dim"),
+        )
+
+    def shaped_channels(self, width: int) -> int:
+        """Channels that are convolved and activated, those of q and k first."""
+        key_dim, value_dim = self.sizes(width)
+        return self.heads * (2 * key_dim + (value_dim if self.conv_v else 0))
+
+    def conv_state(self, width: int) -> int:
+        """Floats that the convolution carries."""
+        return max(self.short_conv - 1, 0) * self.shaped_channels(width)
+
+    def flops_around(self, width: int) -> float:
+        """Operations per token of everything here: matrices and convolution."""
+        key_dim, value_dim = self.sizes(width)
+        columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
+        return 2 * width * columns + 2 * self.short_conv * self.shaped_channels(width)
+
+
+class HeadsState(NamedTuple):
+    """conv: the last inputs of the convolution, None where there is none; memory: the op's state."""
+
+    conv: Tensor | None = None
+    memory: Any = None
+
+
+class QueryKeyValue(nn.Module):
+    """x [B, T, D] -> q, k [B, T, H, K] (of norm 1 with `qk_norm`), v [B, T, H, V], what the convolution carries on."""
+
+    def __init__(self, dials: Heads, width: int, *, qk_norm: bool) -> None:
+        super().__init__()
+        self.dials = dials
+        self.qk_norm = qk_norm
+        self.sizes = dials.sizes(width)
+        self.linear = nn.Linear(width, dials.heads * (2 * self.sizes[0] + self.sizes[1]), bias=False)
+        self.conv = ShortConv(dials.shaped_channels(width), dials.short_conv) if dials.short_conv else None
+
+    def forward(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        heads, (key_dim, value_dim) = self.dials.heads, self.sizes
+        qk_columns, v_columns = 2 * heads * key_dim, heads * value_dim
+        shaped_BTC, v_BTC = self.linear(x_BTD), None
+        if not self.dials.conv_v:
+            shaped_BTC, v_BTC = shaped_BTC.split([qk_columns, v_columns], dim=-1)
+        if self.conv is not None:
+            shaped_BTC, cache = self.conv(shaped_BTC, cache)
+        if self.dials.activation == "silu":
+            shaped_BTC = F.silu(shaped_BTC)
+        if v_BTC is None:
+            shaped_BTC, v_BTC = shaped_BTC.split([qk_columns, v_columns], dim=-1)
+        qk_BTHK = shaped_BTC.unflatten(-1, (2 * heads, key_dim))
+        if self.qk_norm:
+            qk_BTHK = l2_norm(qk_BTHK)
+        q_BTHK, k_BTHK = qk_BTHK.chunk(2, dim=-2)
+        return q_BTHK, k_BTHK, v_BTC.unflatten(-1, (heads, value_dim)), cache
+
+
+class ReadOut(nn.Module):
+    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, output gate, heads side by side."""
+
+    def __init__(self, dials: Heads, width: int) -> None:
+        super().__init__()
+        heads, (_, value_dim) = dials.heads, dials.sizes(width)
+        shape = (heads, value_dim) if dials.out_norm == "head" else (value_dim,)
+        self.norm = RMSNorm(*shape) if dials.out_norm != "none" else None
+        self.gate = nn.Linear(width, heads * value_dim, bias=False) if dials.out_gate else None
+
+    def forward(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
+        y_BTC = (o_BTHV if self.norm is None else self.norm(o_BTHV)).flatten(-2)
+        return y_BTC if self.gate is None else y_BTC * F.silu(self.gate(x_BTD))

@@ -1,0 +1,37 @@
+"""Normalisations over the last axis; their statistics are float32 at least, whatever comes in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from arch.parts.precision import widen
+
+Norm = Literal["rms", "layer"]
+
+
+def build_norm(norm: Norm, width: int) -> nn.Module:
+    """The norm before a mixer, an mlp or the head."""
+    return RMSNorm(width) if norm == "rms" else nn.LayerNorm(width)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis of x [..., *shape]; a weight for every entry of `shape`."""
+
+    def __init__(self, *shape: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = widen(x)
+        scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return (wide * scale * self.weight).to(x.dtype)
+
+
+def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(sum(x^2) + eps) over the last axis."""
+    wide = widen(x)
+    return (wide * (wide.square().sum(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)  # kernels, too, add eps inside

@@ -1,0 +1,11 @@
+"""Where 16 bits are too few: statistics, gates and angles are computed in float32 at least."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def widen(x: Tensor) -> Tensor:
+    """x itself if it is float32 or wider, else x in float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,0 +1,246 @@
+"""From trials to measurements: choose hyper-parameters, then read off what each architecture scored on each setting."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from results.record import Record
+
+On = Literal["validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The trials of one architecture on one setting whose hyper-parameters won.
+
+    trials      done trials of the winning hyper-parameters, one a seed; empty where every trial failed
+    failed      failed trials of the architecture on the setting, under any hyper-parameters
+    candidates  how many hyper-parameter settings were tried
+    """
+
+    on: On
+    trials: tuple[Record, ...]
+    failed: tuple[Record, ...]
+    candidates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one trial scored on one setting. `score` is None where it failed; `tested`: it trained on another setting."""
+
+    task: str
+    dials: Mapping[str, Any]
+    length: int
+    chance: float
+    ceiling: float
+    score: float | None
+    tested: bool = False
+
+    @property
+    def setting(self) -> str:
+        """One name for one setting, whatever architecture met it."""
+        return _canonical([self.task, self.dials])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What one architecture scored on one setting, a value a seed (on test, under chosen hyper-parameters)."""
+
+    arch: str
+    row: str  # tells architectures of one name apart
+    task: str
+    dials: Mapping[str, Any]
+    state_bytes: int
+    state_grows: bool
+    length: int
+    metric: str
+    values: Mapping[int, float]
+    keys: tuple[str, ...] = ()
+    chance: float
+    ceiling: float
+    failed: int = 0
+    candidates: int = 1
+    tested: bool = False
+    traits: frozenset[tuple[str, str]] = frozenset()  # leaves of the architecture's spec, see `trait`
+
+    @property
+    def setting(self) -> str:
+        """The same as `Answer.setting`."""
+        return _canonical([self.task, self.dials])
+
+
+def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
+    """For every architecture and setting, the hyper-parameters of the best mean score over seeds.
+
+    Trials compete where their specs differ only in `training` (and the seed). Only hyper-parameters under which the
+    most seeds finished may win, so that a lucky survivor does not. `on="test"` chooses as some published protocols do,
+    on the figures that are then reported. Raises ValueError where there is a choice and no score to make it by.
+    """
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[_identity(record, without=("training", "seed"))].append(record)
+    return [_choose(group, on) for group in groups.values()]
+
+
+def measures(records: Sequence[Record], *, on: On = "validation") -> list[Measure]:
+    """Every architecture on every setting that it was trained or tested on."""
+    rows = row_names(records)
+    return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows)]
+
+
+def answers(record: Record, on: On = "validation") -> list[Answer]:
+    """The setting that a trial trained on first, then the settings that it was only tested on."""
+    around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
+    if "version" in record.spec:
+        around["spec.version"] = record.spec["version"]
+    found = [
+        Answer(
+            task=record.task,
+            dials={**_dials(record.spec.get("task", {})), **around},
+            length=record.length,
+            chance=record.chance,
+            ceiling=record.ceiling,
+            score=reported(record, on).get(record.metric) if record.status == "done" else None,
+        )
+    ]
+    specs = record.spec.get("tests", [])
+    for index, test in enumerate(record.tests):
+        if (test["task"], test["setting"]) == (record.task, record.setting):
+            continue  # the setting that it trained on, once more
+        known = specs[index] if index < len(specs) else {"setting": test["setting"]}
+        found.append(
+            Answer(
+                task=test["task"],
+                dials={**_dials(known), **around},
+                length=test["length"],
+                chance=test["chance"],
+                ceiling=test["ceiling"],
+                score=test["scores"].get(record.metric),
+                tested=True,
+            )
+        )
+    return found
+
+
+def row_names(records: Iterable[Record]) -> dict[str, str]:
+    """A name for every architecture, by key of record: its own, and where several share it, the dials that differ."""
+    by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        by_name[record.arch][_canonical(record.spec.get("arch", {}))].append(record.key)
+    names = {}
+    for name, variants in by_name.items():
+        leaves = [dict(flatten(json.loads(spec))) for spec in variants]
+        shown = differing(leaves)
+        labels = [" ".join([name, *_marks(leaf, shown)]) for leaf in leaves]
+        for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
+            final = label if labels.count(label) == 1 else f"{label} #{number}"
+            names.update(dict.fromkeys(keys, final))
+    return names
+
+
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested plain data by dotted path."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from flatten(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from flatten(inner, f"{path}.{number}")
+    else:
+        yield path, value
+
+
+def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The paths whose value is not the same in all, in order of first sight."""
+    paths = dict.fromkeys(path for leaf in leaves for path in leaf)
+    return [p for p in paths if len({_canonical(leaf.get(p)) for leaf in leaves}) > 1]
+
+
+def trait(name: str, value: Any) -> tuple[str, str]:
+    """A dial of an architecture as `Measure.traits` holds it."""
+    return name, _canonical(value)
+
+
+def _dials(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flatten(task) if name not in ("kind", "protocol")}
+
+
+def _choose(group: Sequence[Record], on: On) -> Choice:
+    cells: dict[str, list[Record]] = defaultdict(list)
+    for record in group:
+        cells[_identity(record, without=("seed",))].append(record)
+    done = [[r for r in cell if r.score is not None] for cell in cells.values()]
+    most = max(len(trials) for trials in done)
+    able = [trials for trials in done if trials and len(trials) == most]
+    best: list[Record] = []
+    if len(able) == 1:
+        best = able[0]
+    elif able:
+        best = max(able, key=lambda trials: float(np.mean([_judged(r, on) for r in trials])))
+    return Choice(
+        on=on,
+        trials=tuple(sorted(best, key=lambda r: r.seed)),
+        failed=tuple(r for r in group if r.score is None),
+        candidates=len(cells),
+    )
+
+
+def _judged(record: Record, on: On) -> float:
+    """The score that a choice goes by."""
+    scores = record.validation if on == "validation" else reported(record, on)
+    if record.metric not in scores:
+        raise ValueError(
+            f"trials of {record.arch} on {record.task} differ in hyper-parameters, but {record.key[:12]} has no {on} "
+            f"score '{record.metric}' to choose by; train it again, or leave it out"
+        )
+    return scores[record.metric]
+
+
+def reported(record: Record, on: On) -> Mapping[str, float]:
+    """The test scores that count: of the published protocol's own checkpoint where the choice is on test."""
+    return record.published_choice or record.scores if on == "test" else record.scores
+
+
+def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
+    first = (choice.trials or choice.failed)[0]
+    traits = frozenset(trait(path.rsplit(".", 1)[-1], v) for path, v in flatten(first.spec.get("arch", {})))
+    by_seed = {r.seed: answers(r, choice.on) for r in choice.trials}
+    for index, answer in enumerate(answers(first, choice.on)):
+        scores = {seed: found[index].score for seed, found in by_seed.items() if index < len(found)}
+        yield Measure(
+            arch=first.arch,
+            row=rows[first.key],
+            task=answer.task,
+            dials=answer.dials,
+            state_bytes=first.state_bytes,
+            state_grows=first.state_grows,
+            length=answer.length,
+            metric=first.metric,
+            values={seed: score for seed, score in scores.items() if score is not None},
+            keys=tuple(r.key for r in choice.trials),
+            chance=answer.chance,
+            ceiling=answer.ceiling,
+            failed=len(choice.failed),
+            candidates=choice.candidates,
+            tested=answer.tested,
+            traits=traits,
+        )
+
+
+def _identity(record: Record, without: tuple[str, ...]) -> str:
+    kept = {name: value for name, value in record.spec.items() if name not in without}
+    return _canonical([record.task, record.setting, record.protocol, record.arch, kept])
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _marks(leaf: Mapping[str, Any], paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(f"{p.rsplit('.', 1)[-1]}={leaf[p]}" for p in paths if p in leaf))

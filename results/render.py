@@ -1,0 +1,193 @@
+"""Tables as text: Markdown, CSV (one figure a line), LaTeX, and the HTML that the page shows."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import html as html_module
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from results.tables import Cell, Line, Table
+
+Format = Literal["markdown", "csv", "latex"]
+
+MISSING = "–"
+
+
+def render(tables: Sequence[Table], form: Format) -> str:
+    """All tables in one text. Raises ValueError on a format that there is not."""
+    if form == "csv":
+        return csv(tables)
+    if form not in ("markdown", "latex"):
+        raise ValueError(f"format must be markdown, csv or latex, got '{form}'")
+    return "\n".join((markdown if form == "markdown" else latex)(table) for table in tables)
+
+
+def markdown(table: Table) -> str:
+    """A table with its notes below; published figures and differences are rows under the architecture's own."""
+
+    def escape(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+    def row(words: Sequence[str]) -> str:
+        return f"| {' | '.join(words)} |"
+
+    aligned = ["---"] * len(table.corner) + ["---:"] * len(table.columns)
+    parts = [f"### {escape(table.title)}", "", row([escape(c) for c in (*table.corner, *table.columns)]), row(aligned)]
+    for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
+        first = f"*{escape(labels[0])}*" if style == "aside" else escape(labels[0])
+        parts.append(row([first, *map(escape, labels[1:]), *figures]))
+    parts += ["", *(f"- {escape(note)}" for note in table.notes), ""]
+    return "\n".join(parts)
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; the notes are its caption."""
+    special = {c: f"\\{c}" for c in "&%$#_{}"} | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": r"$-$",
+        "†": r"$^\dagger$",
+        "–": "--",
+        "↳": r"\quad",
+    }
+
+    def escape(text: str) -> str:
+        return "".join(special.get(c, c) for c in text)
+
+    def row(words: Sequence[str]) -> str:
+        return f"{' & '.join(words)} \\\\"
+
+    parts = [
+        r"\begin{table}",
+        r"\centering",
+        f"\\caption{{{escape(' '.join((table.title + '.', *table.notes)))}}}",
+        f"\\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.columns)}}}",
+        r"\toprule",
+        row([escape(word) for word in (*table.corner, *table.columns)]),
+        r"\midrule",
+    ]
+    ruled = False
+    for labels, figures, style in _rows(table, bold=lambda text: f"\x02{text}\x03"):
+        if style == "reference" and not ruled:
+            parts.append(r"\midrule")
+            ruled = True
+        cells = [escape(f).replace("\x02", r"\textbf{").replace("\x03", "}") for f in figures]
+        first = f"\\emph{{{escape(labels[0])}}}" if style == "aside" else escape(labels[0])
+        parts.append(row([first, *map(escape, labels[1:]), *cells]))
+    parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(parts)
+
+
+def csv(tables: Sequence[Table]) -> str:
+    """One figure a line, fractions unrounded, empty where there is none: for reading by programs."""
+    text = io.StringIO()
+    out = csv_module.writer(text, lineterminator="\n")
+    names = (
+        "mean",
+        "low",
+        "high",
+        "seeds",
+        "settings",
+        "failed",
+        "published",
+        "difference",
+        "chance",
+        "ceiling",
+        "mark",
+    )
+    out.writerow(["table", "kind", "architecture", "state", "column", *names])
+    for table in tables:
+        for line in table.lines:
+            for column, cell in zip(table.columns, line.cells, strict=True):
+                low, high = cell.interval or (None, None)
+                values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
+                figures = [*values, cell.chance, cell.ceiling, cell.mark]
+                out.writerow([table.title, line.kind, *line.labels[:2], column, *figures])
+    return text.getvalue()
+
+
+def html(table: Table) -> str:
+    """A `<table>` with its title and notes. A row of ours carries the keys of its records; published figures and
+    differences stand under the figure, so that rows can be sorted."""
+    escape = html_module.escape
+    heads = [f'<th scope="col">{escape(word)}</th>' for word in table.corner]
+    heads += [f'<th scope="col" class="figure">{escape(word)}</th>' for word in table.columns]
+    bodies = {"measured": "", "rest": ""}
+    for line in table.lines:
+        keys = " ".join(dict.fromkeys(key for cell in line.cells for key in cell.keys))
+        mark = f' data-keys="{escape(keys)}"' if keys else ""
+        first, *labels = line.labels
+        cells = [
+            f'<th scope="row">{escape(first)}{" <small>published</small>" if line.kind == "published" else ""}</th>'
+        ]
+        cells += [f"<td>{escape(label)}</td>" for label in labels]
+        cells += [_html_cell(cell, table.percent) for cell in line.cells]
+        part = "measured" if line.kind == "measured" else "rest"
+        bodies[part] += f'<tr class="{line.kind}"{mark}>{"".join(cells)}</tr>\n'
+    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+    return (
+        f'<figure class="table"><figcaption><h3>{escape(table.title)}</h3></figcaption>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table class="sortable">'
+        f'<thead><tr>{"".join(heads)}</tr></thead>\n<tbody>{bodies["measured"]}</tbody>\n<tbody class="rest">'
+        f'{bodies["rest"]}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
+    )
+
+
+def figure(value: float | None, percent: bool, *, sign: bool = False) -> str:
+    """99.2 for 0.992 where percent, else 0.992; with a sign where asked, and a true minus."""
+    if value is None:
+        return MISSING
+    plus = "+" if sign else ""
+    text = f"{100 * value:{plus}.1f}" if percent else f"{value:{plus}.3f}"
+    return text.replace("-", "−")
+
+
+def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
+    """Labels, figures and style ("own", "aside" or "reference") of every printed row."""
+    blank = ("",) * (len(table.corner) - 1)
+    for line in table.lines:
+        style = "own" if line.kind == "measured" else "reference"
+        labels = (f"{line.labels[0]} (published)", *line.labels[1:]) if line.kind == "published" else line.labels
+        yield labels, [_cell_text(line, cell, table.percent, bold) for cell in line.cells], style
+        if any(cell.published is not None for cell in line.cells):
+            yield ("↳ published", *blank), [figure(c.published, table.percent) for c in line.cells], "aside"
+            yield (
+                ("↳ difference", *blank),
+                [figure(c.difference, table.percent, sign=True) for c in line.cells],
+                "aside",
+            )
+
+
+def _cell_text(line: Line, cell: Cell, percent: bool, bold: Callable[[str], str]) -> str:
+    failed = f" †{cell.failed}" if cell.failed else ""
+    if cell.mean is None:
+        return (f"failed{failed}" if failed else MISSING) if line.kind == "measured" else MISSING
+    text = figure(cell.mean, percent)
+    text = bold(text) if cell.mark == "best" else text
+    return text + ("*" if cell.mark == "partial" else "") + _spread(cell, percent) + failed
+
+
+def _spread(cell: Cell, percent: bool) -> str:
+    if cell.interval is None:
+        return ""
+    return f" ±{figure((cell.interval[1] - cell.interval[0]) / 2, percent)}"
+
+
+def _html_cell(cell: Cell, percent: bool) -> str:
+    escape = html_module.escape
+    order = "" if cell.mean is None else f' data-value="{cell.mean:.6g}"'
+    if cell.mean is None:
+        text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
+    else:
+        text = figure(cell.mean, percent) + ("*" if cell.mark == "partial" else "")
+        text = f"<strong>{text}</strong>" if cell.mark == "best" else text
+        text += f"<small>{escape(_spread(cell, percent))}</small>" if cell.interval else ""
+        text += f" <small>†{cell.failed}</small>" if cell.failed else ""
+    if cell.published is not None:
+        difference = f" ({figure(cell.difference, percent, sign=True)})" if cell.difference is not None else ""
+        text += f'<br><small class="aside">{figure(cell.published, percent)}{difference}</small>'
+    return f'<td class="figure"{order}>{text}</td>'

@@ -1,0 +1,365 @@
+"""Records as score tables: architectures down, settings or tasks across, beside what others have published."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from results.choose import Measure, On, differing, measures, trait
+from results.interval import t_interval
+from results.published import Column, Published, PublishedTable, Row
+from results.record import Record
+
+MAD = {  # the six tasks of MAD, in the order of its paper
+    "in_context_recall": "in-context recall",
+    "fuzzy_in_context_recall": "fuzzy recall",
+    "noisy_in_context_recall": "noisy recall",
+    "selective_copying": "selective copying",
+    "compression": "compression",
+    "memorization": "memorization",
+}
+ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task names even where they do not differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One figure of a table, a fraction unless the task's metric is none.
+
+    mean       over seeds, and over settings where the column has several; None where there is nothing to show
+    interval   95 % t interval over seeds; None for fewer than two
+    published  what stands beside it
+    failed     failed trials behind the cell, under any hyper-parameters
+    mark       "best" of its column; "partial" where settings of the column are missing
+    keys       of the records that the mean rests on
+    """
+
+    mean: float | None = None
+    seeds: int = 0
+    interval: tuple[float, float] | None = None
+    published: float | None = None
+    chance: float | None = None
+    ceiling: float | None = None
+    failed: int = 0
+    settings: int = 0
+    mark: Literal["", "best", "partial"] = ""
+    keys: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published figure."""
+        return None if self.mean is None or self.published is None else self.mean - self.published
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column."""
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    kind: Literal["measured", "published", "chance", "ceiling"] = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table as plain data. `percent`: figures are fractions to be shown as percent."""
+
+    title: str
+    corner: tuple[str, ...]
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    percent: bool = True
+    beside: str = ""  # the published source
+
+
+def table_of(records: Sequence[Record], beside: Published | None = None) -> list[Table]:
+    """The tables that a list of records makes: one of MAD where two or more of its tasks are there, one for every other
+    task. Protocols are kept apart. A published protocol gives two tables: as published (choice on test) and honest.
+
+    Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
+    """
+    mad: dict[str, list[Record]] = defaultdict(list)
+    others: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.task in MAD:
+            mad[record.protocol].append(record)
+        else:
+            others[record.task, record.protocol].append(record)
+    tables = []
+    for protocol, group in mad.items():
+        together = len({r.task for r in group}) > 1
+        for on in _choices(group):
+            found = measures(group, on=on)
+            if together:
+                tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
+            for task in MAD:
+                own = [m for m in found if m.task == task]
+                if own and (not together or any(m.tested for m in own)):
+                    tables.append(_task_table(own, task, protocol, on, beside))
+    for (task, protocol), group in others.items():
+        for on in _choices(group):
+            tables.append(_task_table(measures(group, on=on), task, protocol, on, beside))
+    return tables
+
+
+def size(count: int) -> str:
+    """A number of bytes for people, in units of 1000: 512 B, 34.3 kB, 1.05 MB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, to be shown as percent."""
+    return "accuracy" in metric or metric == "exact_match"
+
+
+def _choices(records: Iterable[Record]) -> tuple[On, ...]:
+    return ("test", "validation") if any(r.published_choice for r in records) else ("validation",)
+
+
+def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | None) -> Table:
+    theirs = _tables_about(beside, "mad")
+    if theirs:
+        columns = list(theirs[0].columns)
+    else:
+        columns = [Column(name=name, tasks=(task,)) for task, name in MAD.items()] + [Column(name="mean", mean=True)]
+    sheet = _Sheet(found, columns, theirs)
+    missing = [name for task, name in MAD.items() if task not in {m.task for m in found}]
+    notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
+    counts = [f"{c.name} {len(sheet.settings(c))}" + (f" of {c.settings}" if c.settings else "") for c in sheet.parts]
+    notes.append(f"Settings in a column{', here of published' if theirs else ''}: {', '.join(counts)}.")
+    return _table(sheet, f"MAD{_said(protocol)}", on, beside, notes)
+
+
+def _task_table(found: list[Measure], task: str, protocol: str, on: On, beside: Published | None) -> Table:
+    """One task: a column for every setting, named by the dials that differ."""
+    settings = list({m.setting: m for m in found}.values())
+    always = [d for d in ALWAYS_SHOWN.get(task, ()) if d in settings[0].dials]
+    shown = list(dict.fromkeys([*always, *differing([m.dials for m in settings])]))
+    settings.sort(key=lambda m: (m.task != task, m.task, [_order(m.dials.get(d)) for d in shown]))
+    several = len({m.task for m in settings}) > 1
+    columns = []
+    for measure in settings:
+        dials = {d: measure.dials[d] for d in shown if d in measure.dials}
+        words = ([measure.task] if several else []) + [f"{d.rsplit('.', 1)[-1]} {value}" for d, value in dials.items()]
+        columns.append(Column(name=", ".join(words) or "score", tasks=(measure.task,), dials=dials))
+    if len(columns) > 1:
+        columns.append(Column(name="mean", mean=True))
+    same = {d: v for d, v in settings[0].dials.items() if d not in shown and "." not in d and v is not None}
+    notes = [f"Everywhere: {', '.join(f'{d} {v}' for d, v in same.items())}."] if same else []
+    return _table(_Sheet(found, columns, _tables_about(beside, task)), f"{task}{_said(protocol)}", on, beside, notes)
+
+
+def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: list[str]) -> Table:
+    rows: dict[str, list[Measure]] = defaultdict(list)
+    for measure in sheet.found:
+        rows[measure.row].append(measure)
+    families = len({own[0].arch for own in rows.values()}) < len(rows)
+    order = _by_state if families else _by_score
+    measured = sorted(((own, _line(sheet, own)) for own in rows.values()), key=order)
+    lines = _best([line for _, line in measured])
+    for name in ("chance", "ceiling"):
+        cells = tuple(Cell(mean=sheet.bound(column, name)) for column in sheet.columns)
+        lines.append(Line(labels=(name, "", ""), cells=cells, kind="chance" if name == "chance" else "ceiling"))
+    used = {row.name for own in rows.values() for _, row in sheet.published_rows(own[0])}
+    for name in dict.fromkeys(row.name for table in sheet.theirs for row in table.rows if row.name not in used):
+        theirs = [(table, row) for table in sheet.theirs for row in table.rows if row.name == name]
+        cells = tuple(Cell(mean=sheet.published(column, theirs)) for column in sheet.columns)
+        if any(cell.mean is not None for cell in cells):
+            lines.append(Line(labels=(name, "", ""), cells=cells, kind="published"))
+    return Table(
+        title=title + (" as published: chosen on test" if on == "test" else ""),
+        corner=("architecture", "state", "seeds"),
+        columns=tuple(column.name for column in sheet.columns),
+        lines=tuple(lines),
+        notes=(*_notes(sheet.found, lines, on), *notes, *_source_notes(sheet.theirs, beside)),
+        percent=is_share(sheet.found[0].metric),
+        beside=beside.source if beside and sheet.theirs else "",
+    )
+
+
+def _line(sheet: _Sheet, own: list[Measure]) -> Line:
+    theirs = sheet.published_rows(own[0])
+    cells = [replace(sheet.cell(own, column), published=sheet.published(column, theirs)) for column in sheet.columns]
+    sizes = sorted({m.state_bytes for m in own})
+    state = " – ".join(size(s) for s in dict.fromkeys((sizes[0], sizes[-1])))
+    counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
+    return Line(
+        labels=(
+            own[0].row,
+            state + (", grows" if any(m.state_grows for m in own) else ""),
+            "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
+        ),
+        cells=tuple(cells),
+    )
+
+
+class _Sheet:
+    """What was measured, laid out in columns, and what stands beside it."""
+
+    def __init__(self, found: list[Measure], columns: list[Column], theirs: list[PublishedTable]) -> None:
+        self.found = found
+        self.columns = columns
+        self.theirs = theirs
+        self.parts = [column for column in columns if not column.mean]
+
+    def settings(self, column: Column) -> dict[str, Measure]:
+        """The settings that a column averages, with one measure of each."""
+        return {m.setting: m for m in _of(self.found, column)}
+
+    def cell(self, own: list[Measure], column: Column) -> Cell:
+        """Of one architecture. The mean of columns counts each column once, as published averages do."""
+        parts = [column] if not column.mean else self.parts
+        held = [_of(own, part) for part in parts]
+        scored = [[m for m in group if m.values] for group in held]
+        choices = {m.keys or m.setting: m for group in held for m in group}  # one choice may be measured many times
+        failed = sum(m.failed for m in choices.values())
+        if not any(held):  # a setting to test on alone, of trials that all failed
+            return Cell(failed=0 if any(m.values for m in own) else max(m.failed for m in own))
+        whole = all({m.setting for m in group} == set(self.settings(p)) for group, p in zip(scored, parts, strict=True))
+        if any({m.task for m in group} != set(p.tasks) for group, p in zip(scored, parts, strict=True)):
+            return Cell(failed=failed)
+        if column.mean and not whole:
+            return Cell(failed=failed)
+
+        def average(value: Callable[[Measure], float]) -> float:
+            return float(np.mean([_over_tasks(g, p, value) for g, p in zip(scored, parts, strict=True)]))
+
+        seeds = sorted(set.intersection(*(set(m.values) for group in scored for m in group)))
+        return Cell(
+            mean=average(lambda m: float(np.mean(list(m.values.values())))),
+            seeds=min(len(m.values) for group in scored for m in group),
+            interval=t_interval([average(lambda m, s=seed: m.values[s]) for seed in seeds]),  # type: ignore[misc]
+            chance=average(lambda m: m.chance),
+            ceiling=average(lambda m: m.ceiling),
+            failed=failed,
+            settings=sum(len(group) for group in scored),
+            mark="" if whole else "partial",
+            keys=tuple(dict.fromkeys(key for group in scored for m in group for key in m.keys)),
+        )
+
+    def bound(self, column: Column, name: str) -> float | None:
+        """Chance or ceiling of a column, every setting once."""
+        values = []
+        for part in [column] if not column.mean else self.parts:
+            own = list(self.settings(part).values())
+            if {m.task for m in own} != set(part.tasks):
+                return None
+            values.append(_over_tasks(own, part, lambda m: float(getattr(m, name))))
+        return float(np.mean(values))
+
+    def published_rows(self, measure: Measure) -> list[tuple[PublishedTable, Row]]:
+        """The published rows of the architecture that was measured."""
+        return [
+            (table, row)
+            for table in self.theirs
+            for row in table.rows
+            if row.arch == measure.arch
+            and not row.note
+            and all(trait(*dial) in measure.traits for dial in row.dials.items())
+        ]
+
+    def published(self, column: Column, rows: list[tuple[PublishedTable, Row]]) -> float | None:
+        """The first published figure that speaks of a column of ours."""
+        for table, row in rows:
+            for theirs, value in zip(table.columns, row.values, strict=True):
+                if value is not None and self._same(column, theirs, table):
+                    return value
+        return None
+
+    def _same(self, ours: Column, theirs: Column, table: PublishedTable) -> bool:
+        if ours.mean or theirs.mean:
+            wanted = theirs.settings or len(table.columns) - 1
+            return ours.mean and theirs.mean and len(self.parts) == wanted
+        if set(ours.tasks) != set(theirs.tasks):
+            return False
+        return all(m.dials.get(d) == v for m in self.settings(ours).values() for d, v in theirs.dials.items())
+
+
+def _of(own: Iterable[Measure], column: Column) -> list[Measure]:
+    return [m for m in own if m.task in column.tasks and all(m.dials.get(d) == v for d, v in column.dials.items())]
+
+
+def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], float]) -> float:
+    """Mean over the settings of a task, then over the tasks of a column."""
+    return float(np.mean([np.mean([value(m) for m in own if m.task == task]) for task in column.tasks]))
+
+
+def _best(lines: list[Line]) -> list[Line]:
+    """Mark the best of every column; figures that read the same share the mark."""
+    if len(lines) < 2:
+        return lines
+
+    def shown(cell: Cell) -> float | None:
+        return None if cell.mean is None or cell.mark == "partial" else round(cell.mean, 3)
+
+    columns = list(zip(*(line.cells for line in lines), strict=True))
+    tops = [max((value for cell in column if (value := shown(cell)) is not None), default=None) for column in columns]
+    marked = []
+    for line in lines:
+        pairs = zip(line.cells, tops, strict=True)
+        cells = (replace(cell, mark="best") if top is not None and shown(cell) == top else cell for cell, top in pairs)
+        marked.append(replace(line, cells=tuple(cells)))
+    return marked
+
+
+def _by_score(row: tuple[list[Measure], Line]) -> tuple[bool, float, str]:
+    """The best last column first; those without one at the end."""
+    score = row[1].cells[-1].mean
+    return score is None, -(score or 0.0), row[0][0].row
+
+
+def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, str]:
+    return row[0][0].arch, row[0][0].state_bytes, row[0][0].row
+
+
+def _notes(found: list[Measure], lines: list[Line], on: On) -> list[str]:
+    metric = found[0].metric
+    unit = ", percent" if is_share(metric) else ""
+    spread = (
+        "± half of the 95 % t interval over seeds" if any(c.interval for x in lines for c in x.cells) else "no interval"
+    )
+    notes = [
+        f"{metric.capitalize()} on test{unit}: mean over seeds, {spread}{'' if '±' in spread else ' (it needs two seeds)'}."
+    ]
+    most = max(m.candidates for m in found)
+    if on == "test":
+        notes.append(
+            "Checkpoint and hyper-parameters are chosen on the test set, as the published protocol does, which "
+            "flatters every figure; the table chosen on validation is the honest one."
+        )
+    if most > 1:
+        notes.append(f"Of up to {most} hyper-parameter settings, the one with the best mean {on} score over seeds.")
+    if any(c.failed for x in lines for c in x.cells):
+        notes.append("†n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.")
+    if any(c.mark == "partial" for x in lines for c in x.cells):
+        notes.append("*: over some of the settings of the column only, so not to be compared.")
+    return notes
+
+
+def _tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
+    return [table for table in beside.tables if table.about == about] if beside else []
+
+
+def _source_notes(theirs: list[PublishedTable], beside: Published | None) -> list[str]:
+    notes = []
+    for table in theirs if beside else []:
+        how = "" if table.how == "reported" else f", {table.how}"
+        error = f" to ±{100 * table.tolerance:g} points" if table.tolerance else ""
+        notes.append(f"Published: {beside.source if beside else ''}, {table.where}{how}{error}. {table.note}".strip())
+    return notes
+
+
+def _said(protocol: str) -> str:
+    return "" if protocol == "repaired" else f", protocol {protocol}"
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, str(value)

@@ -1,0 +1,24 @@
+"""Write a file whole or not at all: a reader never sees half of it, and a failure leaves what was there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
+    """Write text, or whatever `content` puts at the path it is given, beside `path` first and then in its place.
+
+    Makes the folder where there is none. Raises OSError where it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        if callable(content):
+            content(draft)
+        else:
+            draft.write_text(content, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""Group trials by shape, train each group as one model, and give every trial the record it would have alone."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Generator, Hashable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+
+from arch.cost import cost
+from arch.kernels.select import record_choices
+from results.record import Record
+from search import codec
+from search.training import Outcome, Progress, peak_bytes, train
+from synth.task import Task
+
+if TYPE_CHECKING:
+    from search.trial import TrialSpec
+
+FREE = ("lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at")  # fields of Training that members may differ in
+PACKAGES = ("torch", "triton", "numpy")
+
+
+def shape(spec: TrialSpec) -> Hashable:
+    """Trials of equal shape train as one cohort: they differ in values (seed, learning rate, decay, which task of the
+    same geometry), not in tensors."""
+    training = replace(spec.training, **{f.name: f.default for f in fields(spec.training) if f.name in FREE and f.name != "schedule"})
+    training = replace(training, schedule=type(spec.training.schedule)())
+    mix = tuple((_geometry(p.task), p.examples) for p in spec.mix)
+    return (spec.arch, _geometry(spec.task), training, spec.data, mix, tuple(_geometry(t) for t in spec.tests))
+
+
+def pack(specs: Sequence[TrialSpec], most: int) -> list[list[int]]:
+    """Cohorts of at most `most` members, as indices into `specs`, in the order of their first members."""
+    if most < 1:
+        raise ValueError(f"a cohort needs room for at least 1 member, got {most}")
+    groups: dict[Hashable, list[int]] = {}
+    for index, spec in enumerate(specs):
+        groups.setdefault(shape(spec), []).append(index)
+    cohorts = [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+    return sorted(cohorts)
+
+
+def room(device: torch.device) -> int:
+    """How many members a cohort has on this device unless told otherwise."""
+    return 8 if device.type == "cpu" else 32
+
+
+def run_cohort(specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
+    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
+    steps = follow_cohort(specs, study=study, device=device)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def follow_cohort(
+    specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None
+) -> Generator[Progress, None, list[Record]]:
+    """run_cohort that reports its progress while it goes."""
+    if len({shape(s) for s in specs}) != 1:
+        raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
+    where = torch.device(device or default_device())
+    with record_choices() as chosen:
+        outcomes = yield from train(specs, where)
+    return [
+        record_of(spec, outcome, study=study, device=where, members=len(specs), implementation=dict(chosen))
+        for spec, outcome in zip(specs, outcomes, strict=True)
+    ]
+
+
+def record_of(
+    spec: TrialSpec,
+    outcome: Outcome,
+    *,
+    study: str,
+    device: torch.device,
+    members: int,
+    implementation: dict[str, str],
+) -> Record:
+    """The record of one trial."""
+    length, vocab = spec.task.shape
+    price = cost(spec.arch, vocab=vocab, length=length)
+    further = [
+        {
+            "task": task.kind,
+            "setting": setting(task),
+            "length": task.shape[0],
+            "chance": task.chance(),
+            "ceiling": task.ceiling(),
+            "scores": scores,
+        }
+        for task, scores in zip(spec.tests, outcome.tests, strict=False)
+    ]
+    return Record(
+        key=codec.key(spec),
+        study=study,
+        status="done" if outcome.error is None else "failed",
+        error=outcome.error,
+        spec=codec.plain(spec),
+        task=spec.task.kind,
+        setting=setting(spec.task),
+        protocol=spec.task.protocol,
+        arch=spec.arch.name,
+        seed=spec.seed,
+        metric=spec.task.metric,
+        chance=spec.task.chance(),
+        ceiling=spec.task.ceiling(),
+        scores=outcome.scores,
+        validation=outcome.validation,
+        tests=further,
+        curve=outcome.curve,
+        published_choice=outcome.published_choice,
+        parameters=price.parameters,
+        state_floats=price.state_floats,
+        state_bytes=price.state_bytes,
+        state_grows=price.state_grows,
+        length=length,
+        flops_per_token=price.flops_per_token,
+        steps=outcome.steps,
+        selected_step=outcome.selected_step,
+        seconds=outcome.seconds,
+        peak_bytes=peak_bytes(device),
+        cohort=members,
+        device=device_name(device),
+        implementation=implementation,
+        versions={name: version for name in PACKAGES if (version := _version(name))} | {"python": platform.python_version()},
+        commit=commit(),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def setting(task: Task) -> str:
+    """The task's dials that differ from their defaults, "length=256 copies=16"."""
+    dials = [(f.name, getattr(task, f.name), f.default) for f in fields(task) if f.name not in ("kind", "protocol")]
+    return " ".join(f"{name}={value}" for name, value, default in dials if value != default)
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+@functools.cache
+def commit() -> str | None:
+    """The git commit that the code runs from, "+" where the tree has changes; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git on this machine
+        return None
+    if head.returncode != 0:
+        return None
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def _geometry(task: Task) -> Hashable:
+    return (task.shape, task.signal, task.readout, task.wants_probabilities, task.protocol == "repaired")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

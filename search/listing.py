@@ -1,0 +1,120 @@
+"""What there is to choose from, as tables: tasks, mixers, architectures, suites, studies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from search import codec, typed
+from search.document import Node, SpecError
+
+
+def tasks() -> Table:
+    """Every task with its dials at their defaults, and what a guesser and an oracle score there."""
+    from synth.tasks import Task
+
+    table = _table("task", "dials and their defaults", "T", "ids", "chance", "ceiling", "metric")
+    for kind, spec in sorted(typed.kinds_of(Task).items()):
+        task = codec.read_task(kind)
+        length, vocab = task.shape
+        chance, ceiling = f"{task.chance():.4g}", f"{task.ceiling():.4g}"
+        table.add_row(kind, _dials(spec), str(length), str(vocab), chance, ceiling, task.metric)
+    return table
+
+
+def mixers() -> Table:
+    """Every mixer with its recurrence, what it carries, and whence it comes."""
+    from arch.mixers import Mixer
+
+    table = _table("mixer", "equation", "state (floats)", "source", "dials and their defaults")
+    for kind, spec in sorted(typed.kinds_of(Mixer).items()):
+        facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
+        table.add_row(kind, *facts, _dials(spec))
+    return table
+
+
+def archs() -> Table:
+    """Every architecture of the zoo, what it is made of, and what it costs for 64 token ids at length 128."""
+    from arch.cost import cost
+
+    table = _table("arch", "width", "blocks", "parameters", "state bytes", "grows", "about")
+    for name in codec.builtin("arch"):
+        spec = codec.read_arch(name)
+        price = cost(spec, vocab=64, length=128)
+        grows = "yes" if price.state_grows else ""
+        figures = f"{price.parameters:,}", f"{price.state_bytes:,}", grows
+        table.add_row(name, str(spec.width), stack_of(spec.stack), *figures, codec.about("arch", name))
+    table.caption = "parameters for 64 token ids, state bytes after 128 tokens"
+    return table
+
+
+def suites() -> Table:
+    """Every published suite with its tiers."""
+    table = _table("suite", "tiers (settings)", "about")
+    for name in codec.builtin("suite"):
+        tiers = codec.document(name, "suite").value["tiers"].value
+        counts = ", ".join(f"{tier} ({len(settings.value)})" for tier, settings in tiers.items())
+        table.add_row(name, counts, codec.about("suite", name))
+    return table
+
+
+def studies() -> Table:
+    """Every study that comes with the package."""
+    table = _table("study", "trials", "budgets", "about")
+    for name in codec.builtin("study"):
+        study = codec.document(name, "study")
+        budgets = study.get("budgets") or Node({}, study.place)
+        table.add_row(name, _trials(name), ", ".join(budgets.value), codec.about("study", name))
+    return table
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "tasks": tasks,
+    "mixers": mixers,
+    "archs": archs,
+    "suites": suites,
+    "studies": studies,
+}
+
+
+def stack_of(stack: tuple[Any, ...]) -> str:
+    """`2 x (gated_deltanet + swiglu, attention + swiglu)`."""
+    words = []
+    for part in stack:
+        if part.kind == "repeat":
+            words.append(f"{part.times} x ({stack_of(part.blocks)})")
+            continue
+        inner = [getattr(part, name) for name in typed.plain(part) if name != "kind"]
+        words.append(" + ".join(spec.kind for spec in inner if hasattr(spec, "kind")) or part.kind)
+    return ", ".join(words)
+
+
+def _trials(name: str) -> str:
+    try:
+        return str(len(codec.read_study(name).trials()))
+    except SpecError as error:
+        return f"faulty: {error.faults[0]}"
+
+
+def _dials(spec: type) -> str:
+    return "  ".join(f"{f.name} {_default(f)}" for f in typed.dials(spec) if f.name != "kind")
+
+
+def _default(dial: Field[Any]) -> str:
+    """As YAML says it; ? where there is none and one must be given."""
+    if dial.default is MISSING:
+        return "?" if dial.default_factory is MISSING else json.dumps(typed.plain(dial.default_factory()))
+    value = typed.plain(dial.default)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0, style="bold" if index == 0 else None)
+    return table

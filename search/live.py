@@ -1,0 +1,81 @@
+"""What a running study says: a bar with an estimate on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from results.record import Record
+from search.engine import Report
+
+EVERY = 30.0  # seconds between two plain lines from within a cohort
+
+
+class Live:
+    """Give it every report of the engine; as a context it clears its bar when the study ends or is stopped."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.last: Report | None = None
+        self.said = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.trials = self.bar.add_task("trials", note="", total=None)
+
+    def __enter__(self) -> Live:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def __call__(self, report: Report) -> None:
+        if self.last is None:
+            known = f", {report.known} known" if report.known else ""
+            self.console.print(f"{report.trials} trials{known}, {report.trials - report.known} to train in {report.cohorts} cohorts")
+        self.last = report
+        for record in report.records:
+            self.console.print(line_of(record), markup=False)
+        note = note_of(report)
+        done = report.known + report.done + report.failed
+        self.bar.update(self.trials, completed=done, total=report.trials, note=note)
+        if not self.console.is_terminal and report.progress and time.monotonic() - self.said > EVERY:
+            self.said = time.monotonic()
+            self.console.print(f"{done} of {report.trials} trials  {note}", markup=False)
+
+
+def line_of(record: Record) -> str:
+    """One finished trial."""
+    training = record.spec.get("training", {})
+    name = f"{record.arch}  {record.task} {record.setting}".rstrip()
+    dials = f"lr {training.get('lr', '?')}  decay {training.get('weight_decay', '?')}  seed {record.seed}"
+    if record.status == "failed":
+        return f"FAILED  {name}  {dials}: {record.error}"
+    score = record.scores.get(record.metric, math.nan)
+    return f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s"
+
+
+def note_of(report: Report) -> str:
+    """The running cohort, and how long the rest will take."""
+    words = [f"cohort {report.cohort} of {report.cohorts}"] if report.cohort else []
+    if report.progress:
+        p = report.progress
+        best = max((a for a in p.accuracy if not math.isnan(a)), default=None)
+        words += [f"step {p.step}/{p.steps}", f"loss {p.loss:.3f}"]
+        words += [] if best is None else [f"best {best:.3f}"]
+    return "  ".join([*words, *([] if report.eta is None else [f"{duration(report.eta)} left"])])
+
+
+def duration(seconds: float) -> str:
+    """40 s, 3 min, 1 h 5 min, 2 d 3 h."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

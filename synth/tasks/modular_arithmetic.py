@@ -1,0 +1,147 @@
+"""Modular arithmetic: the value of an expression, read digit by digit, with or without brackets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.batch import IGNORE, Batch
+from synth.task import Split
+from synth.tracking import UnlockingTask
+from synth.vocab import Roles
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularArithmetic(UnlockingTask):
+    """An expression and `=`, where its value modulo `modulus` is due (Grazzi et al. 2025; Beck et al. 2024).
+
+    Without brackets: digits with uniform +, - and * between, * binding tighter; sizes are even. `labels: all` also asks
+    for the value so far at every operator. With brackets: fully bracketed sums, differences and negations, split at a
+    uniform place, without *; only the whole has a value, so `labels` must be `final`.
+
+    The public generator counts a place for the answer (and one more with brackets): its sizes 3 to 39 without brackets
+    are 2 to 38 here, its 5 to 40 with brackets are 3 to 38. Its mask of the answer is a digit with brackets, which
+    protocol `unlocking` keeps.
+    """
+
+    kind: Literal["modular_arithmetic"] = "modular_arithmetic"
+    brackets: bool = False
+    modulus: int = 5
+    length: int = 38
+    labels: Literal["all", "final"] = "final"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.modulus < 2:
+            raise ValueError(f"modulus must be at least 2, got {self.modulus}")
+        if self.brackets and self.labels == "all":
+            raise ValueError("labels must be 'final' with brackets: an expression with open brackets has no value yet")
+        shortest = self.length if self.min_length is None else self.min_length
+        if shortest < 2:
+            raise ValueError(f"min_length and length must be at least 2, a digit and =; got {shortest}")
+
+    @property
+    def _unit(self) -> int:
+        return 1 if self.brackets else 2
+
+    @property
+    def _widest(self) -> int:
+        return 254  # even, and with brackets the public generator leaves one place more empty
+
+    def roles(self) -> Roles:
+        if self.brackets:
+            operators = self.modulus + 6
+            return Roles(
+                {
+                    "digit": range(self.modulus),
+                    "operator": range(self.modulus, operators),
+                    "pad": range(operators, operators + 1),
+                }
+            )
+        return Roles({"pad": range(1), "operator": range(1, 5), "digit": range(5, 5 + self.modulus)})
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The token of every operator and bracket; digit d is the d-th token of the role."""
+        names = "+-*()=" if self.brackets else "+-*="
+        return dict(zip(names, self.roles().of("operator"), strict=True))
+
+    @property
+    def answers(self) -> range:
+        return self.roles().of("digit")
+
+    def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
+        batch = super().sample(rng, count, split)
+        if self.brackets and self.protocol == "unlocking":
+            after = (batch.targets != IGNORE).argmax(axis=1) + 1
+            batch.inputs[np.arange(count), after] = self.answers.start
+        return batch
+
+    def trace(self, rng: np.random.Generator, sizes: Tokens, width: int) -> tuple[Tokens, Tokens]:
+        tokens = np.zeros((len(sizes), width), dtype=np.int64)
+        answers = np.full((len(sizes), width), IGNORE)
+        if self.brackets:
+            values = self._bracketed(rng, tokens, sizes - 1)
+            np.put_along_axis(answers, sizes[:, None] - 1, self.answers.start + values[:, None], axis=1)
+        else:
+            answers[:, 1::2] = self.answers.start + self._flat(rng, tokens)
+        np.put_along_axis(tokens, sizes[:, None] - 1, self.symbols["="], axis=1)
+        return tokens, answers
+
+    def _flat(self, rng: np.random.Generator, tokens: Tokens) -> Tokens:
+        """Writes digits and operators in turn; the value [n, width // 2] of what stands before each operator."""
+        count, numbers = len(tokens), tokens.shape[1] // 2
+        digits = rng.integers(0, self.modulus, (count, numbers))
+        operators = rng.integers(0, 3, (count, numbers), dtype=np.uint8).astype(np.int64) + self.symbols["+"]
+        tokens[:, 0 : 2 * numbers : 2] = digits + self.answers.start
+        tokens[:, 1 : 2 * numbers : 2] = operators
+        values = np.empty_like(digits)
+        total, product = np.zeros(count, dtype=np.int64), digits[:, 0]  # of finished products, and the one at its end
+        for place in range(numbers):
+            values[:, place] = (total + product) % self.modulus
+            if place + 1 < numbers:
+                operator, digit = operators[:, place], digits[:, place + 1]
+                times = operator == self.symbols["*"]
+                total = np.where(times, total, values[:, place])
+                sign = np.where(operator == self.symbols["-"], -1, 1)
+                product = np.where(times, product, sign) * digit % self.modulus
+        return values
+
+    def _bracketed(self, rng: np.random.Generator, tokens: Tokens, sizes: Tokens) -> Tokens:
+        """Writes an expression of sizes[i] tokens at the start of row i; its value [n].
+
+        All parts of one depth are written at once. A part of up to four tokens is a digit, d, -d, (d) or (-d), a longer
+        one is (left operator right). Nothing multiplies, so a digit just counts with the sign that it gets on the way.
+        """
+        symbols, values = self.symbols, np.zeros(len(sizes), dtype=np.int64)
+        row, start, size, sign = np.arange(len(sizes)), np.zeros_like(sizes), sizes, np.ones_like(sizes)
+        while row.size:
+            wrapped = size >= 3
+            tokens[row[wrapped], start[wrapped]] = symbols["("]
+            tokens[row[wrapped], (start + size)[wrapped] - 1] = symbols[")"]
+            leaf = size <= 4
+            signed = sign[leaf] * self._write_leaves(rng, tokens, row[leaf], start[leaf], size[leaf])
+            np.add.at(values, row[leaf], signed)
+            row, start, size, sign = row[~leaf], start[~leaf], size[~leaf], sign[~leaf]
+            left = rng.integers(1, size - 3)
+            minus = rng.integers(0, 2, len(row), dtype=np.uint8).astype(np.int64)
+            tokens[row, start + 1 + left] = np.where(minus, symbols["-"], symbols["+"])
+            row, sign = np.concatenate([row, row]), np.concatenate([sign, sign * (1 - 2 * minus)])
+            start = np.concatenate([start + 1, start + 2 + left])
+            size = np.concatenate([left, size - 3 - left])
+        return values % self.modulus
+
+    def _write_leaves(
+        self, rng: np.random.Generator, tokens: Tokens, row: Tokens, start: Tokens, size: Tokens
+    ) -> Tokens:
+        """Writes the digit, and the minus before it where the size is even; the value of each."""
+        digit = rng.integers(0, self.modulus, len(row))
+        at, negated = start + size // 2, size % 2 == 0
+        tokens[row, at] = digit + self.answers.start
+        tokens[row[negated], at[negated] - 1] = self.symbols["-"]
+        return np.where(negated, -digit, digit)

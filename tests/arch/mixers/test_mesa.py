@@ -1,0 +1,73 @@
+"""Mesa: every read-out is the solution of a ridge regression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from arch.mixers.gla import GatedLinearAttention
+from arch.mixers.mesa import Mesa
+from arch.mixers.mixer import StateSize
+
+
+def test_without_a_step_from_the_query_it_is_gla() -> None:
+    torch.manual_seed(0)
+    mesa = Mesa(heads=2, cg_steps=0, x0="q", decay_cap=1.0).build(16).double()
+    gla = GatedLinearAttention(heads=2).build(16).double()
+    gla.load_state_dict({n: p for n, p in mesa.state_dict().items() if n != "ridge"})
+    x = torch.randn(2, 37, 16, dtype=torch.float64)
+    assert_close(mesa(x)[0], gla(x)[0])
+
+
+@pytest.mark.parametrize("x0", ["diag", "q", "zero"])
+def test_it_solves_the_ridge_regression_of_all_it_saw(x0: Any) -> None:
+    torch.manual_seed(0)
+    module, x = Mesa(heads=2, x0=x0).build(16).double(), torch.randn(1, 9, 16, dtype=torch.float64)
+    nn.init.normal_(module.get_parameter("ridge"))
+    q, k, v, _ = module.get_submodule("qkv")(x, None)
+    beta = torch.sigmoid(module.get_submodule("write.linear")(x))
+    fade = torch.sigmoid(module.get_submodule("decay.linear")(x)) * (1 - (1 - 0.9975) * beta**2)
+    ridge = torch.diag_embed(0.25 + nn.functional.softplus(module.get_parameter("ridge")))
+    keys = values = torch.zeros(1, 2, 8, 8, dtype=torch.float64)
+    outputs = []
+    for t in range(9):
+        key = beta[:, t, :, None, None] * k[:, t, :, :, None]
+        keys = fade[:, t, :, None, None] * keys + key * k[:, t, :, None]
+        values = fade[:, t, :, None, None] * values + key * v[:, t, :, None]
+        outputs.append((q[:, t, :, None] @ torch.linalg.solve(keys + ridge, values)).squeeze(-2))
+    read = module.get_submodule("read")(torch.stack(outputs, 1), x)
+    assert_close(module(x)[0], module.get_submodule("out")(read), rtol=1e-8, atol=1e-8)
+
+
+def test_lambda_starts_where_it_is_told() -> None:
+    spec = Mesa(heads=2, lambda_floor=0.5, lambda_init=3.0)
+    ridge = spec.build(16).get_parameter("ridge")
+    assert_close(0.5 + nn.functional.softplus(ridge), torch.full((2, 8), 3.0))
+
+
+def test_its_size_is_that_of_the_table() -> None:
+    d, h, k, v = 128, 8, 16, 16
+    spec = Mesa(heads=h)
+    count = sum(p.numel() for p in spec.build(d).parameters())
+    assert count == 2 * d * h * (k + v) + 8 * h * k + 2 * (d * h + h) + h * v + h * k
+    assert spec.state_size(d, 1000) == StateSize(h * (k * v + k * k) + 3 * 2 * h * k)
+    core = 5 * k * v + 3 * k * k + 31 * (2 * k * k + 12 * k)
+    assert spec.flops(d, 1000) == 2 * d * h * (2 * k + 2 * v + 2) + 8 * 2 * h * k + h * core
+
+
+@pytest.mark.parametrize(
+    ("dials", "message"),
+    [
+        ({"tolerance": 0.0}, "tolerance must be positive or null"),
+        ({"lambda_floor": 0.0}, "lambda_floor must be positive"),
+        ({"lambda_init": 0.25}, "lambda_init must be above lambda_floor"),
+        ({"decay_cap": 1.5}, "decay_cap must lie in"),
+    ],
+)
+def test_what_makes_the_solve_ill_posed_is_refused(dials: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Mesa(**dials)  # type: ignore[arg-type]

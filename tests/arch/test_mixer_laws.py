@@ -1,0 +1,251 @@
+"""What every mixer promises, whatever it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.utils import _pytree as pytree
+
+from arch.mixers import (
+    Attention,
+    DeltaNet,
+    GatedDeltaNet,
+    GatedLinearAttention,
+    LinearAttention,
+    Mamba2,
+    Mesa,
+    Mixer,
+)
+from arch.mixers.mixer import MixerModule, MixerSpec, State
+
+WIDTH = 16
+LENGTH = 63  # odd, so that the last chunk is ragged
+TOLERANCE = 1e-10  # in float64, of the largest entry
+
+
+def every(union: Any) -> list[MixerSpec]:
+    """Every sibling with its defaults."""
+    return [sibling() for sibling in get_args(union)]
+
+
+SPECS = [
+    *every(Mixer),
+    Attention(heads=2, rope=False, bias=True),
+    Attention(heads=2, head_dim=6, window=5),
+    Attention(heads=2, window=1, rope=False),
+    LinearAttention(heads=2, feature_map="identity", normalize=False, qk_norm=True, short_conv=4, out_norm="head"),
+    LinearAttention(heads=1, feature_map="taylor", key_dim=3, out_gate=True),
+    GatedLinearAttention(
+        heads=2,
+        gate="vector",
+        key_dim=4,
+        qk_norm=False,
+        write_gate=False,
+        short_conv=0,
+        out_norm="shared",
+        out_gate=True,
+    ),
+    GatedLinearAttention(
+        heads=3, gate="vector", key_dim=4, value_dim=5, conv_v=True, activation="identity", short_conv=2
+    ),
+    Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
+    Mamba2(heads=2, form="shared_qk", short_conv=0),
+    DeltaNet(heads=2, conv_v=False, beta_max=2, beta_bias=True, out_norm="head", out_gate=False),
+    GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
+    Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
+    Mesa(heads=2, x0="zero", tolerance=1e-13),
+]
+
+
+def dials_of(spec: MixerSpec) -> str:
+    said = [f"{f.name}={getattr(spec, f.name)}" for f in fields(spec) if getattr(spec, f.name) != f.default]
+    return " ".join([spec.kind, *said])
+
+
+of_every_mixer = pytest.mark.parametrize("spec", SPECS, ids=dials_of)
+
+
+def module_of(spec: MixerSpec, seed: int = 0, dtype: torch.dtype = torch.float64) -> MixerModule:
+    torch.manual_seed(seed)
+    module: MixerModule = spec.build(WIDTH).to(dtype)
+    return module
+
+
+def tokens(length: int = LENGTH, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def agree(left: Any, right: Any, tolerance: float = TOLERANCE) -> None:
+    """Two trees of tensors are equal within `tolerance` of their largest entries."""
+    left_leaves, right_leaves = (
+        [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)] for tree in (left, right)
+    )
+    assert len(left_leaves) == len(right_leaves) > 0
+    for a, b in zip(left_leaves, right_leaves, strict=True):
+        assert a.shape == b.shape
+        if a.numel():
+            scale = max(b.abs().max().item(), 1e-3)
+            assert (a - b).abs().max().item() <= tolerance * scale
+
+
+def floats_in(state: State) -> int:
+    """Of one sequence out of the two."""
+    leaves = [x for x in pytree.tree_leaves(state) if isinstance(x, Tensor) and x.is_floating_point()]
+    return sum(x.numel() for x in leaves) // 2
+
+
+@of_every_mixer
+def test_the_future_does_not_reach_the_past(spec: MixerSpec) -> None:
+    module, x = module_of(spec), tokens()
+    changed = torch.cat([x[:, :40], tokens(seed=2)[:, 40:]], dim=1)
+    before, after = module(x)[0], module(changed)[0]
+    agree(before[:, :40], after[:, :40], 1e-13)
+    assert not torch.allclose(before[:, 40:], after[:, 40:])
+
+
+@of_every_mixer
+@pytest.mark.parametrize("cut", [1, 31, LENGTH - 1])
+def test_a_cut_with_the_state_carried_over_changes_nothing(spec: MixerSpec, cut: int) -> None:
+    module, x = module_of(spec), tokens()
+    whole, last = module(x, return_state=True)
+    first, state = module(x[:, :cut], return_state=True)
+    second, end = module(x[:, cut:], state, return_state=True)
+    agree(torch.cat([first, second], dim=1), whole)
+    agree(end, last)
+
+
+@of_every_mixer
+def test_token_by_token_is_the_parallel_form(spec: MixerSpec) -> None:
+    module, x = module_of(spec), tokens()
+    outputs, state = [], None
+    with torch.no_grad():
+        whole, last = module(x, return_state=True)
+        for t in range(LENGTH):
+            y, state = module(x[:, t : t + 1], state, return_state=True)
+            outputs.append(y)
+    agree(torch.cat(outputs, dim=1), whole)
+    agree(state, last)
+
+
+@of_every_mixer
+def test_every_implementation_gives_the_same(spec: MixerSpec) -> None:
+    x, weight = tokens(), tokens(seed=3)
+
+    def computed_by(implementation: str) -> tuple[Tensor, State, list[Tensor]]:
+        module = module_of(spec)
+        module.implementation = implementation
+        y, state = module(x, return_state=True)
+        carried = sum((leaf.sin().sum() for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor)), start=0.0)
+        loss = (y * weight).sum() + carried
+        return y, state, list(torch.autograd.grad(loss, list(module.parameters()), allow_unused=True))
+
+    agree(computed_by("chunked"), computed_by("recurrent"))
+
+
+@of_every_mixer
+@pytest.mark.parametrize("length", [2, LENGTH])
+def test_the_state_is_as_large_as_the_spec_says(spec: MixerSpec, length: int) -> None:
+    module = module_of(spec)
+    _, state = module(tokens(length), return_state=True)
+    _, later = module(tokens(1), state, return_state=True)
+    size = spec.state_size(WIDTH, length)
+    assert floats_in(state) == size.total
+    assert floats_in(later) == spec.state_size(WIDTH, length + 1).total
+    assert (floats_in(later) > floats_in(state)) == (size.growing > 0)
+
+
+@of_every_mixer
+def test_a_state_is_carried_only_when_asked_for(spec: MixerSpec) -> None:
+    assert module_of(spec)(tokens(3))[1] is None
+
+
+@of_every_mixer
+def test_every_parameter_learns(spec: MixerSpec) -> None:
+    module = module_of(spec)
+    (module(tokens())[0] * tokens(seed=3)).sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@of_every_mixer
+def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
+    members = [module_of(spec, seed) for seed in range(3)]
+    x = torch.stack([tokens(seed=seed) for seed in range(3)])
+    parameters, buffers = stack_module_state(members)
+    assert not buffers
+    base = module_of(spec).to("meta")
+
+    def loss(values: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        y: Tensor = functional_call(base, values, (inputs,))[0]
+        return y.square().sum(), y
+
+    step: Callable[..., Any] = grad(loss, has_aux=True)
+    detached = {name: value.detach() for name, value in parameters.items()}
+    gradients, outputs = vmap(step)(detached, x)
+    for number, member in enumerate(members):
+        y, _ = member(x[number])
+        y.square().sum().backward()
+        agree(outputs[number], y)
+        agree({n: g[number] for n, g in gradients.items()}, {n: p.grad for n, p in member.named_parameters()})
+
+
+@of_every_mixer
+def test_bfloat16_stays_close(spec: MixerSpec) -> None:
+    module, x = module_of(spec, dtype=torch.bfloat16), tokens(dtype=torch.bfloat16)
+    y, state = module(x, return_state=True)
+    exact, _ = module_of(spec).to(torch.bfloat16).double()(x.double())
+    assert y.dtype == torch.bfloat16
+    assert all(leaf.isfinite().all() for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor))
+    assert (y.double() - exact).norm() <= 3e-2 * exact.norm()
+
+
+@of_every_mixer
+def test_the_same_seed_gives_the_same_weights(spec: MixerSpec) -> None:
+    first, again, other = (list(module_of(spec, seed).parameters()) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@of_every_mixer
+def test_no_token_is_refused(spec: MixerSpec) -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        module_of(spec)(tokens(0))
+
+
+@of_every_mixer
+def test_a_token_costs_all_matrices_and_some_core(spec: MixerSpec) -> None:
+    matrices = sum(m.weight.numel() for m in module_of(spec).modules() if isinstance(m, torch.nn.Linear))
+    core = spec.flops(WIDTH, LENGTH) - 2 * matrices
+    assert core > 0
+    assert spec.flops(WIDTH, 2 * LENGTH) >= spec.flops(WIDTH, LENGTH)
+
+
+@pytest.mark.parametrize("spec", every(Mixer), ids=dials_of)
+def test_a_mixer_explains_itself(spec: MixerSpec) -> None:
+    for text in (spec.equation, spec.state_formula, spec.source, type(spec).__doc__):
+        assert text
+
+
+@pytest.mark.parametrize("spec", [s for s in every(Mixer) if hasattr(s, "heads")], ids=dials_of)
+def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: MixerSpec) -> None:
+    with pytest.raises(ValueError, match="take one of 1, 3, 9 heads, or give"):
+        spec.check(9)
+
+
+COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "gate_rank"}
+
+
+@pytest.mark.parametrize(
+    ("sibling", "dial"), [(s, f.name) for s in get_args(Mixer) for f in fields(s) if f.name in COUNTS]
+)
+def test_a_count_below_its_least_is_refused(sibling: Callable[..., MixerSpec], dial: str) -> None:
+    with pytest.raises(ValueError, match=f"{dial} must be at least [01], got -1"):
+        sibling(**{dial: -1})

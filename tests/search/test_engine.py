@@ -1,0 +1,112 @@
+"""The inline engine as a specification: nothing twice, nothing lost, every failure told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from results.ledger import Ledger
+from search import cohort, codec, engine
+
+TINY = {
+    "name": "tiny",
+    "trial": {
+        "task": {"kind": "mqar", "vocab": 32, "length": 16, "pairs": 2},
+        "arch": {
+            "name": "tiny",
+            "width": 16,
+            "stack": [{"kind": "block", "mixer": {"kind": "linear_attention", "heads": 2}}],
+        },
+        "training": {"steps": 6, "batch": 8, "evaluations": 2},
+        "data": {"validation": 16, "test": 16},
+    },
+    "space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2], "trial.seed": [0, 1, 2]}},
+}
+
+
+def study(**trial: object) -> object:
+    return codec.read_study(TINY | {"trial": TINY["trial"] | trial})
+
+
+def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    first = engine.run(study(), path)
+    assert (len(first.trials), len(first.missing)) == (6, 6)
+    before = Ledger(path).records()
+    again = engine.run(study(), path)
+    assert len(again.missing) == 0
+    assert Ledger(path).records().equals(before)
+
+
+def test_a_wider_study_trains_only_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    engine.run(study(), path, most=4)
+    wider = codec.read_study(TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2, 1e-1], "trial.seed": [0, 1, 2]}}})
+    assert len(engine.run(wider, path).missing) == 3
+    assert len(Ledger(path).records()) == 9
+
+
+def test_a_trial_that_raises_fails_alone_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = cohort.follow_cohort
+
+    def fragile(specs, **where):  # type: ignore[no-untyped-def]
+        if any(s.seed == 1 and s.training.lr == 1e-2 for s in specs):
+            raise RuntimeError("out of memory, say")
+        return follow(specs, **where)
+
+    monkeypatch.setattr(engine, "follow_cohort", fragile)
+    path = tmp_path / "tiny.sqlite"
+    reports: list[engine.Report] = []
+    engine.run(study(), path, report=reports.append)
+    records = Ledger(path).records()
+    failed = records[records.status == "failed"]
+    assert len(records) == 6
+    assert failed.error.tolist() == ["RuntimeError: out of memory, say"]
+    assert (reports[-1].done, reports[-1].failed) == (5, 1)
+    monkeypatch.undo()
+    assert len(engine.run(study(), path).missing) == 1
+    assert set(Ledger(path).records().status) == {"done"}
+
+
+def test_progress_ends_at_the_end(tmp_path: Path) -> None:
+    reports: list[engine.Report] = []
+    engine.run(study(), tmp_path / "tiny.sqlite", report=reports.append, most=3)
+    assert [r.cohorts for r in reports] == [2] * len(reports)
+    assert sum(len(r.records) for r in reports) == 6
+    assert reports[0].eta is None
+    assert reports[-1].eta == pytest.approx(0.0)
+    assert any(r.progress and r.progress.step == 3 for r in reports)
+
+
+def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    code = f"from tests_engine import study; from search import engine; engine.run(study(), {str(path)!r}, most=1)"
+    here = Path(__file__)
+    script = tmp_path / "tests_engine.py"
+    script.write_text(here.read_text(encoding="utf-8"), encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{here.parents[2]}", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (path.exists() and len(_records(path)) >= 2):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = _records(path)
+    assert len(finished) >= 2
+    again = engine.run(study(), path, most=1)
+    assert len(again.missing) == 6 - len(finished)
+    assert _records(path)[: len(finished)] == finished
+
+
+def _records(path: Path) -> list[tuple[str, str]]:
+    try:
+        frame = Ledger.open(path).records()
+    except Exception:  # the writer has not made the table yet
+        return []
+    return list(zip(frame.key, frame.created, strict=True))

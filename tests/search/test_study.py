@@ -1,0 +1,298 @@
+"""A study as a specification: what varies, in which order, and where its author is told of a slip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search import codec, propose
+from search.document import SpecError
+
+BASE = """\
+name: story
+trial:
+  task: {kind: mqar, vocab: 32, length: 16, pairs: 2}
+  arch:
+    name: tiny
+    width: 16
+    stack:
+      - kind: repeat
+        times: 1
+        blocks: [{kind: block, mixer: {kind: attention, heads: 2}}]
+  training: {steps: 10, lr: 1e-3}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "story.yaml"
+
+
+def read(file: Path, rest: str = "", *sets: str, base: str = BASE) -> Any:
+    file.write_text(base + rest)
+    return codec.read_study(str(file), overrides=sets)
+
+
+def faults(file: Path, rest: str = "", *sets: str, base: str = BASE) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(file, rest, *sets, base=base)
+    return [line.removeprefix(f"{file}:") for line in str(caught.value).splitlines()]
+
+
+def test_without_a_space_there_is_one_trial(file: Path) -> None:
+    (trial,) = read(file).trials()
+    assert (trial.task.kind, trial.arch.width, trial.training.lr, trial.seed) == ("mqar", 16, 1e-3, 0)
+
+
+def test_the_first_axis_varies_slowest(file: Path) -> None:
+    study = read(file, "space: {kind: grid, axes: {trial.training.lr: [1e-2, 1e-3], trial.seed: [2, 0, 1]}}")
+    assert [(t.training.lr, t.seed) for t in study.trials()] == [
+        (1e-2, 2),
+        (1e-2, 0),
+        (1e-2, 1),
+        (1e-3, 2),
+        (1e-3, 0),
+        (1e-3, 1),
+    ]
+
+
+def test_an_axis_reaches_into_lists_and_repeats(file: Path) -> None:
+    study = read(file, "space: {kind: grid, axes: {'trial.arch.stack[0].blocks[0].mixer.heads': [1, 4]}}")
+    assert [t.arch.stack[0].blocks[0].mixer.heads for t in study.trials()] == [1, 4]
+
+
+def test_an_axis_of_architectures_takes_names_paths_and_mappings(file: Path) -> None:
+    own = codec.dump(codec.read_arch("gla")).replace("name: gla", "name: own")
+    (file.parent / "own.yaml").write_text(own)
+    study = read(file, "space: {kind: grid, axes: {trial.arch: [mesa, ./own.yaml, {name: tiny, width: 8}]}}")
+    mesa, mine, tiny = (t.arch for t in study.trials())
+    assert mesa == codec.read_arch("mesa")
+    assert mine.name == "own"
+    assert (tiny.width, tiny.stack) == (8, read(file).trials()[0].arch.stack)
+
+
+def test_a_later_axis_reaches_into_what_an_earlier_one_brought(file: Path) -> None:
+    study = read(file, "space: {kind: grid, axes: {trial.arch: [mesa, gla], trial.arch.width: [64, 128]}}")
+    assert [(t.arch.name, t.arch.width) for t in study.trials()] == [
+        ("mesa", 64),
+        ("mesa", 128),
+        ("gla", 64),
+        ("gla", 128),
+    ]
+
+
+def test_the_axis_trial_links_values(file: Path) -> None:
+    study = read(
+        file,
+        "space:\n  kind: grid\n  axes:\n    trial:\n"
+        "      - {task: {length: 32}, training: {lr: 1e-2}}\n"
+        "      - {task: memorization, seed: 3}\n",
+    )
+    longer, other = study.trials()
+    assert (longer.task.length, longer.task.pairs, longer.training.lr) == (32, 2, 1e-2)
+    assert (other.task.kind, other.task.vocab, other.training.lr, other.seed) == ("memorization", 256, 1e-3, 3)
+
+
+def test_a_union_is_one_space_after_the_other_and_nothing_comes_twice(file: Path) -> None:
+    study = read(
+        file,
+        "space:\n  kind: union\n  spaces:\n"
+        "    - {kind: grid, axes: {trial.seed: [0, 1]}}\n"
+        "    - {kind: grid, axes: {trial.seed: [1, 2]}}\n"
+        "    - {kind: grid}\n",
+    )
+    assert [t.seed for t in study.trials()] == [0, 1, 2]
+    assert len(list(propose.grid(study.space))) == 5
+
+
+SUITE = """\
+name: own
+tiers:
+  smoke:
+    - {task: {kind: mqar, vocab: 32, length: 16, pairs: 2}}
+    - {task: {kind: mqar, vocab: 32, length: 16, pairs: 4}, data: {train: 100}}
+"""
+
+
+@pytest.mark.parametrize("axis", ["{suite: ./own.yaml, tier: smoke}", "[{suite: ./own.yaml, tier: smoke}, {seed: 5}]"])
+def test_a_suite_stands_for_its_settings(file: Path, axis: str) -> None:
+    (file.parent / "own.yaml").write_text(SUITE)
+    study = read(file, f"space: {{kind: grid, axes: {{trial: {axis}}}}}")
+    assert [(t.task.pairs, t.data.train) for t in study.trials()][:2] == [(2, None), (4, 100)]
+
+
+BUDGETS = """\
+space: {kind: grid, axes: {trial.seed: [0, 1, 2]}}
+budgets:
+  smoke: {trial.training.steps: 2, space.axes.trial.seed: [0]}
+  paper: {trial.training: {steps: 1000, lr: 1e-4}}
+"""
+
+
+def test_a_budget_patches_the_study(file: Path) -> None:
+    assert [t.training.steps for t in read(file, BUDGETS).trials()] == [10, 10, 10]
+    assert [t.training.steps for t in read(file, BUDGETS + "budget: smoke\n").trials()] == [2]
+    paper = read(file, BUDGETS + "budget: smoke\n", "budget=paper")
+    assert [(t.training.steps, t.training.lr) for t in paper.trials()] == [(1000, 1e-4)] * 3
+    assert paper.budget == "paper"
+
+
+def test_the_command_line_has_the_last_word(file: Path) -> None:
+    study = read(file, BUDGETS, "budget=smoke", "trial.training.steps=7", "space.axes.trial.seed=[4, 5]")
+    assert [(t.training.steps, t.seed) for t in study.trials()] == [(7, 4), (7, 5)]
+
+
+def test_a_new_axis_by_the_command_line(file: Path) -> None:
+    study = read(file, "", "space.kind=grid", "space.axes.trial.training.weight_decay=[0, 0.1]")
+    assert [t.training.weight_decay for t in study.trials()] == [0, 0.1]
+
+
+def test_constraints_are_judged_before_training(file: Path) -> None:
+    study = read(
+        file,
+        "constraints: {parameters: 3000}\nspace: {kind: grid, axes: {trial.arch.width: [8, 16, 32]}}",
+    )
+    assert [t.arch.width for t in study.trials()] == [8, 16]
+    ((rejected, why),) = study.rejected()
+    assert rejected.arch.width == 32
+    assert why.endswith("(at most 3,000)")
+
+
+def test_goals_are_accuracy_and_small_state_unless_said_otherwise(file: Path) -> None:
+    assert [(g.score, g.direction) for g in read(file).goals] == [("accuracy", "maximise"), ("state_bytes", "minimise")]
+    assert [g.score for g in read(file, "goals: [{score: exact_match, direction: maximise}]").goals] == ["exact_match"]
+
+
+def test_what_is_dumped_is_the_same_study(file: Path) -> None:
+    study = read(file, BUDGETS + "budget: smoke\n")
+    again = codec.read_study(codec.plain(study))
+    file.write_text(codec.dump(study))
+    assert codec.read_study(file) == again == study
+    assert [codec.key(t) for t in again.trials()] == [codec.key(t) for t in study.trials()]
+
+
+def test_a_trial_survives_its_record(file: Path) -> None:
+    (trial,) = read(file).trials()
+    assert codec.from_plain(type(trial), codec.plain(trial)) == trial
+
+
+FAULTS = {
+    "a slip in the base": (
+        BASE.replace("lr: 1e-3", "lrr: 1e-3"),
+        "",
+        ["11:25: trial.training.lrr: unknown key, may come steps, epochs, batch, lr"],
+    ),
+    "a value of an axis": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.training.lr: [1e-3, abc, -1]",
+        [
+            "15:31: trial.training.lr: came text 'abc', may come a number",
+            "15:36: trial.training.lr: lr must be positive, got -1.0",
+        ],
+    ),
+    "a path that is not there": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.trainng.lr: [1e-3, 1]",
+        ["15:5: trial.trainng: unknown key, may come task, arch, training"],
+    ),
+    "a place that is not there": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.arch.stack[1].mixer.heads: [1]",
+        ["15:5: trial.arch.stack[1].mixer.heads: trial.arch.stack has no [1], may come [0] to [0]"],
+    ),
+    "a value that only the whole refuses": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.task.pairs: [2, 5]",
+        ["15:27: trial.task: 5 pairs and their queries take 20 positions"],
+    ),
+    "an unknown architecture": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.arch: [mesa, mesaa]",
+        ["15:24: trial.arch: 'mesaa': no built-in arch and no file, may come a file or"],
+    ),
+    "an axis outside the trial": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    training.lr: [1]",
+        ["15:5: space.axes.training.lr: an axis is a path that begins with trial (did you mean 'trial.training.lr'?)"],
+    ),
+    "an axis that is no list": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.seed: 3",
+        ["15:17: space.axes.trial.seed: may come a list of values"],
+    ),
+    "an empty axis": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial.seed: []",
+        ["15:17: space.axes.trial.seed: an axis must hold at least one value, got none"],
+    ),
+    "an unknown suite": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial: {suite: madd, tier: smoke}",
+        ["15:20: space.axes.trial: 'madd': no built-in suite and no file"],
+    ),
+    "a suite without a tier": (
+        BASE,
+        "space:\n  kind: grid\n  axes:\n    trial: {suite: mad}",
+        ["15:12: space.axes.trial: may come {suite: NAME, tier: TIER}, both text"],
+    ),
+    "an unknown budget": (
+        BASE,
+        "budgets: {smoke: {}, paper: {}}\nbudget: smok",
+        ["13:9: budget: no budget 'smok', may come smoke or paper (did you mean 'smoke'?)"],
+    ),
+    "a slip in a budget": (
+        BASE,
+        "budget: a\nbudgets:\n  a:\n    trial.training.stps: 3",
+        ["15:5: trial.training.stps: unknown key, may come steps"],
+    ),
+    "a name that is no file's name": (BASE.replace("story", "a/b"), "", ["1:7: name: name must be letters"]),
+    "an unknown goal": (
+        BASE,
+        "goals: [{score: accuracy, direction: maximize}]",
+        ["12:38: goals[0].direction: came text 'maximize', may come 'maximise' or 'minimise' (did you mean 'maximise'?)"],
+    ),
+    "no trial": ("name: a\n", "", ["1:1: key 'trial' is missing"]),
+    "a trial that is text": ("name: a\ntrial: b\n", "", ["2:8: trial: may come a mapping: task, arch, training, ..."]),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_placed_where_it_was_written(file: Path, case: str) -> None:
+    base, rest, said = FAULTS[case]
+    found = faults(file, rest, base=base)
+    assert len(found) == len(said)
+    for line, beginning in zip(found, said, strict=True):
+        assert line.startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("trial.training.lr=abc", "--set: trial.training.lr: came text 'abc', may come a number"),
+        ("trial.training.stps=1", "--set: trial.training.stps: unknown key, may come steps"),
+        ("trial.seed", "--set: came 'trial.seed', may come path=value such as trial.training.lr=1e-3"),
+        ("trial.seed=012", "--set: trial.seed: came 012, which some read as octal: say 12, or '012' if it is text"),
+        ("trial.seed=[1", "--set: trial.seed: is no YAML: a '[' above is not closed"),
+        ("trial.seed=", "--set: trial.seed: came nothing, may come a whole number"),
+        ("trila.seed=1", "--set: trila: unknown key, may come name, description, trial"),
+    ],
+)
+def test_a_slip_on_the_command_line(file: Path, text: str, said: str) -> None:
+    (found,) = faults(file, "", text)
+    assert found.startswith(said)
+
+
+def test_what_an_axis_would_undo_is_refused(file: Path) -> None:
+    (found,) = faults(file, BUDGETS, "trial.seed=3")
+    assert found == "--set: trial.seed: the space varies trial.seed, so this would be lost: set space.axes.trial.seed instead"
+
+
+def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> None:
+    other = file.parent / "other.yaml"
+    other.write_text("name: other\nstack:\n  - {kind: block, mixer: {kind: attention, windw: 3}}\n")
+    base = "name: a\ntrial:\n  task: mqar\n  arch: ./other.yaml\n  training: {steps: 1}\n"
+    (found,) = faults(file, base=base)
+    assert found.startswith(f"{other}:3:44: trial.arch.stack[0].mixer.windw: unknown key, may come")
+    assert found.endswith("(did you mean 'window'?)")

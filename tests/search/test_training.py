@@ -1,0 +1,180 @@
+"""Training as a specification: the optimizer, the schedule, what one member owes to its company (nothing)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from arch.backbone import BackboneSpec
+from arch.block import Block
+from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa
+from arch.mlp import SwiGLU
+from results.record import Record
+from search.cohort import pack, run_cohort, shape
+from search.training import AdamW, evaluation_steps, learning_rate
+from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
+from synth.tasks import Compression, InContextRecall, Mqar, Task
+
+TASK = Mqar(vocab=32, length=16, pairs=2)
+RECALL = InContextRecall(vocab=8, length=16)
+
+
+def arch(*mixers: object, width: int = 16) -> BackboneSpec:
+    blocks = tuple(Block(mixer=m, mlp=SwiGLU(expand=1)) for m in mixers or (BaseConv(), Attention(heads=2)))
+    return BackboneSpec(name="tiny", width=width, stack=blocks)
+
+
+def trial(task: Task = TASK, *, seed: int = 0, backbone: BackboneSpec | None = None, **dials: object) -> TrialSpec:
+    training = Training(**({"steps": 12, "batch": 8, "evaluations": 3} | dials))
+    return TrialSpec(
+        task=task, arch=backbone or arch(), training=training, data=Data(validation=32, test=48), seed=seed
+    )
+
+
+def figures(record: Record) -> dict[str, float]:
+    """All measured numbers of a record, by name."""
+    flat = {f"scores.{k}": v for k, v in record.scores.items()}
+    flat |= {f"validation.{k}": v for k, v in record.validation.items()}
+    flat |= {f"curve.{k}.{i}": v for k, values in record.curve.items() for i, v in enumerate(values)}
+    for number, test in enumerate(record.tests):
+        flat |= {f"tests.{number}.{k}": v for k, v in test["scores"].items()}
+    return flat
+
+
+@pytest.mark.parametrize("mixer", [Attention(heads=2), GatedDeltaNet(heads=2), Mesa(heads=2, cg_steps=4)], ids=lambda m: m.kind)
+def test_a_cohort_gives_every_trial_the_record_it_has_alone(mixer: object) -> None:
+    backbone = arch(BaseConv(), mixer)
+    specs = [
+        trial(backbone=backbone, seed=0, lr=1e-3, weight_decay=0.1),
+        trial(backbone=backbone, seed=1, lr=3e-3, weight_decay=0.0),
+        trial(Mqar(vocab=32, length=16, pairs=4), backbone=backbone, seed=0, lr=1e-2, clip=0.1),
+        trial(backbone=backbone, seed=2, lr=3e-4, schedule=Schedule(kind="linear", warmup=3)),
+    ]
+    together = run_cohort(specs)
+    for spec, record in zip(specs, together, strict=True):
+        alone = run_trial(spec)
+        assert record.key == alone.key
+        assert record.status == "done"
+        assert figures(record) == pytest.approx(figures(alone), rel=1e-4, abs=1e-5)
+    assert len({record.scores["loss"] for record in together}) == 4
+
+
+def test_training_learns() -> None:
+    record = run_trial(trial(steps=150, batch=32, lr=1e-2, evaluations=5))
+    assert record.scores["accuracy"] > 3 * record.chance
+    assert record.curve["train_loss"][-1] < 0.8 * record.curve["train_loss"][0]
+    assert record.scores["accuracy"] == pytest.approx(record.validation["accuracy"], abs=0.15)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        trial(RECALL),
+        trial(Compression(vocab=8, length=8)),
+        replace(trial(RECALL, steps=None, epochs=3), data=Data(train=20, validation=16, test=16)),
+        replace(trial(), mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=32, length=24, pairs=4), examples=9))),
+        replace(trial(), tests=(Mqar(vocab=32, length=32, pairs=4), Mqar(vocab=32, length=16, pairs=1))),
+        trial(InContextRecall(vocab=8, length=16, protocol="mad-lab")),
+        trial(Mqar(vocab=32, length=16, pairs=2, protocol="zoology")),
+        trial(dtype="bfloat16"),
+    ],
+    ids=["every position scored", "read-out from the last", "epochs", "mix", "tests", "mad-lab", "zoology", "bfloat16"],
+)
+def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
+    record = run_trial(spec)
+    assert (record.status, record.error) == ("done", None)
+    assert record == Record.from_dict(record.to_dict())
+    assert set(record.scores) >= {"accuracy", "loss", "exact_match"}
+    assert all(math.isfinite(v) for v in figures(record).values())
+    assert len(record.tests) == len(spec.tests)
+    assert bool(record.published_choice) == (spec.task.protocol != "repaired")
+    assert record.selected_step in record.curve["step"]
+    assert record.implementation or spec.task.readout == "last"
+
+
+def test_a_fixed_set_is_gone_through_whole_every_epoch() -> None:
+    from search.feed import Feed
+
+    spec = replace(trial(RECALL, steps=None, epochs=2), data=Data(train=20, validation=16, test=16))
+    rows = [rows[0].tolist() for _, rows in Feed([spec], torch.device("cpu"))]
+    assert [len(r) for r in rows] == [8] * 6
+    epochs = [sum(rows[:3], []), sum(rows[3:], [])]
+    assert all(sorted(e) == [-1] * 4 + list(range(20)) for e in epochs)
+    assert epochs[0] != epochs[1]
+
+
+def test_one_member_diverges_and_the_others_do_not_notice() -> None:
+    specs = [trial(seed=0), trial(seed=1, lr=1e30, clip=None, steps=12), trial(seed=2)]
+    records = run_cohort(specs)
+    assert [r.status for r in records] == ["done", "failed", "done"]
+    assert "not finite at step" in (records[1].error or "")
+    assert figures(records[2]) == pytest.approx(figures(run_trial(specs[2])), rel=1e-4, abs=1e-5)
+
+
+def test_a_member_that_is_good_enough_stops_and_the_others_go_on() -> None:
+    specs = [trial(seed=0, stop_at=-1.0), trial(seed=1)]
+    early, late = run_cohort(specs)
+    assert (early.steps, late.steps) == (4, 12)
+    assert figures(late) == pytest.approx(figures(run_trial(specs[1])), rel=1e-4, abs=1e-5)
+
+
+def test_what_validation_chose_is_what_is_tested() -> None:
+    record = run_trial(trial(steps=40, lr=3e-2, evaluations=10))
+    best = max(zip(record.curve["validation_accuracy"], [-x for x in record.curve["validation_loss"]], strict=True))
+    chosen = record.curve["step"].index(record.selected_step)
+    assert record.curve["validation_accuracy"][chosen] == best[0] == record.validation["accuracy"]
+
+
+def test_cohorts_hold_trials_of_equal_shape() -> None:
+    same = [trial(seed=s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-2)]
+    other = [trial(steps=13), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
+    assert len({shape(s) for s in same}) == 1
+    assert len({shape(s) for s in same + other}) == 4
+    assert pack([same[0], other[0], *same[1:]], most=3) == [[0, 2, 3], [1], [4]]
+    with pytest.raises(ValueError, match="shapes"):
+        run_cohort([same[0], other[0]])
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_the_optimizer_is_adamw(clip: float | None) -> None:
+    specs = [trial(lr=1e-2, weight_decay=0.1, clip=clip), trial(lr=3e-2, weight_decay=0.5, clip=clip)]
+    rng = torch.Generator().manual_seed(0)
+    flat = torch.randn(2, 7, generator=rng)
+    peers = [torch.nn.Parameter(row.clone()) for row in flat]
+    optimizers = [
+        torch.optim.AdamW([p], lr=s.training.lr, betas=s.training.betas, weight_decay=s.training.weight_decay)
+        for p, s in zip(peers, specs, strict=True)
+    ]
+    ours = AdamW(specs, flat)
+    rate = torch.tensor([[s.training.lr] for s in specs])
+    for _ in range(5):
+        gradient = torch.randn(2, 7, generator=rng)
+        for peer, row, optimizer in zip(peers, gradient, optimizers, strict=True):
+            peer.grad = row.clone()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([peer], clip)
+            optimizer.step()
+        ours.step(flat, gradient, rate)
+        torch.testing.assert_close(flat, torch.stack([p.detach() for p in peers]), rtol=1e-5, atol=1e-6)
+
+
+def test_the_schedule_rises_to_its_peak_and_falls_to_its_floor() -> None:
+    cosine = learning_rate(Schedule(kind="cosine", warmup=0.1, start=1e-7, floor=1e-5), 1e-3, 100)
+    assert len(cosine) == 100
+    assert np.argmax(cosine) == 9
+    assert cosine[9] == pytest.approx(1e-3)
+    assert cosine[-1] == pytest.approx(1e-5)
+    assert np.all(np.diff(cosine[9:]) < 0)
+    linear = learning_rate(Schedule(kind="linear", warmup=0), 1.0, 4)
+    assert linear == pytest.approx([0.75, 0.5, 0.25, 0.0])
+    assert learning_rate(Schedule(kind="constant", warmup=2), 1.0, 4) == pytest.approx([0.5, 1, 1, 1])
+    assert learning_rate(Schedule(warmup=10), 1.0, 4) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
+def test_the_last_step_is_always_looked_at() -> None:
+    assert evaluation_steps(10, 3) == {4, 7, 10}
+    assert evaluation_steps(2, 5) == {1, 2}

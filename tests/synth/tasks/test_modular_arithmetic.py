@@ -1,0 +1,108 @@
+"""Expressions and their values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synth.batch import IGNORE, Batch
+from synth.tasks.modular_arithmetic import ModularArithmetic
+
+Draw = Callable[..., Batch]
+
+FLAT = ModularArithmetic(min_length=2)
+NESTED = ModularArithmetic(brackets=True, min_length=2)
+
+
+def texts(task: ModularArithmetic, batch: Batch) -> list[str]:
+    """Every sequence as a person would write it."""
+    letters = {token: name for name, token in task.symbols.items()}
+    letters |= {token: str(digit) for digit, token in enumerate(task.answers)}
+    letters[task.roles().of("pad").start] = ""
+    return ["".join(letters[token] for token in row) for row in batch.inputs.tolist()]
+
+
+def answers(task: ModularArithmetic, batch: Batch) -> list[int]:
+    return (batch.targets.max(axis=1) - task.answers.start).tolist()
+
+
+@pytest.mark.parametrize(
+    "task", [FLAT, NESTED, ModularArithmetic(modulus=7), ModularArithmetic(brackets=True, modulus=3)]
+)
+def test_the_answer_is_what_the_expression_is_worth(task: ModularArithmetic, draw: Draw) -> None:
+    batch = draw(task, count=400)
+    for text, answer in zip(texts(task, batch), answers(task, batch), strict=True):
+        assert text.endswith("=")
+        assert eval(text[:-1]) % task.modulus == answer
+
+
+def test_every_operator_may_ask_for_the_value_so_far(draw: Draw) -> None:
+    task = ModularArithmetic(labels="all", length=12)
+    batch = draw(task, count=200)
+    for text, targets in zip(texts(task, batch), batch.targets.tolist(), strict=True):
+        expected = [eval(text[:t]) % 5 + 5 if t % 2 else IGNORE for t in range(12)]
+        assert targets == expected
+
+
+def test_without_brackets_digits_and_operators_are_uniform(draw: Draw) -> None:
+    symbols = Counter("".join(texts(FLAT, draw(FLAT, count=4000))))
+    digits, operators = [symbols[d] for d in "01234"], [symbols[o] for o in "+-*"]
+    assert np.array(digits) / sum(digits) == pytest.approx(np.full(5, 0.2), abs=0.01)
+    assert np.array(operators) / sum(operators) == pytest.approx(np.full(3, 1 / 3), abs=0.01)
+    assert symbols["="] == 4000
+
+
+def test_short_bracketed_expressions_have_one_form(draw: Draw) -> None:
+    forms = {2: "d=", 3: "-d=", 4: "(d)=", 5: "(-d)=", 6: "(d?d)="}
+    for length, form in forms.items():
+        for text in texts(NESTED, draw(ModularArithmetic(brackets=True, length=length))):
+            plain = "".join("d" if c.isdigit() else c for c in text)
+            assert plain == form or (length == 6 and plain in ("(d+d)=", "(d-d)="))
+
+
+def test_bracketed_expressions_split_at_a_uniform_place(draw: Draw) -> None:
+    task = ModularArithmetic(brackets=True, length=10)  # nine symbols: left part 1 to 5, right part 5 to 1
+    seen: Counter[int] = Counter()
+    for text in texts(task, draw(task, count=5000)):
+        depth, inside = 0, text[1:-2]
+        places = [i for i, c in enumerate(inside) if (depth := depth + (c == "(") - (c == ")")) == 0 and c in "+-"]
+        seen[max(places, key=lambda i: (i > 0 and inside[i - 1] not in "+-(", i)) if places[0] == 0 else places[0]] += 1
+    assert sorted(seen) == [1, 2, 3, 4, 5]
+    assert [seen[i] / 5000 for i in range(1, 6)] == pytest.approx([0.2] * 5, abs=0.03)
+
+
+def test_brackets_do_not_multiply(draw: Draw) -> None:
+    assert "*" not in "".join(texts(NESTED, draw(NESTED, count=500)))
+
+
+def test_published_masks_of_the_answer_are_a_digit_with_brackets_alone(draw: Draw) -> None:
+    for brackets, mask in [(True, 0), (False, 0)]:
+        task = ModularArithmetic(protocol="unlocking", brackets=brackets, min_length=4)
+        batch = draw(task)
+        after = (batch.targets != IGNORE).argmax(axis=1) + 1
+        assert (batch.inputs[np.arange(64), after] == mask).all()
+        assert (mask in task.roles().of("digit")) == brackets
+
+
+def test_token_ids_are_the_published_ones() -> None:
+    assert FLAT.symbols == {"+": 1, "-": 2, "*": 3, "=": 4}
+    assert (FLAT.answers, FLAT.vocab) == (range(5, 10), 10)
+    assert NESTED.symbols == {"+": 5, "-": 6, "*": 7, "(": 8, ")": 9, "=": 10}
+    assert (NESTED.answers, NESTED.vocab, NESTED.roles().of("pad").start) == (range(5), 12, 11)
+
+
+@pytest.mark.parametrize(
+    ("dials", "said"),
+    [
+        ({"modulus": 1}, "modulus must be at least 2"),
+        ({"brackets": True, "labels": "all"}, "labels must be 'final' with brackets"),
+        ({"brackets": True, "length": 1}, "must be at least 2, a digit and ="),
+    ],
+)
+def test_impossible_dials_are_refused(dials: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ModularArithmetic(**dials)

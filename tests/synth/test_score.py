@@ -1,0 +1,60 @@
+"""Scores of token answers, on cases small enough to work out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synth import score
+from synth.batch import IGNORE
+
+N = IGNORE
+TARGETS = np.array([[1, N, 2], [1, 1, N], [N, N, N], [1, 3, N]])
+ANSWERS = np.array([[1, 9, 0], [1, 1, 9], [9, 9, 9], [2, 3, 9]])  # right: 1 of 2, 2 of 2, nothing asked, 1 of 2
+
+
+def test_accuracy_is_the_share_of_scored_positions() -> None:
+    assert score.of_tokens(TARGETS, ANSWERS)["accuracy"] == pytest.approx(4 / 6)
+
+
+def test_macro_accuracy_weighs_classes_alike() -> None:
+    # class 1: 3 of 4, class 2: 0 of 1, class 3: 1 of 1
+    assert score.of_tokens(TARGETS, ANSWERS)["macro_accuracy"] == pytest.approx((3 / 4 + 0 + 1) / 3)
+
+
+def test_exact_match_counts_sequences_that_are_asked_something() -> None:
+    assert score.of_tokens(TARGETS, ANSWERS)["exact_match"] == pytest.approx(1 / 3)
+
+
+def test_slices_label_sequences_or_positions() -> None:
+    slices = {
+        "word": np.array(["a", "b", "b", "b"]),
+        "at": np.broadcast_to(np.array([0, 1, -1]), TARGETS.shape),
+    }
+    scores = score.of_tokens(TARGETS, ANSWERS, slices)
+    parts = {name: value for name, value in scores.items() if "/" in name}
+    assert parts == pytest.approx(
+        {"accuracy/word=a": 1 / 2, "accuracy/word=b": 3 / 4, "accuracy/at=0": 2 / 3, "accuracy/at=1": 1.0}
+    )
+
+
+def test_a_wrong_class_costs_under_the_batched_macro() -> None:
+    # classes 1: 3/4, 2: 0, 3: 1, and 0, which was answered but never asked: 0
+    assert score.batched_macro(TARGETS, ANSWERS) == pytest.approx((3 / 4 + 0 + 1 + 0) / 4)
+
+
+def test_the_batched_macro_averages_batches_by_their_size() -> None:
+    # sequences 0 to 2: class 1: 3/3, 2: 0/1, and 0 answered in vain; sequence 3: class 1: 0/1, 3: 1/1, 2 in vain
+    expected = (3 * (1 + 0 + 0) / 3 + 1 * (0 + 1 + 0) / 3) / 4
+    assert score.batched_macro(TARGETS, ANSWERS, batch=3) == pytest.approx(expected)
+
+
+def test_distances_are_rounded_up_to_powers_of_two() -> None:
+    assert score.up_to(np.array([-1, 0, 1, 2, 3, 4, 5, 1024, 1025])).tolist() == [-1, 1, 1, 2, 4, 4, 8, 1024, 2048]
+
+
+def test_scores_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="none of the 3 positions is scored"):
+        score.of_tokens(TARGETS[2:3], ANSWERS[2:3])
+    with pytest.raises(ValueError, match="predictions must have the shape"):
+        score.of_tokens(TARGETS, ANSWERS[:2])
