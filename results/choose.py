@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one trial scored on one setting. `score` is None where it failed; `tested`: it trained on another setting."""
+    """What one trial scored on one setting; `score` is None where it failed, `tested` where it trained on another."""
 
     task: str
     dials: Mapping[str, Any]
@@ -42,7 +43,7 @@ class Answer:
     score: float | None
     tested: bool = False
 
-    @property
+    @functools.cached_property
     def setting(self) -> str:
         """One name for one setting, whatever architecture met it."""
         return _canonical([self.task, self.dials])
@@ -69,7 +70,7 @@ class Measure:
     tested: bool = False
     traits: frozenset[tuple[str, str]] = frozenset()  # leaves of the architecture's spec, see `trait`
 
-    @property
+    @functools.cached_property
     def setting(self) -> str:
         """The same as `Answer.setting`."""
         return _canonical([self.task, self.dials])

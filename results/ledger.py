@@ -205,7 +205,7 @@ class Ledger:
             raise LedgerError(f"{self.path} is an SQLite file, but not a ledger; give the path of a ledger")
         if version > LAYOUT:
             raise LedgerError(
-                f"{self.path} has layout {version}, of a newer recallmap; this one reads up to {LAYOUT}: upgrade recallmap"
+                f"{self.path} has layout {version}, of a newer recallmap; this one reads {LAYOUT}: upgrade recallmap"
             )
         if (fault := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(fault)

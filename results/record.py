@@ -12,6 +12,7 @@ from typing import Any, Literal
 from results.write import write_whole
 
 SCHEMA = 1  # of Record; raise it when a field changes meaning
+SHORT = 12  # letters of a key that tell records apart where people or pages read them
 
 
 @dataclass(frozen=True, kw_only=True)

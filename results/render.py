@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv as csv_module
 import html as html_module
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from results.record import SHORT
 from results.tables import Cell, Line, Table
 
 Format = Literal["markdown", "csv", "latex"]
 
 MISSING = "–"
+_UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # the space between a number and its unit, where no line may break
 
 
 def render(tables: Sequence[Table], form: Format) -> str:
@@ -118,17 +121,18 @@ def html(table: Table) -> str:
     heads += [f'<th scope="col" class="figure">{escape(word)}</th>' for word in table.columns]
     bodies = {"measured": "", "rest": ""}
     for line in table.lines:
-        keys = " ".join(dict.fromkeys(key for cell in line.cells for key in cell.keys))
+        keys = " ".join(dict.fromkeys(key[:SHORT] for cell in line.cells for key in cell.keys))
         mark = f' data-keys="{escape(keys)}"' if keys else ""
         first, *labels = line.labels
         cells = [
             f'<th scope="row">{escape(first)}{" <small>published</small>" if line.kind == "published" else ""}</th>'
         ]
-        cells += [f"<td>{escape(label)}</td>" for label in labels]
+        cells += [f"<td>{_UNIT.sub('&nbsp;', escape(label))}</td>" for label in labels]
         cells += [_html_cell(cell, table.percent) for cell in line.cells]
         part = "measured" if line.kind == "measured" else "rest"
         bodies[part] += f'<tr class="{line.kind}"{mark}>{"".join(cells)}</tr>\n'
-    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+    below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *table.notes))
     return (
         f'<figure class="table"><figcaption><h3>{escape(table.title)}</h3></figcaption>'
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table class="sortable">'

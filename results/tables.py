@@ -65,7 +65,12 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table as plain data. `percent`: figures are fractions to be shown as percent."""
+    """A table as plain data.
+
+    percent  figures are fractions, to be shown as percent
+    mean_at  which column averages the others, if one does
+    beside   the published source
+    """
 
     title: str
     corner: tuple[str, ...]
@@ -73,7 +78,8 @@ class Table:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     percent: bool = True
-    beside: str = ""  # the published source
+    mean_at: int | None = None
+    beside: str = ""
 
 
 def table_of(records: Sequence[Record], beside: Published | None = None) -> list[Table]:
@@ -180,6 +186,7 @@ def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: l
         lines=tuple(lines),
         notes=(*_notes(sheet.found, lines, on), *notes, *_source_notes(sheet.theirs, beside)),
         percent=is_share(sheet.found[0].metric),
+        mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
         beside=beside.source if beside and sheet.theirs else "",
     )
 
@@ -188,7 +195,8 @@ def _line(sheet: _Sheet, own: list[Measure]) -> Line:
     theirs = sheet.published_rows(own[0])
     cells = [replace(sheet.cell(own, column), published=sheet.published(column, theirs)) for column in sheet.columns]
     sizes = sorted({m.state_bytes for m in own})
-    state = " – ".join(size(s) for s in dict.fromkeys((sizes[0], sizes[-1])))
+    (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
+    state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
     counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
     return Line(
         labels=(
@@ -208,10 +216,11 @@ class _Sheet:
         self.columns = columns
         self.theirs = theirs
         self.parts = [column for column in columns if not column.mean]
+        self._settings = {column.name: {m.setting: m for m in _of(found, column)} for column in self.parts}
 
     def settings(self, column: Column) -> dict[str, Measure]:
         """The settings that a column averages, with one measure of each."""
-        return {m.setting: m for m in _of(self.found, column)}
+        return self._settings[column.name]
 
     def cell(self, own: list[Measure], column: Column) -> Cell:
         """Of one architecture. The mean of columns counts each column once, as published averages do."""
@@ -322,12 +331,9 @@ def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, str]:
 def _notes(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     metric = found[0].metric
     unit = ", percent" if is_share(metric) else ""
-    spread = (
-        "± half of the 95 % t interval over seeds" if any(c.interval for x in lines for c in x.cells) else "no interval"
-    )
-    notes = [
-        f"{metric.capitalize()} on test{unit}: mean over seeds, {spread}{'' if '±' in spread else ' (it needs two seeds)'}."
-    ]
+    several = any(cell.interval for line in lines for cell in line.cells)
+    spread = "± half of the 95 % t interval over seeds" if several else "no interval, which needs two seeds"
+    notes = [f"{metric.capitalize()} on test{unit}: mean over seeds, {spread}."]
     most = max(m.candidates for m in found)
     if on == "test":
         notes.append(

@@ -10,7 +10,7 @@ import time
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -20,10 +20,10 @@ from search.document import SpecError
 # What is slow to import (torch, pandas, plotly, yaml, rich tables) is imported by the verb that needs it, so that
 # `recallmap --help` answers at once.
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from results.record import Record
-    from search.engine import Plan
     from search.study import StudySpec
 
 RUNS = Path("runs")  # where ledgers lie unless told otherwise
@@ -81,7 +81,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Sets = Annotated[list[str], typer.Option("--set", metavar="PATH=VALUE", help="Lay a value over the study, such as trial.seed=1.")]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Lay a value over the study, such as trial.seed=1.")
+]
 LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file.  [default: runs/NAME.sqlite]")]
 
 
@@ -96,7 +98,9 @@ def run(
     ledger: LedgerPath = None,
     engine: Annotated[str, typer.Option(help="Where trials run: inline is this process.")] = "inline",
     address: Annotated[str | None, typer.Option(help="The cluster, for engines that have one.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")
+    ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
@@ -107,27 +111,30 @@ def run(
     where = _engine(engine, address)
     spec = codec.read_study(study, overrides=sets)
     path = ledger or _default_ledger(spec)
+    chosen = _device(device)
     console = _console()
     for trial, why in spec.rejected():
         console.print(f"not trained: {trial.arch.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
-        _say_plan(console, spec, path, device)
+        _say_plan(console, spec, path, chosen)
         return
     with Live(console) as live:
         try:
-            where(spec, path, report=live, device=device)
+            where(spec, path, report=live, device=str(chosen))
         except KeyboardInterrupt:
-            kept = f"{live.last.known + live.last.done} of {live.last.trials} trials are in" if live.last else "nothing is in"
+            kept = (
+                f"{live.last.known + live.last.done} of {live.last.trials} trials are in"
+                if live.last
+                else "nothing is in"
+            )
             _say_to_stderr(f"\nstopped; {kept} {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
     if live.last is None:
         return
     end = live.last
-    console.print(
-        f"{end.known} known, {end.done} done, {end.failed} failed, in {path}\nnext: recallmap table {shlex.quote(study)}",
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
+    given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+    print(f"next: recallmap table {shlex.join([study, *given])}")
     if end.failed:
         raise typer.Exit(1)
 
@@ -147,9 +154,9 @@ def table(
     from search import codec
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
-    records = _records(source, ledger, sets)
+    found = _found(source, ledger, sets)
     try:
-        text = render(table_of(records, theirs), form.value)
+        text = render(table_of(found.records, theirs), form.value)
     except ValueError as error:  # hyper-parameters that cannot be chosen
         refuse(str(error))
     print(text, end="" if text.endswith("\n") else "\n")
@@ -165,13 +172,21 @@ def dashboard(
 ) -> None:
     """Write one offline page: front, capacity curves, heat map, learning curves, the table."""
     from results.dashboard import write_page
+    from results.tables import table_of
 
-    seen: list[str] | None = None
+    seen: set[tuple[str, str]] | None = None
     while True:
-        records = _records(source, ledger, sets, patient=watch)
-        if seen != (seen := [r.key + r.status for r in records]):
-            write_page(records, output)
-            print(f"{output}: {len(records)} records")
+        found = _found(source, ledger, sets, patient=watch)
+        now: set[tuple[str, str]] = {(record.key, record.status) for record in found.records}
+        if now != seen:
+            seen = now
+            try:
+                write_page(output, found.records, title=found.title, tables=table_of(found.records))
+            except OSError as error:
+                refuse(f"{output}: cannot be written: {error.strerror or error}")
+            except ValueError as error:  # hyper-parameters that cannot be chosen
+                refuse(str(error))
+            print(f"{output}: {len(found.records)} records", flush=True)
         if not watch:
             return
         time.sleep(2)
@@ -192,7 +207,9 @@ def export(
 
 @app.command()
 def check(
-    file: Annotated[str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")] = None,
+    file: Annotated[
+        str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
+    ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
 ) -> None:
     """Say all that is wrong with a file, or what it holds."""
@@ -221,13 +238,16 @@ def list_(what: Annotated[What, typer.Argument()]) -> None:
 @app.command()
 def preview(
     task: Annotated[str, typer.Argument(help="A task: its kind or a file.")],
-    dials: Annotated[list[str] | None, typer.Argument(metavar="[DIAL=VALUE]...", help="Such as length=32 pairs=4.")] = None,
+    dials: Annotated[
+        list[str] | None, typer.Argument(metavar="[DIAL=VALUE]...", help="Such as length=32 pairs=4.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many sequences.")] = 2,
     split: Annotated[Part, typer.Option()] = Part.test,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Print a few sequences: roles of tokens coloured, what is asked where, and where its answer stands."""
-    from search import codec, preview as pages
+    from search import codec
+    from search import preview as pages
 
     console = _console()
     spec = codec.read_task(task, overrides=dials or [])
@@ -257,7 +277,7 @@ def cost(
     print(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
 
 
-# What verbs share. -----------------------------------------------------------------------------------------------------
+# What verbs share. --------------------------------------------------------------------------------
 
 
 def refuse(message: str) -> NoReturn:
@@ -303,44 +323,86 @@ def _same_command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def _records(source: str, ledger: Path | None, sets: list[str], *, patient: bool = False) -> list[Record]:
-    """The records of a ledger, of a file of records, or of those trials of a study that its ledger has."""
-    from results.ledger import Ledger
-    from results.record import read_records
+class Found(NamedTuple):
+    """Records, and what they are records of."""
 
+    title: str
+    records: list[Record]
+
+
+def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool = False) -> Found:
+    """The records of a ledger, of a file of records, or of those trials of a study that its ledger has.
+
+    Where there are none that is bad input, unless one is patient and waits for the first.
+    """
     path = Path(source)
     if path.suffix == ".jsonl" or path.is_dir():
-        try:
-            return read_records(path)
-        except (OSError, ValueError) as error:
-            refuse(f"{source}: {error}")
-    if path.suffix in (".sqlite", ".db"):
-        with Ledger.open(path) as held:
-            return held.all()
+        found = Found(path.stem or source, _kept(path))
+    elif path.suffix in (".sqlite", ".db"):
+        found = Found(path.stem, _held(path, patient))
+    else:
+        found = _of_study(source, ledger, sets, patient)
+    if not found.records and not patient:
+        refuse(f"{source}: there are no records yet, fill it with: recallmap run STUDY")
+    return found
+
+
+def _kept(path: Path) -> list[Record]:
+    from results.record import read_records
+
+    try:
+        return read_records(path)
+    except (OSError, ValueError) as error:
+        refuse(f"{path}: {error}")
+
+
+def _held(path: Path, patient: bool) -> list[Record]:
+    from results.ledger import Ledger
+
+    if patient and not path.exists():
+        return []
+    with Ledger.open(path) as ledger:
+        return ledger.all()
+
+
+def _of_study(source: str, ledger: Path | None, sets: list[str], patient: bool) -> Found:
     from search import codec
 
     study = codec.read_study(source, overrides=sets)
     path = ledger or _default_ledger(study)
-    if patient and not path.exists():
-        return []
     keys = {codec.key(trial) for trial in study.trials()}
-    with Ledger.open(path) as held:
-        records = [record for record in held.all() if record.key in keys]
-    if len(records) < len(keys):
+    records = [record for record in _held(path, patient) if record.key in keys]
+    if len(records) < len(keys) and not patient:
         _say_to_stderr(f"{path} has {len(records)} of the {len(keys)} trials of {study.name}")
-    return records
+    return Found(study.name, records)
 
 
-def _say_plan(console: Console, study: StudySpec, path: Path, device: str | None) -> None:
-    """What `run` would train."""
-    from results.ledger import Ledger
-    from search.engine import default_device, plan, room
-    from search.listing import plan_of
-
+def _device(name: str | None) -> torch.device:
+    """The device that is asked for, if this machine has it."""
     import torch
 
+    from search.cohort import default_device
+
+    try:
+        device = torch.device(name or default_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        why = reason if len(reason) < 80 else "no such device"
+        refuse(f"--device: {name} cannot be used here ({why}), may come cpu, cuda, cuda:1, ...")
+    return device
+
+
+def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.device) -> None:
+    """What `run` would train."""
+    from results.ledger import Ledger
+    from search.cohort import room
+    from search.engine import plan
+    from search.listing import plan_of
+
     finished = Ledger(path).keys()
-    work: Plan = plan(study, finished, most=room(torch.device(device or default_device())))
+    work = plan(study, finished, most=room(device))
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
-    console.print(f"{len(work.trials)} trials, {known} known in {path}, {len(work.missing)} to train in {len(work.cohorts)} cohorts")
+    train = f"{len(work.missing)} to train in {len(work.cohorts)} cohorts"
+    print(f"{len(work.trials)} trials, {known} known in {path}, {train}")

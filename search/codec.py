@@ -1,8 +1,8 @@
 """YAML <-> specs, strictly: whatever is wrong comes all at once, each fault with its place and what may stand there.
 
-YAML's traps are closed. Numbers are decimal (`1e-3` is one; `012`, `0x10`, `1_000`, `1:30` and dates are none), only true
-and false are truth values, only `null`, `~` and nothing are null, all else is text. Duplicate keys, anchors, aliases,
-merge keys, tags, tabs and second documents are refused.
+YAML's traps are closed. Numbers are decimal (`1e-3` is one; `012`, `0x10`, `1_000`, `1:30` and dates are none), only
+true and false are truth values, only `null`, `~` and nothing are null, all else is text. Duplicate keys, anchors,
+aliases, merge keys, tags, tabs and second documents are refused.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import numbers
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from search import typed
-from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
+from search.document import MAX_DEPTH, Fault, Node, Patch, Place, SpecError, fault, patched
 from search.typed import guess
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from synth.task import Task
 
 MAX_BYTES = 256 * 1024
-MAX_DEPTH = 32
 MAX_DIGITS = 40  # of a number as written
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -48,17 +44,22 @@ BUILT_IN = {
 }
 
 
-# Doors. ---------------------------------------------------------------------------------------------------------------
+# Doors. -------------------------------------------------------------------------------------------
 
 
-def read_task(source: Source) -> Task:
-    """A task from a file, a mapping, or its kind alone (its dials at their defaults). Raises SpecError."""
-    return typed.read(_hint("task"), task_document(source))
+def read_task(source: Source, *, overrides: Sequence[str] = ()) -> Task:
+    """A task from a file, a mapping, or its kind alone, with `dial=value` laid over it. Raises SpecError."""
+    node = task_document(source)
+    for text in overrides:
+        node = patched(node, override(text, door="dial", like="length=32"))
+    task: Task = typed.read(_hint("task"), node)
+    return task
 
 
 def read_arch(source: Source) -> BackboneSpec:
     """An architecture from a file, a name of the zoo, or a mapping. Raises SpecError."""
-    return typed.read(_hint("arch"), document(source, "arch"))
+    arch: BackboneSpec = typed.read(_hint("arch"), document(source, "arch"))
+    return arch
 
 
 def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
@@ -76,7 +77,7 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
 
 def from_plain(spec: type[S], data: Mapping[str, Any]) -> S:
     """The spec that `plain` made `data` from. Raises SpecError."""
-    result: S = typed.read(spec, node_of(data, Place(spec.__name__)), openers=openers())
+    result: S = typed.read(spec, typed.node_of(data, Place(spec.__name__)), openers=openers())
     return result
 
 
@@ -88,7 +89,9 @@ def plain(spec: Any) -> dict[str, Any]:
 
 def dump(spec: Any) -> str:
     """The spec as YAML that reads back equal."""
-    return yaml.dump(plain(spec), Dumper=_Writer, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return yaml.dump(
+        plain(spec), Dumper=_Writer, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+    )
 
 
 def canonical(spec: Any) -> str:
@@ -116,7 +119,13 @@ def schema(what: str) -> dict[str, Any]:
     """The JSON schema of a task, an arch, a trial or a study, for editors."""
     from search import schema as schemas
 
-    return schemas.of(_hint(what))
+    found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
+    if what == "study":  # its base trial may leave to the space whatever that varies
+        base = schema("trial")["$defs"]
+        base["TrialSpec"]["required"] = []
+        found["$defs"] = {**base, **found["$defs"]}
+        found["$defs"]["StudySpec"]["properties"]["trial"] = {"$ref": "#/$defs/TrialSpec"}
+    return found
 
 
 def builtin(what: str) -> dict[str, Traversable]:
@@ -133,28 +142,50 @@ def about(what: str, name: str) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
-# From a source to a document. -----------------------------------------------------------------------------------------
+# From a source to a document. ---------------------------------------------------------------------
+
+# Keys that only one sort of document has.
+TELLING = {"trial": "study", "stack": "arch", "tiers": "suite", "kind": "task"}
+
+
+def sort_of(node: Node) -> str:
+    """Whether a document is a study, an arch, a suite or a task; "" for none of them."""
+    return next((what for key, what in TELLING.items() if key in node), "")
+
+
+def one(what: str) -> str:
+    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
 
 
 def document(source: Source, what: str) -> Node:
     """The document that a path, a built-in name or a mapping stands for. Raises SpecError."""
+    node = _any_document(source, what)
+    found = sort_of(node)
+    if what in TELLING.values() and found not in ("", what):
+        key = next(key for key, sort in TELLING.items() if sort == found)
+        raise fault(node.keys[key], "", f"the key '{key}' belongs to {one(found)}, here may come {one(what)}")
+    return node
+
+
+def _any_document(source: Source, what: str) -> Node:
     if isinstance(source, Mapping):
-        return node_of(source, Place("mapping"))
+        return typed.node_of(source, Place("mapping"))
     text = os.fspath(source)
     known = builtin(what) if what in BUILT_IN else {}
     if isinstance(source, str) and text in known:
         return _whole(parse(known[text].read_bytes(), str(known[text])))
     path = Path(text)
-    if not path.exists() and not _is_path(source):
+    if not os.path.exists(path) and not _is_path(source):
         may = f"may come a file or {typed.either(list(known))}" if known else "may come a file"
-        raise fault(Place(text), "", f"no built-in {what} and no file, {may}{guess(text, list(known))}")
+        sort = "published source" if what == "published" else what
+        raise fault(Place(text), "", f"no built-in {sort} and no file, {may}{guess(text, list(known))}")
     return _read_file(path, list(known))
 
 
 def task_document(source: Source) -> Node:
     """As `document`; a kind alone stands for that task with its dials at their defaults."""
     kinds = list(typed.kinds_of(_hint("task")))
-    if isinstance(source, str) and (source in kinds or not (_is_path(source) or Path(source).exists())):
+    if isinstance(source, str) and (source in kinds or not (_is_path(source) or os.path.exists(source))):
         return Node(source, Place("task"), text=source)
     return document(source, "task")
 
@@ -196,40 +227,17 @@ def open_named(node: Node, what: str) -> Node:
         raise SpecError(named) from error
 
 
-def override(text: str, *, door: str = "--set") -> Patch:
+def override(text: str, *, door: str = "--set", like: str = "trial.training.lr=1e-3") -> Patch:
     """The patch that `path=value` of the command line says, the value by the rules of YAML. Raises SpecError."""
     path, equals, value = text.partition("=")
     place = Place(door)
     if not equals or not path.strip():
-        raise fault(place, "", f"came {text!r}, may come path=value such as trial.training.lr=1e-3")
+        raise fault(place, "", f"came {text!r}, may come path=value such as {like}")
     try:
         node = parse(value.encode(errors="surrogateescape"), door, empty=Node(None, place))
     except SpecError as error:
         raise SpecError(Fault(place, path, f.message) for f in error.faults) from error
     return Patch(path.strip(), _moved(node, place), place)
-
-
-def node_of(value: Any, place: Place, depth: int = 0) -> Node:
-    """Plain Python data (specs too) as a document. Raises SpecError on what no document can hold."""
-    if depth > MAX_DEPTH:
-        raise fault(place, "", f"deeper than {MAX_DEPTH} levels")
-    if is_dataclass(value) and not isinstance(value, type):
-        value = plain(value)
-    if isinstance(value, Mapping):
-        bad = next((k for k in value if not isinstance(k, str)), None)
-        if bad is not None:
-            raise fault(place, "", f"came a key {bad!r}, may come text")
-        parts = {k: node_of(v, place, depth + 1) for k, v in value.items()}
-        return Node(parts, place, dict.fromkeys(parts, place))
-    if isinstance(value, list | tuple):
-        return Node(tuple(node_of(v, place, depth + 1) for v in value), place)
-    if value is None or isinstance(value, str | bool):
-        return Node(value, place, text=str(value))
-    if isinstance(value, numbers.Integral):
-        return Node(int(value), place, text=str(value) if abs(value) <= typed.LARGEST else "")
-    if isinstance(value, numbers.Real):
-        return Node(float(value), place, text=str(value))
-    raise fault(place, "", f"came {type(value).__name__}, may come text, a number, a truth value, a list or a mapping")
 
 
 def _hint(what: str) -> Any:
@@ -290,7 +298,7 @@ def _moved(node: Node, place: Place) -> Node:
     return Node(node.value, place, text=node.text)
 
 
-# From text to a document. ---------------------------------------------------------------------------------------------
+# From text to a document. -------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
@@ -342,7 +350,8 @@ def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, source: str) -> Fault:
-    problem, mark = str(error.problem or error.context), error.problem_mark or error.context_mark
+    problem = str(error.problem or error.context)
+    mark = error.problem_mark or error.context_mark
     said = next((ours for theirs, ours in _PLAIN_WORDS.items() if theirs in problem), problem)
     place = Place(source) if mark is None else Place(source, mark.line + 1, mark.column + 1)
     return Fault(place, "", f"is no YAML: {said}")
@@ -367,13 +376,13 @@ class _Parser:
         return node
 
     def place(self, event: yaml.Event) -> Place:
-        mark = event.start_mark
+        mark: Any = event.start_mark
         return Place(self.source, mark.line + 1, mark.column + 1)
 
     def refuse(self, event: yaml.Event, path: str, message: str) -> None:
         self.faults.append(Fault(self.place(event), path, message))
 
-    def node(self, event: yaml.Event, path: str, depth: int) -> Node:
+    def node(self, event: Any, path: str, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise SpecError([*self.faults, Fault(self.place(event), "", f"deeper than {MAX_DEPTH} levels")])
         if isinstance(event, yaml.AliasEvent):
@@ -425,7 +434,7 @@ class _Parser:
         return Node(text, self.place(event), text=text)
 
 
-def plain_scalar(text: str) -> None | bool | int | float | str:
+def plain_scalar(text: str) -> bool | int | float | str | None:
     """What unquoted text says."""
     if text in ("", "~", "null"):
         return None
@@ -448,7 +457,7 @@ def _no_number(text: str) -> str:
     return f"{text}, which is too large for a number"
 
 
-# From specs to text. --------------------------------------------------------------------------------------------------
+# From specs to text. ------------------------------------------------------------------------------
 
 
 class _Writer(yaml.SafeDumper):

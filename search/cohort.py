@@ -130,6 +130,7 @@ def record_of(
         steps=outcome.steps,
         selected_step=outcome.selected_step,
         seconds=outcome.seconds,
+        compile_seconds=outcome.compile_seconds,
         peak_bytes=peak_bytes(device),
         cohort=members,
         device=device_name(device),

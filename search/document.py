@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_DEPTH = 32  # of mappings and lists within each other
 
 _NO_PATH = "is no path, may come keys and places such as trial.arch.stack[0].mixer.heads"
 
@@ -104,7 +105,7 @@ def patched(node: Node, patch: Patch) -> Node:
 
 
 def merged(base: Node, over: Node) -> Node:
-    """Mappings merge key by key; anything else, and a mapping of another `kind` or `name`, takes the place of `base`."""
+    """Mappings merge key by key; anything else, and a mapping of another `kind` or `name`, replaces `base`."""
     base = _spelled_out(base) if isinstance(over.value, dict) else base
     if not (isinstance(base.value, dict) and isinstance(over.value, dict)) or _is_another(base, over):
         return over
@@ -158,7 +159,7 @@ def _patched_item(node: Node, rest: str, patch: Patch, walked: str) -> Node:
 
 
 def _first_key(node: Node, rest: str, walked: str) -> tuple[str, str]:
-    """The key that `rest` begins with and what follows. Keys of axes are paths themselves, so the longest known wins."""
+    """The key that `rest` begins with and what follows. Keys of axes are paths too, so the longest known wins."""
     for key in sorted(node.value, key=len, reverse=True):
         if rest == key or rest.startswith((f"{key}.", f"{key}[")):
             return key, rest[len(key) :].removeprefix(".")

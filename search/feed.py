@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from search.trial import TrialSpec
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
+ROUND = 4  # positions read out are a multiple of this, so that the shape of batches seldom changes
 WORTHWHILE = 0.75  # logits are taken at scored positions alone where these are fewer than this share of all
 
 
@@ -33,11 +34,16 @@ class Pool:
     inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q]
     """
 
-    def __init__(self, batches: Sequence[Batch], owner_N: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, batches: Sequence[Batch], owner_N: Sequence[int], device: torch.device, columns: int = 1
+    ) -> None:
+        """`columns` is the least Q: pools that follow each other keep their shape by it."""
         self.owner = torch.tensor(owner_N, device=device)
         masks = [_scored(batch) for batch in batches]
         most = max(int(mask.sum(1).max(initial=0)) for mask in masks)
-        positions = [_positions(mask, most) for mask in masks] if most <= WORTHWHILE * masks[0].shape[1] else None
+        self.columns = max(columns, -(-most // ROUND) * ROUND)
+        everywhere = self.columns > WORTHWHILE * masks[0].shape[1]
+        positions = None if everywhere else [_positions(mask, self.columns) for mask in masks]
         targets = [b.targets for b in batches]
         weights = [np.asarray(b.aux.get("weight", m), dtype=np.float32) * m for b, m in zip(batches, masks, strict=True)]
         if positions is not None:
@@ -60,6 +66,7 @@ class Pool:
         """The same sequences for these members alone."""
         part = object.__new__(Pool)
         part.inputs, part.at, part.targets, part.weight = self.inputs, self.at, self.targets, self.weight
+        part.columns = self.columns
         part.owner = self.owner[torch.tensor(positions, device=self.owner.device)]
         return part
 
@@ -121,7 +128,8 @@ class Portion:
     def _draw(self, start: int, count: int, device: torch.device) -> Pool:
         keys = list(dict.fromkeys(self.asked))
         batches = [self.streams[task, seed].take(start, size or count) for task, seed, size in keys]
-        return Pool(batches, [keys.index(asked) for asked in self.asked], device)
+        columns = 1 if self.pool is None else self.pool.columns
+        return Pool(batches, [keys.index(asked) for asked in self.asked], device, columns)
 
 
 class EvaluationSet:

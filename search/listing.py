@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import MISSING, Field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
 from search import codec, typed
 from search.document import Node, SpecError
+
+if TYPE_CHECKING:
+    from search.engine import Plan
+    from search.trial import TrialSpec
 
 
 def tasks() -> Table:
@@ -73,6 +77,33 @@ def studies() -> Table:
     return table
 
 
+def plan_of(plan: Plan) -> Table:
+    """What is to be trained, a line for each architecture on each task setting. A step costs three forward passes."""
+    from arch.cost import cost
+    from search.cohort import setting
+    from search.study import steps_of
+
+    table = _table("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
+    groups: dict[tuple[str, str], list[TrialSpec]] = {}
+    for trial in plan.missing:
+        task = f"{trial.task.kind} {setting(trial.task)}".rstrip()
+        groups.setdefault((trial.arch.name, task), []).append(trial)
+    total = 0.0
+    for (arch, task), trials in groups.items():
+        length, vocab = trials[0].task.shape
+        price = cost(trials[0].arch, vocab=vocab, length=length)
+        tokens = sum(steps_of(t) * t.training.batch * length for t in trials)
+        operations = 3 * price.flops_per_token * tokens
+        total += operations
+        steps = sorted({steps_of(t) for t in trials})
+        span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}-{steps[-1]:,}"
+        figures = f"{price.parameters:,}", f"{price.state_bytes:,}", span, f"{operations:.2g}"
+        table.add_row(arch, task, str(len(trials)), *figures)
+    table.add_section()
+    table.add_row("all", "", str(len(plan.missing)), "", "", "", f"{total:.2g}")
+    return table
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "tasks": tasks,
     "mixers": mixers,
@@ -87,7 +118,8 @@ def stack_of(stack: tuple[Any, ...]) -> str:
     words = []
     for part in stack:
         if part.kind == "repeat":
-            words.append(f"{part.times} x ({stack_of(part.blocks)})")
+            inside = stack_of(part.blocks)
+            words.append(inside if part.times == 1 else f"{part.times} x ({inside})")
             continue
         inner = [getattr(part, name) for name in typed.plain(part) if name != "kind"]
         words.append(" + ".join(spec.kind for spec in inner if hasattr(spec, "kind")) or part.kind)
@@ -108,9 +140,14 @@ def _dials(spec: type) -> str:
 def _default(dial: Field[Any]) -> str:
     """As YAML says it; ? where there is none and one must be given."""
     if dial.default is MISSING:
-        return "?" if dial.default_factory is MISSING else json.dumps(typed.plain(dial.default_factory()))
-    value = typed.plain(dial.default)
-    return value if isinstance(value, str) else json.dumps(value)
+        return "?" if dial.default_factory is MISSING else said(dial.default_factory())
+    return said(dial.default)
+
+
+def said(value: Any) -> str:
+    """A dial's value as YAML says it."""
+    data = typed.plain(value)
+    return data if isinstance(data, str) else json.dumps(data)
 
 
 def _table(*columns: str) -> Table:

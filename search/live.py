@@ -22,7 +22,12 @@ class Live:
         self.console = console
         self.last: Report | None = None
         self.said = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.trials = self.bar.add_task("trials", note="", total=None)
 
@@ -30,22 +35,26 @@ class Live:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def __call__(self, report: Report) -> None:
-        if self.last is None:
+        first, self.last = self.last is None, report
+        if first:
             known = f", {report.known} known" if report.known else ""
-            self.console.print(f"{report.trials} trials{known}, {report.trials - report.known} to train in {report.cohorts} cohorts")
-        self.last = report
+            self.console.print(
+                f"{report.trials} trials{known}, {report.trials - report.known} to train in {report.cohorts} cohorts"
+            )
         for record in report.records:
-            self.console.print(line_of(record), markup=False)
+            self.console.print(line_of(record), markup=False, soft_wrap=True)
         note = note_of(report)
         done = report.known + report.done + report.failed
         self.bar.update(self.trials, completed=done, total=report.trials, note=note)
         if not self.console.is_terminal and report.progress and time.monotonic() - self.said > EVERY:
             self.said = time.monotonic()
-            self.console.print(f"{done} of {report.trials} trials  {note}", markup=False)
+            self.console.print(f"{done} of {report.trials} trials  {note}", markup=False, soft_wrap=True)
 
 
 def line_of(record: Record) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from search import typed
+from search.listing import said
 from synth.batch import IGNORE, Batch
 from synth.task import Split, Task
 from synth.vocab import Roles
@@ -33,11 +34,13 @@ def preview(task: Task, *, count: int, split: Split, seed: int, width: int) -> I
 
 
 def _about(task: Task, split: Split, seed: int) -> Iterator[Text]:
-    dials = "  ".join(f"{name} {value}" for name, value in typed.plain(task).items() if name != "kind")
+    dials = "  ".join(f"{f.name} {said(getattr(task, f.name))}" for f in typed.dials(type(task)) if f.name != "kind")
     length, vocab = task.shape
     unit = "token ids" if task.signal == "tokens" else "channels"
     yield Text.assemble((task.kind, "bold"), "  ", dials)
-    yield Text(f"{length} positions, {vocab} {unit}; {task.metric}: chance {task.chance():.4g}, ceiling {task.ceiling():.4g}")
+    yield Text(
+        f"{length} positions, {vocab} {unit}; {task.metric}: chance {task.chance():.4g}, ceiling {task.ceiling():.4g}"
+    )
     yield Text(f"split {split}, seed {seed}")
 
 
@@ -48,7 +51,9 @@ def _legend(roles: Roles, marks: dict[str, str]) -> Iterator[Text]:
             span = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
             parts.append((f"{marks[name]} {name} {span}   ", COLOURS[index % len(COLOURS)]))
     yield Text.assemble(*parts)
-    yield Text("in: what the model sees   out: what it should say there   from: the position that tells it (underlined)", "dim")
+    yield Text(
+        "in: what the model sees   out: what it should say there   from: the position that tells it (underlined)", "dim"
+    )
 
 
 def _marks(roles: Roles) -> dict[str, str]:
@@ -101,9 +106,12 @@ def _row(label: str, cells: list[tuple[str, str]], width: int) -> Text:
 def _vectors(batch: Batch) -> Iterator[Text]:
     """Vectors cannot be read; their first numbers and their size can."""
     for row, (inputs, targets) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
-        yield Text(f"\nsequence {row}: inputs {inputs.shape[0]} x {inputs.shape[1]}, targets {targets.shape[0]} x {targets.shape[1]}")
+        shapes = f"inputs {inputs.shape[0]} x {inputs.shape[1]}, targets {targets.shape[0]} x {targets.shape[1]}"
+        yield Text(f"\nsequence {row}: {shapes}")
         for name, values in (("in", inputs), ("out", targets)):
             for position in (0, 1, len(values) - 1):
                 few = " ".join(f"{v:7.3f}" for v in values[position][:8])
                 more = " ..." if values.shape[1] > 8 else ""
-                yield Text(f"{name:<{LABEL}}at {position:<6} norm {np.linalg.norm(values[position]):7.3f}   {few}{more}")
+                yield Text(
+                    f"{name:<{LABEL}}at {position:<6} norm {np.linalg.norm(values[position]):7.3f}   {few}{more}"
+                )

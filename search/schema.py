@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import MISSING, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -12,10 +13,17 @@ from search.document import Node
 _SIMPLE = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 
 
-def of(hint: Any) -> dict[str, Any]:
-    """The schema of all documents that `typed.read` takes for `hint`, names of whole documents aside."""
+def of(hint: Any, *, named: Collection[type] = ()) -> dict[str, Any]:
+    """The schema of all documents that `typed.read` takes for `hint`.
+
+    named  specs of which, inside the document, a name may stand for the whole
+    """
     defs: dict[str, Any] = {}
     top = _schema(hint, defs)
+    for spec in defs.values():
+        for name, part in spec["properties"].items():
+            if any(part == {"$ref": f"#/$defs/{known.__name__}"} for known in named):
+                spec["properties"][name] = {"anyOf": [part, {"type": "string"}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": defs}
 
 

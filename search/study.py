@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Literal
 from arch.backbone import BackboneSpec
 from arch.cost import Cost, cost
 from search import codec, propose, typed
-from search.document import Fault, Node, Patch, Place, SpecError, fault, merged, patched
+from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.space import Grid, Space
 from search.trial import TrialSpec
 
@@ -47,7 +48,9 @@ class Constraints:
         if not limits:
             return ""
         price = _price(spec.arch, *spec.task.shape)
-        over = [f"{n} {getattr(price, n):,} (at most {most:,})" for n, most in limits.items() if getattr(price, n) > most]
+        over = [
+            f"{n} {getattr(price, n):,} (at most {most:,})" for n, most in limits.items() if getattr(price, n) > most
+        ]
         return ", ".join(over)
 
 
@@ -93,15 +96,15 @@ class StudySpec:
         specs: dict[str, TrialSpec] = {}
         faulty: list[tuple[propose.Point, Fault]] = []
         reading = _Reading(self.trial)
-        count = 0
-        for count, point in enumerate(propose.grid(self.space), start=1):
+        points = list(propose.grid(self.space))
+        for point in points:
             try:
                 spec = reading.trial(point)
                 specs.setdefault(codec.key(spec), spec)
             except SpecError as error:
                 faulty += [(point, f) for f in error.faults]
         if faulty:
-            raise SpecError(_at_their_axes(self.trial, faulty, count))
+            raise SpecError(_at_their_axes(self.trial, faulty, len(points)))
         return tuple((spec, self.constraints.broken_by(spec)) for spec in specs.values())
 
 
@@ -111,7 +114,7 @@ class _Reading:
     def __init__(self, base: Node) -> None:
         self.archs: dict[tuple[str, str], Node] = {}
         self.memo: typed.Memo = {}
-        self.openers = {hint: self.open_arch for hint in codec.openers()}
+        self.openers = dict.fromkeys(codec.openers(), self.open_arch)
         self.base = self.opened(base)
 
     def trial(self, point: propose.Point) -> TrialSpec:
@@ -142,6 +145,13 @@ class _Reading:
         if named not in self.archs:
             self.archs[named] = codec.open_arch(node)
         return self.archs[named]
+
+
+def steps_of(spec: TrialSpec) -> int:
+    """Optimizer steps of a trial."""
+    training = spec.training
+    sizes = [portion.examples for portion in spec.mix] or [spec.data.train or 0]
+    return training.steps or (training.epochs or 0) * sum(math.ceil(size / training.batch) for size in sizes)
 
 
 @cache
@@ -178,7 +188,12 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     patches = [*_chosen_budget(study), *(patch for patch in overrides if patch not in choice)]
     for patch in patches:
         study = patched(study, patch)
-    lost = [(patch, axis) for patch in patches for axis in _axes(study.get("space")) if axis != "trial" and _is_within(patch.path, axis)]
+    lost = [
+        (patch, axis)
+        for patch in patches
+        for axis in _axes(study.get("space"))
+        if axis != "trial" and _is_within(patch.path, axis)
+    ]
     if lost:
         why = "the space varies {axis}, so this would be lost: set space.axes.{axis} instead"
         raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis)) for patch, axis in lost)

@@ -1,7 +1,7 @@
 """Specs and documents, each made from the other by the type hints of frozen dataclasses; nothing here names a spec.
 
-A hint may be a dataclass, a union of dataclasses told apart by `kind`, Literal, int, float, bool, str, None, tuple[T, ...],
-tuple[A, B], Mapping[str, T], Node (a part that is read later), and unions and nestings of these.
+A hint may be a dataclass, a union of dataclasses told apart by `kind`, Literal, int, float, bool, str, None,
+tuple[T, ...], tuple[A, B], Mapping[str, T], Node (a part that is read later), and unions and nestings of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from search.document import Fault, Node, Place, SpecError
+from search.document import MAX_DEPTH, Fault, Node, Place, SpecError, fault
 
 LARGEST = 2**63 - 1  # whole numbers beyond it survive neither the ledger nor a seed
 Opener = Callable[[Node], Node]  # turns text that stands for a whole document into that document
@@ -41,8 +41,9 @@ def plain(value: Any, hint: Any = Any) -> Any:
     if isinstance(value, Node):
         return value.plain()
     if is_dataclass(value):
-        hints = hints_of(type(value))
-        return {f.name: plain(getattr(value, f.name), hints[f.name]) for f in dials(type(value))}
+        spec: Any = type(value)
+        hints = hints_of(spec)
+        return {f.name: plain(getattr(value, f.name), hints[f.name]) for f in dials(spec)}
     members = members_of(hint)
     if value is None or isinstance(value, str | bool):
         return value
@@ -57,7 +58,32 @@ def plain(value: Any, hint: Any = Any) -> Any:
     if isinstance(value, Mapping):
         inner = next((get_args(m)[1] for m in members if _is_mapping(m)), Any)
         return {str(key): plain(part, inner) for key, part in value.items()}
-    raise TypeError(f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs")
+    raise TypeError(
+        f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs"
+    )
+
+
+def node_of(value: Any, place: Place, depth: int = 0) -> Node:
+    """Plain Python data (specs too) as a document. Raises SpecError on what no document can hold."""
+    if depth > MAX_DEPTH:
+        raise fault(place, "", f"deeper than {MAX_DEPTH} levels")
+    if is_dataclass(value) and not isinstance(value, type):
+        value = plain(value)
+    if isinstance(value, Mapping):
+        bad = next((k for k in value if not isinstance(k, str)), None)
+        if bad is not None:
+            raise fault(place, "", f"came a key {bad!r}, may come text")
+        parts = {k: node_of(v, place, depth + 1) for k, v in value.items()}
+        return Node(parts, place, dict.fromkeys(parts, place))
+    if isinstance(value, list | tuple):
+        return Node(tuple(node_of(v, place, depth + 1) for v in value), place)
+    if value is None or isinstance(value, str | bool):
+        return Node(value, place, text=str(value))
+    if isinstance(value, numbers.Integral):
+        return Node(int(value), place, text=str(value) if abs(int(value)) <= LARGEST else "")
+    if isinstance(value, numbers.Real):
+        return Node(float(value), place, text=str(value))
+    raise fault(place, "", f"came {type(value).__name__}, may come text, a number, a truth value, a list or a mapping")
 
 
 @cache
@@ -125,7 +151,9 @@ def _is_mapping(hint: Any) -> bool:
     return isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping)
 
 
-Memo = dict[tuple[Any, int], tuple[Node, Any]]  # by hint and identity of the node, which is kept so that it stays unique
+Memo = dict[
+    tuple[Any, int], tuple[Node, Any]
+]  # by hint and identity of the node, which is kept so that it stays unique
 
 
 class _Reader:
@@ -203,7 +231,7 @@ class _Reader:
             if isinstance(named.value, str) and named.value in kinds:
                 return self._dataclass(kinds[named.value], node, path)
             return self._unknown_kind(kinds, named, f"{path}.kind" if path else "kind")
-        specs = [m for m in members if is_dataclass(m)]
+        specs = [m for m in members if is_dataclass(m) and isinstance(m, type)]
         if len(specs) == 1:
             return self._dataclass(specs[0], node, path)
         if kinds:
@@ -265,7 +293,11 @@ def _scalar(members: tuple[Any, ...], value: Any) -> Any:
     for member in members:
         if get_origin(member) is Literal and any(c == value and type(c) is type(value) for c in get_args(member)):
             return value
-    if type(value) in members and type(value) is not int and not (isinstance(value, float) and not math.isfinite(value)):
+    if (
+        type(value) in members
+        and type(value) is not int
+        and not (isinstance(value, float) and not math.isfinite(value))
+    ):
         return value
     if type(value) is int and abs(value) <= LARGEST:
         return value if int in members else float(value) if float in members else _BAD
@@ -332,4 +364,3 @@ def _short(text: str) -> str:
 
 def _join(path: str, part: str) -> str:
     return f"{path}.{part}" if path and part and not part.startswith("[") else path + part
-

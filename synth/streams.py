@@ -70,5 +70,5 @@ def _fingerprint(task: Task) -> int:
         value = getattr(task, dial.name)
         default = dial.default if dial.default_factory is MISSING else dial.default_factory()
         if value != default:
-            dials[dial.name] = repr(value)
+            dials[dial.name] = repr(float(value) if isinstance(default, float) else value)
     return int.from_bytes(hashlib.sha256(repr(sorted(dials.items())).encode()).digest()[:8], "big")

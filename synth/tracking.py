@@ -57,6 +57,11 @@ class StateTracking(Task):
         return 1
 
     @property
+    def _first(self) -> int:
+        """The position of the first symbol."""
+        return 0
+
+    @property
     @abstractmethod
     def answers(self) -> range:
         """The tokens that are answers."""
@@ -118,13 +123,14 @@ class StateTracking(Task):
                 scores[f"scaled_{name}"] = (accuracy - chance) / (1 - chance)
         if self.labels == "all":
             right = ((batch.targets == IGNORE) | (predictions == batch.targets)).cumprod(axis=1)
-            for edge in _EDGES[right.shape[1] >= _EDGES].tolist():
-                scores[f"exact_match/length={edge}"] = float(right[:, edge - 1].mean())
+            for edge in _EDGES[right.shape[1] - self._first >= _EDGES].tolist():
+                scores[f"exact_match/length={edge}"] = float(right[:, self._first + edge - 1].mean())
         return scores
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        read = np.arange(1, batch.targets.shape[1] + 1)
-        return {"length": np.broadcast_to(_EDGES[np.searchsorted(_EDGES, read)], batch.targets.shape)}
+        read = np.arange(1, batch.targets.shape[1] + 1) - self._first
+        edges = np.where(read > 0, _EDGES[np.searchsorted(_EDGES, read)], -1)
+        return {"length": np.broadcast_to(edges, batch.targets.shape)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,24 @@ Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_stat
 from arch.kernels.attention import AttentionState, attention, attention_step
 from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
+from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
+from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
+from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 
 __all__ = [
     "AttentionState",
+    "MemoryState",
     "attention",
     "attention_step",
     "delta",
     "delta_step",
     "gated_linear",
     "gated_linear_step",
+    "kernel_attention",
+    "kernel_attention_read",
+    "kernel_delta",
+    "kernel_delta_read",
+    "memory",
+    "memory_read",
+    "memory_step",
 ]

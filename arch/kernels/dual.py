@@ -19,7 +19,7 @@ from torch import Tensor
 
 from arch.kernels.network import LayerNorm, Product, backward, forward, learn
 from arch.kernels.rule import Rule
-from arch.kernels.window import Influence, band, chunks_of, influence
+from arch.kernels.window import Chunks, Influence, band, chunks_of, influence
 
 SIGHTS = 64  # of one triangular solve
 FREE_TOKENS = 256  # of one piece where gradients do not depend on the weights
@@ -167,9 +167,8 @@ def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) ->
     """Many whole chunks of a linear memory: one triangular solve gives the errors of all of them."""
     (store,) = learned.maps
     count, seen = tokens.q.shape[2], tokens.k.shape[2]
-    weight = weights_of(tokens, rule, position)
     sights = chunks_of(count, rule.chunk, rule.window, tokens.q)
-    write_NS = weight.write_of(sights)
+    weight = weights_of(tokens, rule, position, sights)
     k_S, v_S = tokens.k[:, :, sights.token], tokens.v[:, :, sights.token]
 
     def ahead(x: Tensor, first: float) -> Tensor:
@@ -180,13 +179,13 @@ def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) ->
     known = ahead(weight.kept, 1.0)[..., None] * store.product(k_S)
     if learned.momentum is not None and weight.moved is not None:
         known = known - ahead(weight.moved, 0.0)[..., None] * (k_S @ learned.momentum[0])
-    coupling_SS = ahead(write_NS, 0.0) * store.gram(k_S, k_S)
+    coupling_SS = ahead(weight.write, 0.0) * store.gram(k_S, k_S)
     error_S = torch.linalg.solve_triangular(coupling_SS, known - v_S, upper=False, unitriangular=True)
-    y = _read(learned, weight._replace(write=write_NS), (k_S,), (error_S,))(0, tokens.q)
+    y = _read(learned, weight, (k_S,), (error_S,))(0, tokens.q)
 
     of_token = F.one_hot(sights.token, seen).to(error_S.dtype).mT
-    changes = (of_token @ (write_NS[..., -1, :, None] * error_S),)
-    pushes = (of_token @ (weight.push_of(sights)[..., -1, :, None] * error_S),)
+    changes = (of_token @ (weight.write[..., -1, :, None] * error_S),)
+    pushes = (of_token @ (weight.push[..., -1, :, None] * error_S),)
     return y, _after(learned, weight, (tokens.k,), changes, pushes)
 
 
@@ -199,9 +198,11 @@ def gradients(
     return trace.inputs, backward(signal, lambda i, d: reference[i].back(d), trace, rule)
 
 
-def weights_of(tokens: Tokens, rule: Rule, position: int) -> Influence:
+def weights_of(tokens: Tokens, rule: Rule, position: int, sights: Chunks | None = None) -> Influence:
     """How much every token's gradient weighs at every later token of a piece."""
     bands = band(tokens.gamma, position=position, chunk=rule.chunk, cross_chunk=rule.cross_chunk)
+    if sights is not None:
+        bands = bands[..., sights.token] * sights.seen
     return influence(tokens.alpha, tokens.eta, tokens.theta, bands, rule.momentum)
 
 

@@ -8,7 +8,7 @@ W_t = retention(A_t),   o_t = M_{W_t}(q_t)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -84,6 +84,7 @@ class HuberLoss:
 
 
 Loss = L2Loss | DotLoss | LpLoss | HuberLoss
+L2, DOT, LP, HUBER = L2Loss(), DotLoss(), LpLoss(), HuberLoss()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,8 @@ class KlRetention:
 
 
 Retention = L2Retention | LqRetention | KlRetention
+PLAIN, LQ, KL = L2Retention(), LqRetention(), KlRetention()
+
 Momentum = Literal["none", "inside", "outside"]
 
 
@@ -165,8 +168,8 @@ class Rule:
     residual       M(x) = x + ...
     """
 
-    loss: Loss = field(default_factory=L2Loss)
-    retention: Retention = field(default_factory=L2Retention)
+    loss: Loss = L2
+    retention: Retention = PLAIN
     momentum: Momentum = "none"
     newton_schulz: int = 0
     window: int = 1

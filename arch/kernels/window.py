@@ -21,7 +21,7 @@ LEAST = 1e-30  # of a factor whose logarithm is summed
 
 
 class Influence(NamedTuple):
-    """kept [..., N], write, push [..., N, M], moved, slowed [..., N]; without momentum P is what a token's window brings.
+    """kept [..., N], write, push [..., N, M (or S)], moved, slowed [..., N]; without momentum P is what a token's window brings.
 
     rate [..., N, N] is what P_s, taken as it is, weighs in A_t.
     """
@@ -33,17 +33,9 @@ class Influence(NamedTuple):
     moved: Tensor | None = None
     slowed: Tensor | None = None
 
-    def write_of(self, sights: Chunks) -> Tensor:
-        """[..., N, S]"""
-        return self.write[..., sights.token] * sights.seen
-
-    def push_of(self, sights: Chunks) -> Tensor:
-        """[..., N, S]"""
-        return self.push[..., sights.token] * sights.seen
-
 
 def influence(alpha: Tensor, eta: Tensor, theta: Tensor | None, band: Tensor, order: Momentum) -> Influence:
-    """alpha, eta, theta [..., N]; band [..., N, M]."""
+    """alpha, eta, theta [..., N]; band [..., N, M], or [..., N, S] where a token counts once for every chunk that sees it."""
     fade, kept = _products(alpha)
     rate = fade * eta[..., None, :]
     if theta is None:

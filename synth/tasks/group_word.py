@@ -68,6 +68,10 @@ class GroupWord(StateTracking):
         return self.tokens_per_element
 
     @property
+    def _first(self) -> int:
+        return 1 if self.protocol == "word-problem" else 0
+
+    @property
     def table(self) -> NDArray[np.int64]:
         """int64 [order, order]: the product of two elements."""
         return _product_table(self.group)
@@ -94,7 +98,7 @@ class GroupWord(StateTracking):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.length + (self.protocol == "word-problem"), self.vocab
+        return self._first + self.length, self.vocab
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
         batch = super().sample(rng, count, split)

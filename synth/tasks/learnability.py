@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,14 @@ from synth.vocab import Roles
 Mapping = Literal["low_rank", "mlp", "attention_mlp", "attention_inputs", "window_mlp"]
 Floats = NDArray[np.float32]
 
+_ATTENTION = ("attention_mlp", "attention_inputs", "window_mlp")
+_BELONGS = {  # dial -> mappings that have it
+    "rank": ("low_rank",),
+    "window": ("window_mlp",),
+    "temperature": _ATTENTION,
+    "normalise": _ATTENTION,
+    "bias": ("mlp", *_ATTENTION),
+}
 _EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
 _LOGITS = 2**22  # attention weights held at a time
 _ORACLES = 256  # sequences over which the ceiling is averaged
@@ -45,10 +53,9 @@ class Drawn(NamedTuple):
 class Learnability(Task):
     """Regression in context: every sequence draws its own mapping, and the answers so far are all that tells it.
 
-    inputs   [n, T, 2d]  the question i_t, then the previous answer o_{t-1} (zeros at t = 0)
-    targets  [n, T, 2d]  zeros, then the answer o_t: in the place where the next input shows it
-    Question channels of a target carry nothing and are not scored. Where inputs and outputs have the same channels,
-    one number describes a model's geometry, and every position is scored.
+    inputs   [n, T, 2d]  the previous answer o_{t-1} (zeros at t = 0), then the question i_t
+    targets  [n, T, 2d]  the answer o_t, where the next input shows it, then zeros that are not scored
+    So every position asks, and inputs and outputs have the same channels.
 
     The headline `explained` is 1 - |y - o|^2 / |o|^2, averaged over positions: 0 for zeros, 1 for the answer itself.
 
@@ -79,16 +86,17 @@ class Learnability(Task):
     def __post_init__(self) -> None:
         if self.protocol != "repaired":
             raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
+        if self.mapping not in get_args(Mapping):
+            raise ValueError(f"mapping must be one of {', '.join(get_args(Mapping))}, got '{self.mapping}'")
         if self.width < 8:
             raise ValueError(f"width must be at least 8, got {self.width}")
         if self.length < 2:
             raise ValueError(f"length must be at least 2 (an answer must precede a question), got {self.length}")
-        if self.rank is not None and self.mapping != "low_rank":
-            raise ValueError(f"rank belongs to the mapping low_rank, not to {self.mapping}; leave it out")
+        for dial, mappings in _BELONGS.items():
+            if self.mapping not in mappings and getattr(self, dial) != self.__dataclass_fields__[dial].default:
+                raise ValueError(f"{dial} belongs to {', '.join(mappings)}, not to {self.mapping}: leave it out")
         if self.rank is not None and not 3 <= self.rank <= self.width:
             raise ValueError(f"rank must lie in 3..{self.width} (the width), got {self.rank}")
-        if self.window is not None and self.mapping != "window_mlp":
-            raise ValueError(f"window belongs to the mapping window_mlp, not to {self.mapping}; leave it out")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, got {self.window}")
         if self.temperature <= 0:
@@ -108,7 +116,7 @@ class Learnability(Task):
         nothing = np.zeros_like(answers)
         before = np.concatenate([nothing[:, :1], answers[:, :-1]], axis=1)
         return Batch(
-            inputs=np.concatenate([questions, before], axis=2), targets=np.concatenate([nothing, answers], axis=2)
+            inputs=np.concatenate([before, questions], axis=2), targets=np.concatenate([answers, nothing], axis=2)
         )
 
     def draw(self, rng: np.random.Generator, count: int) -> Drawn:
@@ -117,7 +125,7 @@ class Learnability(Task):
         return self._draw(rng, count, self.length)
 
     def roles(self) -> Roles:
-        return Roles({"question": range(self.width), "answer": range(self.width, 2 * self.width)})
+        return Roles({"answer": range(self.width), "question": range(self.width, 2 * self.width)})
 
     def chance(self) -> float:
         """An output of zeros: all answers are symmetric about zero until the first is seen."""
@@ -133,8 +141,8 @@ class Learnability(Task):
     def score(
         self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
     ) -> dict[str, float]:
-        answers = batch.targets[..., self.width :]
-        error = np.square(predictions[..., self.width :] - answers).sum(-1) / np.square(answers).sum(-1)
+        answers = batch.targets[..., : self.width]
+        error = np.square(predictions[..., : self.width] - answers).sum(-1) / np.square(answers).sum(-1)
         scores = {"explained": float(1 - error.mean()), "relative_error": float(error.mean())}
         for name, positions in bins(self.length).items():
             scores[f"explained/position={name}"] = float(1 - error[:, positions].mean())

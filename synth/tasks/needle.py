@@ -69,8 +69,8 @@ class Needle(Task):
               haystack (`synth.prose.ZipfMarkov` by `source_seed`) and phrases (by `template_seed`) are made, so that
               neither digits nor phrases give the needle away. text: bytes, RULER's phrases, prose of the Python manual
     depth     percent of the haystack's sentences (in text: lines of noise) before the needle; None: as above
-    loss      what training is scored on. qa: the value. lm: all tokens; aux["weight"] [n, T] makes a sequence's sum of
-              weight x cross-entropy equal to qa's loss plus the mean over all tokens
+    loss      what training is scored on. qa: the value. lm: all tokens, weighted by aux["weight"] [n, T] (2 a sequence)
+              so that the sum of weight x cross-entropy is qa's loss plus the mean over all tokens
     cue       direct: the answer starts with key and "is", the very words before the value. ruler: six words between
     permuted  whether every sequence has its own names for the words of its haystack, so that only context predicts them
     """

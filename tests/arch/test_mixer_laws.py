@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from inspect import getmodule
 from typing import Any, get_args
 
 import pytest
@@ -146,6 +147,14 @@ def test_every_implementation_gives_the_same(spec: MixerSpec) -> None:
         return y, state, list(torch.autograd.grad(loss, list(module.parameters()), allow_unused=True))
 
     agree(computed_by("chunked"), computed_by("recurrent"))
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if hasattr(getmodule(type(s)), "kernels")], ids=dials_of)
+def test_the_op_hears_which_implementation_is_wanted(spec: MixerSpec) -> None:
+    module = module_of(spec)
+    module.implementation = "fused"
+    with pytest.raises(ValueError, match="needs a CUDA tensor"):
+        module(tokens())
 
 
 @of_every_mixer

@@ -251,7 +251,10 @@ FAULTS = {
     "an unknown goal": (
         BASE,
         "goals: [{score: accuracy, direction: maximize}]",
-        ["12:38: goals[0].direction: came text 'maximize', may come 'maximise' or 'minimise' (did you mean 'maximise'?)"],
+        [
+            "12:38: goals[0].direction: came text 'maximize', may come 'maximise' or 'minimise' "
+            "(did you mean 'maximise'?)"
+        ],
     ),
     "no trial": ("name: a\n", "", ["1:1: key 'trial' is missing"]),
     "a trial that is text": ("name: a\ntrial: b\n", "", ["2:8: trial: may come a mapping: task, arch, training, ..."]),
@@ -286,7 +289,10 @@ def test_a_slip_on_the_command_line(file: Path, text: str, said: str) -> None:
 
 def test_what_an_axis_would_undo_is_refused(file: Path) -> None:
     (found,) = faults(file, BUDGETS, "trial.seed=3")
-    assert found == "--set: trial.seed: the space varies trial.seed, so this would be lost: set space.axes.trial.seed instead"
+    assert (
+        found
+        == "--set: trial.seed: the space varies trial.seed, so this would be lost: set space.axes.trial.seed instead"
+    )
 
 
 def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> None:

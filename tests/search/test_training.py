@@ -15,7 +15,8 @@ from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa
 from arch.mlp import SwiGLU
 from results.record import Record
 from search.cohort import pack, run_cohort, shape
-from search.training import AdamW, evaluation_steps, learning_rate
+from search.adamw import AdamW, learning_rate
+from search.training import evaluation_steps
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
 

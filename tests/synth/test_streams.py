@@ -31,6 +31,12 @@ def test_a_new_dial_at_its_default_leaves_the_bits_alone() -> None:
     assert (first[0] != first[2]).any()
 
 
+def test_equal_specs_have_one_stream() -> None:
+    one, other = Mqar(power=1), Mqar(power=1.0)
+    assert one == other
+    assert (Stream(one, 0, "test").take(0, 8).inputs == Stream(other, 0, "test").take(0, 8).inputs).all()
+
+
 def test_what_is_taken_is_the_callers_own() -> None:
     stream = Stream(InContextRecall(length=8), 0, "train")
     first = stream.take(0, 4)

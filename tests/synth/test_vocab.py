@@ -48,5 +48,5 @@ def test_ranges_that_do_not_cover_the_ids_once_are_refused(ranges: dict[str, ran
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(KeyError, match="no role 'noise'; there are blank, key, value"):
         ROLES.of("noise")
-    with pytest.raises(ValueError, match="token 8 has no role: ids are 0 .. 7"):
+    with pytest.raises(ValueError, match=r"token 8 has no role: ids are 0 \.\. 7"):
         ROLES.name_of(8)

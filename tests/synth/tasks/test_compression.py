@@ -49,9 +49,7 @@ def test_tokens_are_told_apart_by_their_distance_from_the_end(draw: Draw) -> Non
 
 
 @pytest.mark.parametrize(("task", "published"), [(REPAIRED, 1 / 15), (MAD, 0.125)], ids=["repaired", "mad-lab"])
-def test_chance_is_a_guess_among_data(
-    task: Compression, published: float, assert_expects: Callable[..., None]
-) -> None:
+def test_chance_is_a_guess_among_data(task: Compression, published: float, assert_expects: Callable[..., None]) -> None:
     def guess(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
         answers = rng.integers(15, size=batch.targets.shape)
         answers[:, -1] = 15
@@ -73,4 +71,4 @@ def test_impossible_geometry_is_refused_with_a_remedy(dials: dict[str, Any], sai
 
 
 def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
-    assert [digest(task) for task in (REPAIRED, MAD)] == []
+    assert [digest(task) for task in (REPAIRED, MAD)] == ["4250441addc23726", "87a8daf380c9133b"]

@@ -36,3 +36,7 @@ def test_the_vocabulary_is_four_more_than_the_places() -> None:
     assert task.chance() == 1 / 6
     with pytest.raises(ValueError, match="places must be at least 2"):
         CycleNavigation(places=1)
+
+
+def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
+    assert digest(CycleNavigation()) == "cb6b8e7b103c945c"

@@ -113,6 +113,9 @@ def test_word_problems_begin_with_a_start_token_that_is_its_own_answer(draw: Dra
     assert np.isin(batch.inputs[:, 1:], plain.answers).all()
     assert (np.cumsum(batch.inputs[:, 1:], axis=1) % 60 == batch.targets[:, 1:]).all()
     assert task.chance() == pytest.approx((1 + 32 / 60) / 33)
+    early = np.where(np.arange(33) <= 16, batch.targets, -1)
+    assert [task.score(batch, early)[f"accuracy/length={edge}"] for edge in (16, 40)] == [1.0, 0.0]
+    assert task.score(batch, early)["exact_match/length=16"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -132,3 +135,10 @@ def test_word_problems_begin_with_a_start_token_that_is_its_own_answer(draw: Dra
 def test_impossible_dials_are_refused(dials: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         GroupWord(**dials)
+
+
+def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
+    assert [digest(task) for task in (GroupWord(), GroupWord(group="S5", moved=2))] == [
+        "67c4d157e2ab772f",
+        "0d78e15780fa9e3f",
+    ]

@@ -39,3 +39,9 @@ def test_published_sequences_fill_a_twelfth_of_their_window(draw: Draw) -> None:
     assert batch.inputs.shape == (5000, 255)
     assert (batch.inputs != 0).mean() == pytest.approx(20.5 / 255, abs=0.002)
     assert np.unique(batch.inputs).tolist() == [0, 1, 2]
+
+
+def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
+    assert [
+        digest(task) for task in (Parity(), Parity(protocol="unlocking", labels="final", min_length=2, length=39))
+    ] == ["86fa950a46d5d97c", "77fc8f89b064b98c"]

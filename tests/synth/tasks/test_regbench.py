@@ -324,3 +324,7 @@ def test_known_states_are_those_left_before() -> None:
 def test_impossible_dials_are_refused(dials: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Regbench(**dials)
+
+
+def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
+    assert [digest(task) for task in (TASK, PUBLISHED)] == ["54c4af66a65f0583", "0fc7d6f107d35e6e"]

@@ -83,4 +83,4 @@ def test_impossible_geometry_is_refused_with_a_remedy(dials: dict[str, Any], sai
 
 
 def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
-    assert [digest(task) for task in (REPAIRED, MAD)] == []
+    assert [digest(task) for task in (REPAIRED, MAD)] == ["ee5ce5e0259d4df4", "218806abd8170da4"]

@@ -1,0 +1,70 @@
+"""The op of Dot: a memory over implicit features that learns by the squared error, a delta rule of attention.
+
+o_t = sum_{j <= t} kappa(q_t, k_j) B_t[j],   B_t = alpha_t B_{t-1}, and for t - c < i <= t
+B_t[i] += eta_t gamma_{t,t-i} (v_i - sum_j kappa(k_i, k_j) B_{t-1}[j])
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember
+from arch.kernels.rule import Rule
+
+__all__ = ["kernel_delta", "kernel_delta_read"]
+
+OP = "kernel_delta"
+
+
+def kernel_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    kernel: Kernel = Exponential(),  # noqa: B008 - immutable
+    alpha: Tensor | None = None,
+    eta: Tensor | None = None,
+    gamma: Tensor | None = None,
+    window: int = 1,
+    gradient_chunk: int = 1,
+    anchors: Anchors | None = None,
+    residual: bool = False,
+    initial_state: KernelState | None = None,
+    return_state: bool = False,
+    implementation: str = "auto",
+    chunk: int | None = None,
+) -> tuple[Tensor, KernelState | None]:
+    """Outputs [B, T, H, V] in the dtype of `v`, and with `return_state` the state behind the last token.
+
+    q, k, v         [B, T, H, K] and [B, T, H, V]
+    kernel          kappa, `Exponential` or `Polynomial`; the memory is stable while eta kappa(k, k) sum(gamma) < 2
+    alpha, eta      retention and learning rate [B, T, H]; None: 1
+    gamma           window weights [B, T, H, window], gamma[..., j] of the token j ago; None: 1
+    gradient_chunk  b, errors are those at the start of each chunk of b tokens
+    anchors         a deep memory in place of the linear one: M(x) = gelu(sum_m kappa(x, p_m) A_m) ... W
+    residual        M(x) = x + ...
+    chunk           tokens at once; None: by what was fastest
+
+    Everything else is as in `gated_linear`. Behrouz et al. 2025 (ATLAS), section 4.
+    """
+    return remember(
+        OP,
+        Rule(window=window, chunk=gradient_chunk, residual=residual),
+        q,
+        k,
+        v,
+        kernel=kernel,
+        alpha=alpha,
+        eta=eta,
+        gamma=gamma,
+        anchors=anchors,
+        initial_state=initial_state,
+        return_state=return_state,
+        implementation=implementation,
+        chunk=chunk,
+    )
+
+
+def kernel_delta_read(state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False) -> Tensor:
+    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    return read(state, q, kernel, Rule(residual=residual))

@@ -1,0 +1,238 @@
+"""Memories over features that are never computed: DeepTransformer, SWDT and Dot. Their state grows with length.
+
+linear   o_t = sum_j kappa(q_t, k_j) B_t[j]
+deep     o_t = q_t + gelu(sum_m kappa(q_t, p_m) A_t[m]) W_t over learned anchors and keys p_m
+kappa(x, y) = exp(scale x . y), or a polynomial of x . y with learned coefficients
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.heads import HeadsState, check_at_least
+from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
+from arch.parts.poly import PolyFeatures
+
+LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KernelMemory(MemoryHeads, MixerSpec):
+    """
+    kernel     "exponential", or "polynomial" up to `degree`
+    scale      of the exponent
+    degree     of the polynomial
+    anchors    learned points at which a deep memory knows something before the first token
+    """
+
+    kernel: Literal["exponential", "polynomial"] = "exponential"
+    scale: float = 1.0
+    degree: int = 2
+    anchors: int = 16
+
+    follows: ClassVar[bool]  # whether what is learned depends on what is known
+    state_formula: ClassVar[str] = "T H (K + V), or T H (K + hidden (1 + [b > 1])) + H P; window and taps as elsewhere"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, degree=self.degree)
+        check_at_least(0, anchors=self.anchors)
+        if self.scale <= 0:
+            raise ValueError(f"scale must be positive, got {self.scale}")
+
+    @property
+    @abstractmethod
+    def op(self) -> Callable[..., Any]: ...
+
+    @property
+    @abstractmethod
+    def answer(self) -> Callable[..., Tensor]:
+        """The op's read-out of a state as it stands."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a copy of what was known at the chunk's start is carried."""
+        return self.chunk > 1 and (self.depth > 1 or self.follows)
+
+    def further(self, width: int) -> list[tuple[int, int]]:
+        """(rows, columns) of every matrix behind the first map of one head's memory."""
+        widths = [*[self.hidden(width)] * (self.depth - 1), self.sizes(width)[1]]
+        return list(zip(widths, widths[1:], strict=False))
+
+    def values(self, width: int) -> int:
+        """Columns of the op's values."""
+        return self.sizes(width)[1]
+
+    def columns(self, width: int) -> int:
+        """Of the first map."""
+        return self.hidden(width) if self.depth > 1 else self.values(width)
+
+    def build(self, width: int) -> MixerModule:
+        return _KernelMemoryModule(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim = self.sizes(width)[0]
+        columns, copies = self.columns(width), 1 + self.frozen
+        anchors = self.anchors if self.depth > 1 else 0
+        weights = sum(rows * cols for rows, cols in self.further(width))
+        at_rest = length - length % self.chunk if self.frozen else 0  # tokens that the copy knows
+        fixed = anchors * (key_dim + copies * columns) + copies * weights + (self.window - 1) * self.values(width)
+        growing = length * (key_dim + columns) + at_rest * columns
+        return StateSize(self.heads * fixed + self.conv_state(width), growing=self.heads * growing)
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim = self.sizes(width)[0]
+        seen = (length + 1) / 2 + (self.anchors if self.depth > 1 else 0)
+        passes = 2 if self.depth > 1 or self.follows else 1
+        gradient = 1 + (self.window - 1) / self.chunk
+        weights = sum(rows * cols for rows, cols in self.further(width))
+        core = 2 * seen * (key_dim + self.columns(width)) * (1 + (passes - 1) * gradient)
+        core += weights * (5 + 6 * gradient)
+        return self.flops_around(width) + self.flops_of_gates(width) + self.heads * core
+
+
+class _KernelMemoryModule(MixerModule):
+    def __init__(self, spec: _KernelMemory, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        key_dim, value_dim = spec.sizes(width)
+        self.inputs = MemoryInputs(spec, width)
+        self.polynomial = PolyFeatures(spec.degree) if spec.kernel == "polynomial" else None
+        further = spec.further(width)
+        self.points = nn.Parameter(torch.randn(spec.heads, spec.anchors, key_dim)) if further and spec.anchors else None
+        self.coefficients = (
+            first_weights(spec.heads, spec.anchors, spec.hidden(width), 1.0) if further and spec.anchors else None
+        )
+        self.weights = nn.ParameterList(
+            first_weights(spec.heads, *shape, LAST_SCALE if number == len(further) else 1.0)
+            for number, shape in enumerate(further, start=1)
+        )
+        self.output = MemoryOutput(spec, width)
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        kernel, energy = self._kernel()
+        given, conv = self.inputs(x_BTD, state.conv, energy)
+        o_BTHV, memory = self.spec.op(
+            given.q,
+            given.k,
+            given.v,
+            kernel=kernel,
+            alpha=given.alpha,
+            eta=given.eta,
+            gamma=given.gamma,
+            window=self.spec.window,
+            gradient_chunk=self.spec.chunk,
+            anchors=self._anchors(given.k.shape[-1]),
+            residual=self.spec.residual,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.output(o_BTHV, x_BTD)), HeadsState(conv, memory)
+
+    def read(self, x_BTD: Tensor, state: State, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
+        carries on."""
+        q_BTHK, cache = self.inputs.queries(x_BTD, cache)
+        o_BTHV = self.spec.answer(state.memory, q_BTHK, kernel=self._kernel()[0], residual=self.spec.residual)
+        return self.out(self.output(o_BTHV, x_BTD)), cache
+
+    def _kernel(self) -> tuple[Kernel, Tensor | float]:
+        """kappa, and kappa(k, k) of a key of length 1."""
+        if self.polynomial is None:
+            return Exponential(self.spec.scale), math.exp(self.spec.scale)
+        return Polynomial(self.polynomial.coefficients()), self.polynomial.energy()
+
+    def _anchors(self, key_dim: int) -> Anchors | None:
+        if self.spec.depth == 1:
+            return None
+        weights = tuple(self.weights)
+        if self.points is None or self.coefficients is None:
+            nothing = weights[0].new_zeros(self.spec.heads, 0, 1)
+            return Anchors(nothing.expand(-1, -1, key_dim), nothing.expand(-1, -1, weights[0].shape[-2]), weights)
+        return Anchors(F.normalize(self.points, dim=-1), self.coefficients, weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KernelAttention(_KernelMemory):
+    """
+    normalize  divide by the sum of the weights, which makes the linear memory softmax attention
+    """
+
+    normalize: bool = False
+
+    follows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.normalize and (self.depth > 1 or self.residual):
+            raise ValueError("normalize needs a linear memory without residual; set depth to 1 and residual to false")
+
+    @property
+    def op(self) -> Callable[..., Any]:
+        return partial(kernels.kernel_attention, normalize=self.normalize)
+
+    @property
+    def answer(self) -> Callable[..., Tensor]:
+        return partial(kernels.kernel_attention_read, normalize=self.normalize)
+
+    def values(self, width: int) -> int:
+        return self.sizes(width)[1] + self.normalize
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepTransformer(_KernelAttention):
+    """The dot loss in a deep memory over all powers of the key; with depth 1 unnormalised attention. Nothing fades."""
+
+    kind: Literal["deep_transformer"] = "deep_transformer"
+    forget: bool = False
+
+    equation: ClassVar[str] = "W_t = W_{t-1} + eta_t grad <M_W(phi*(k_t)), v_t>,  phi*(x) . phi*(y) = exp(x . y)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swdt(_KernelAttention):
+    """DeepTransformer whose steps take in the last c tokens each, and which forgets (sliding window deep transformer)."""
+
+    kind: Literal["swdt"] = "swdt"
+    window: int = 4
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} + eta_t sum_{j<c} gamma_{t,j} grad <M_W(phi*(k_{t-j})), v_{t-j}>"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot(_KernelMemory):
+    """The Omega rule over all powers of the key: attention that writes only what it does not know yet."""
+
+    kind: Literal["dot"] = "dot"
+    window: int = 4
+
+    follows: ClassVar[bool] = True
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi*(k_{t-j})) - v_{t-j}|^2 / 2"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 4"
+
+    @property
+    def op(self) -> Callable[..., Any]:
+        return kernels.kernel_delta
+
+    @property
+    def answer(self) -> Callable[..., Tensor]:
+        return kernels.kernel_delta_read

@@ -1,0 +1,328 @@
+"""Memories whose weights learn at test time: TTT, Titans, MIRAS' three, DLA, SWLA, OmegaNet, Atlas.
+
+u_t = sum_{j < c} gamma_{t,j} grad l(M_W; k_{t-j}, v_{t-j}),   W as it was at the start of token t's chunk of b tokens
+P_t = theta_t P_{t-1} + u_t,   A_t = alpha_t A_{t-1} - eta_t NS(P_t),   W_t = retention(A_t),   o_t = M_{W_t}(q_t)
+
+They are one recurrence; what a system adds or leaves out is data, and every dial of one can be turned on another.
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.kernels.network import LayerNorm
+from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.gates import WriteStrength
+from arch.parts.heads import HeadsState, check_at_least
+from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
+from arch.parts.poly import PolyFeatures, count_monomials
+
+LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory(MemoryHeads, MixerSpec):
+    """
+    degree         p of the polynomial features of keys and queries, with learned coefficients; 1: keys as they are
+    loss           l2, dot, lp (p) or huber (beyond)
+    retention      l2, lq (q) or kl
+    momentum       none, inside (Titans: the rate inside the momentum) or outside (Atlas: behind it)
+    newton_schulz  steps that make updates orthogonal (Muon); 0: plain gradient descent
+    cross_chunk    whether a window reaches back over its chunk's start
+    gated          hidden units are gelu(x W) * (x G)
+    inner_norm     LayerNorm inside the memory, M(x) = (x +) LN(...)
+    bias           of all matrices of the memory
+    """
+
+    degree: int = 1
+    loss: Loss = L2
+    retention: Retention = PLAIN
+    momentum: Momentum = "none"
+    newton_schulz: int = 0
+    cross_chunk: bool = True
+    gated: bool = False
+    inner_norm: bool = False
+    bias: bool = False
+
+    state_formula: ClassVar[str] = "H (P (1 + [momentum] + [b > 1]) + (c - 1) (K + V)) + (taps - 1) channels, P weights"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, degree=self.degree)
+        check_at_least(0, newton_schulz=self.newton_schulz)
+        if self.gated and self.depth < 2:
+            raise ValueError("a gated memory needs hidden units; set depth to 2 or more, or gated to false")
+        self.rule  # noqa: B018 - it checks itself
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(
+            loss=self.loss,
+            retention=self.retention,
+            momentum=self.momentum,
+            newton_schulz=self.newton_schulz,
+            window=self.window,
+            chunk=self.chunk,
+            cross_chunk=self.cross_chunk,
+            gated=self.gated,
+            bias=self.bias,
+            residual=self.residual,
+        )
+
+    def matrices(self, width: int) -> list[tuple[int, int]]:
+        """(rows, columns) of every matrix of one head's memory."""
+        key_dim, value_dim = self.sizes(width)
+        first = count_monomials(key_dim, self.degree) if self.degree > 1 else key_dim
+        widths = [first, *[self.hidden(width)] * (self.depth - 1), value_dim]
+        twice = [2 if self.gated else 1] * (self.depth - 1) + [1]
+        return [
+            (rows + self.bias, columns)
+            for rows, columns, times in zip(widths, widths[1:], twice, strict=False)
+            for _ in range(times)
+        ]
+
+    def scales(self, width: int) -> list[float]:
+        """Of every matrix at first, over that which keeps the size of what goes through."""
+        shapes = self.matrices(width)
+        if isinstance(self.retention, KlRetention):  # logits of size 1, or every answer is the same
+            return [rows**0.5 for rows, _ in shapes]
+        return [1.0] * (len(shapes) - 1) + [LAST_SCALE if self.retention.plain and self.depth > 1 else 1.0]
+
+    def build(self, width: int) -> MixerModule:
+        return _MemoryModule(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        weights = sum(rows * columns for rows, columns in self.matrices(width))
+        frozen = self.chunk > 1 and not self.rule.independent(self.depth, normed=self.inner_norm)
+        copies = 1 + (self.momentum != "none") + frozen
+        thresholds = self.heads * (self.window - 1) if isinstance(self.loss, HuberLoss) else 0
+        fixed = self.heads * weights * copies + self.window_state(width) + thresholds + self.conv_state(width)
+        return StateSize(fixed)
+
+    def flops(self, width: int, length: int) -> float:
+        matrices = self.matrices(width)
+        weights = sum(rows * columns for rows, columns in matrices)
+        behind = weights - sum(rows * columns for rows, columns in matrices[: 2 if self.gated else 1])
+        gradient = (4 * weights + 2 * behind) * (self.chunk + self.window - 1) / self.chunk
+        core = gradient + 5 * weights + (3 * weights if self.momentum != "none" else 0)
+        if not self.retention.plain:
+            core += 4 * weights
+        for rows, columns in matrices:
+            small, large = sorted((rows, columns))
+            core += self.newton_schulz * (4 * small**2 * large + 2 * small**3)
+        if self.degree > 1:
+            core += 2 * matrices[0][0]
+        more = (self.momentum != "none") + isinstance(self.loss, HuberLoss)
+        return self.flops_around(width) + self.flops_of_gates(width, more) + self.heads * core
+
+
+class _MemoryModule(MixerModule):
+    def __init__(self, spec: _Memory, width: int) -> None:
+        super().__init__()
+        self.rule = spec.rule
+        value_dim = spec.sizes(width)[1]
+        self.inputs = MemoryInputs(spec, width)
+        self.theta = WriteStrength(width, spec.heads, bias=True) if spec.momentum != "none" else None
+        self.delta = WriteStrength(width, spec.heads, bias=True) if isinstance(spec.loss, HuberLoss) else None
+        self.features = PolyFeatures(spec.degree) if spec.degree > 1 else None
+        self.weights = nn.ParameterList(
+            first_weights(spec.heads, *shape, scale) for shape, scale in zip(spec.matrices(width), spec.scales(width), strict=True)
+        )
+        self.norm_weight = nn.Parameter(torch.ones(spec.heads, value_dim)) if spec.inner_norm else None
+        self.norm_bias = nn.Parameter(torch.zeros(spec.heads, value_dim)) if spec.inner_norm else None
+        self.output = MemoryOutput(spec, width)
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        energy = 1.0 if self.features is None else self.features.energy()
+        given, conv = self.inputs(x_BTD, state.conv, energy)
+        o_BTHV, memory = kernels.memory(
+            given.q,
+            given.k,
+            given.v,
+            weights=tuple(self.weights),
+            rule=self.rule,
+            eta=given.eta,
+            alpha=given.alpha,
+            theta=None if self.theta is None else self.theta(x_BTD),
+            gamma=given.gamma,
+            delta=None if self.delta is None else self.delta(x_BTD),
+            norm=self._norm(),
+            features=self.features,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.output(o_BTHV, x_BTD)), HeadsState(conv, memory)
+
+    def read(self, x_BTD: Tensor, state: State, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
+        carries on."""
+        q_BTHK, cache = self.inputs.queries(x_BTD, cache)
+        o_BTHV = kernels.memory_read(
+            state.memory, q_BTHK, rule=self.rule, norm=self._norm(), features=self.features
+        )
+        return self.out(self.output(o_BTHV, x_BTD)), cache
+
+    def _norm(self) -> LayerNorm | None:
+        if self.norm_weight is None or self.norm_bias is None:
+            return None
+        return LayerNorm(self.norm_weight, self.norm_bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TttLinear(_Memory):
+    """A linear memory with LayerNorm inside, learning in chunks; nothing fades."""
+
+    kind: Literal["ttt_linear"] = "ttt_linear"
+    depth: int = 1
+    inner_norm: bool = True
+    bias: bool = True
+    forget: bool = False
+
+    equation: ClassVar[str] = "W_t = W_{t-1} - eta_t grad |k_t + LN(k_t W + b) - v_t|^2 / 2 at the chunk's start"
+    source: ClassVar[str] = "Sun et al. 2024 (TTT), eq. 1 and 7"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TttMlp(_Memory):
+    """As TTT-Linear with a memory of two matrices."""
+
+    kind: Literal["ttt_mlp"] = "ttt_mlp"
+    inner_norm: bool = True
+    bias: bool = True
+    forget: bool = False
+
+    equation: ClassVar[str] = "W_t = W_{t-1} - eta_t grad |k_t + LN(gelu(k_t W_1) W_2) - v_t|^2 / 2 at the chunk's start"
+    source: ClassVar[str] = "Sun et al. 2024 (TTT), section 2.7"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Titans(_Memory):
+    """A deep memory that learns with momentum (surprise) and forgets."""
+
+    kind: Literal["titans"] = "titans"
+    momentum: Momentum = "inside"
+
+    equation: ClassVar[str] = "P_t = theta_t P_{t-1} + eta_t grad l,  W_t = alpha_t W_{t-1} - P_t,  o_t = M_{W_t}(q_t)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (Titans), eq. 8-14"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TitansMinus(_Memory):
+    """Titans without momentum (Titans--)."""
+
+    kind: Literal["titans_minus"] = "titans_minus"
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t grad l(W; k_t, v_t),  o_t = M_{W_t}(q_t)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (MIRAS), section 5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moneta(_Memory):
+    """An lp loss and an lq retention: far errors count more, and weights stay on an lq sphere."""
+
+    kind: Literal["moneta"] = "moneta"
+    loss: Loss = LP
+    retention: Retention = LQ
+
+    equation: ClassVar[str] = "A_t = alpha_t A_{t-1} - eta_t grad |M(k_t) - v_t|_p^p / p,  W_t = A_t / |A_t|_q^(q-2)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (MIRAS), Moneta"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yaad(_Memory):
+    """A Huber loss whose threshold every token sets: outliers do not overwrite."""
+
+    kind: Literal["yaad"] = "yaad"
+    loss: Loss = HUBER
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t grad huber_{delta_t}(M(k_t) - v_t)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (MIRAS), Yaad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memora(_Memory):
+    """Weights that are a distribution over the fan-in, kept by KL divergence."""
+
+    kind: Literal["memora"] = "memora"
+    retention: Retention = KL
+    inner_norm: bool = True
+
+    equation: ClassVar[str] = "W_t = softmax(alpha_t ln W_{t-1} - eta_t grad l(W; k_t, v_t))"
+    source: ClassVar[str] = "Behrouz et al. 2025 (MIRAS), Memora"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dla(_Memory):
+    """Deep linear attention: the dot loss in a deep memory over polynomial features."""
+
+    kind: Literal["dla"] = "dla"
+    degree: int = 2
+    loss: Loss = DOT
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} + eta_t grad <M_W(phi(k_t)), v_t>"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swla(_Memory):
+    """Sliding window linear attention: each step takes in the dot losses of the last c tokens."""
+
+    kind: Literal["swla"] = "swla"
+    degree: int = 2
+    window: int = 4
+    loss: Loss = DOT
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} + eta_t sum_{j<c} gamma_{t,j} grad <M_W(phi(k_{t-j})), v_{t-j}>"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OmegaNet(_Memory):
+    """The Omega rule: each step descends the errors of the last c tokens."""
+
+    kind: Literal["omeganet"] = "omeganet"
+    degree: int = 2
+    window: int = 4
+
+    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi(k_{t-j})) - v_{t-j}|^2 / 2"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), eq. 9"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atlas(_Memory):
+    """The Omega rule with momentum whose updates Newton-Schulz makes orthogonal (Muon)."""
+
+    kind: Literal["atlas"] = "atlas"
+    degree: int = 2
+    window: int = 4
+    momentum: Momentum = "outside"
+    newton_schulz: int = 5
+
+    equation: ClassVar[str] = "P_t = theta_t P_{t-1} + grad of the window,  W_t = alpha_t W_{t-1} - eta_t NS5(P_t)"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasPp(_Memory):
+    """Atlas with a gated memory (Atlas++)."""
+
+    kind: Literal["atlas_pp"] = "atlas_pp"
+    degree: int = 2
+    window: int = 4
+    momentum: Momentum = "outside"
+    newton_schulz: int = 5
+    gated: bool = True
+
+    equation: ClassVar[str] = "as Atlas, M(x) = x + (gelu(x W_1) * (x W_3)) W_2"
+    source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 5"

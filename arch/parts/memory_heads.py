@@ -1,0 +1,151 @@
+"""All that surrounds a memory that learns at test time: heads, gates, output.
+
+    q, k = L2(SiLU(conv(x W)));   v = SiLU(conv(x W));   alpha, eta, gamma = sigmoid(x W + b) a head
+    y = W_o (RMSNorm_head(o) * sigmoid(x W_g))
+
+B batch, T time, D model width, H heads, K key width, V value width, c window
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from arch.parts.gates import SigmoidDecay, WriteStrength
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, check_at_least
+from arch.parts.norm import RMSNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryHeads(Heads):
+    """The dials that all memories of this kind have in common.
+
+    window     c, tokens whose losses each step descends
+    chunk      b, gradients are taken at the start of each chunk of b tokens; 1: at every token, which is slow if deep
+    depth      matrices of the memory; 1: linear
+    expansion  hidden width of the memory over key_dim
+    residual   the memory is M(x) = x + ...
+    forget     a learned retention alpha; without, nothing fades
+    eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features; None: the
+               rate under which a linear memory is stable whatever it reads, min(1, 2 / b) / c
+    """
+
+    heads: int = 4
+    conv_v: bool = True
+    out_norm: Literal["head", "shared", "none"] = "shared"
+    out_gate: bool = True
+    window: int = 1
+    chunk: int = 16
+    depth: int = 2
+    expansion: float = 4
+    residual: bool = True
+    forget: bool = True
+    eta_max: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, window=self.window, chunk=self.chunk, depth=self.depth)
+        if self.expansion <= 0:
+            raise ValueError(f"expansion must be positive, got {self.expansion}")
+        if self.eta_max is not None and self.eta_max <= 0:
+            raise ValueError(f"eta_max must be positive or null (the stable rate), got {self.eta_max}")
+
+    def check(self, width: int) -> None:
+        key_dim, value_dim = self.sizes(width)
+        if self.residual and key_dim != value_dim:
+            raise ValueError(
+                f"a residual memory needs keys as wide as values, got {key_dim} and {value_dim}; set residual to false"
+            )
+
+    def hidden(self, width: int) -> int:
+        """Width of the memory's hidden units."""
+        return max(1, round(self.expansion * self.sizes(width)[0]))
+
+    @property
+    def rate(self) -> float:
+        """The most that eta times the squared length of a key's features can be."""
+        return stable_rate(self.window, self.chunk) if self.eta_max is None else self.eta_max
+
+    def window_state(self, width: int) -> int:
+        """Floats of keys and values that a window holds."""
+        return (self.window - 1) * self.heads * sum(self.sizes(width))
+
+    def flops_of_gates(self, width: int, more: int = 0) -> float:
+        """Operations per token of the gates here and of `more` others."""
+        gates = 1 + self.forget + (self.window if self.window > 1 else 0) + more
+        return 2 * width * self.heads * gates
+
+
+def stable_rate(window: int, chunk: int) -> float:
+    """eta such that eta b sum(gamma) < 2 for eta, gamma out of sigmoids: a key of length 1 that repeats c + b times over
+    never makes its error grow. At most 1 / c, at which an error vanishes in one step."""
+    return min(1.0, 2 / chunk) / window
+
+
+class Inputs(NamedTuple):
+    """What a token brings, heads apart; alpha and gamma are None where they are 1."""
+
+    q: Tensor  # [B, T, H, K]
+    k: Tensor  # [B, T, H, K]
+    v: Tensor  # [B, T, H, V]
+    eta: Tensor  # [B, T, H]
+    alpha: Tensor | None  # [B, T, H]
+    gamma: Tensor | None  # [B, T, H, c]
+
+
+class MemoryInputs(nn.Module):
+    """x [B, T, D] -> Inputs, and what the convolution carries on."""
+
+    def __init__(self, dials: MemoryHeads, width: int) -> None:
+        super().__init__()
+        self.dials = dials
+        self.qkv = QueryKeyValue(dials, width, qk_norm=True)  # the stable rate is that of keys of length 1
+        self.retention = SigmoidDecay(width, dials.heads) if dials.forget else None
+        self.rate = WriteStrength(width, dials.heads, bias=True, most=dials.rate)
+        self.window = WriteStrength(width, dials.heads * dials.window, bias=True) if dials.window > 1 else None
+
+    def forward(self, x_BTD: Tensor, cache: Tensor | None, energy: Tensor | float) -> tuple[Inputs, Tensor | None]:
+        """`energy` is the squared length of a key's features."""
+        q_BTHK, k_BTHK, v_BTHV, cache = self.qkv(x_BTD, cache)
+        alpha_BTH = None if self.retention is None else self.retention(x_BTD).exp()
+        gamma_BTHc = None if self.window is None else self.window(x_BTD).unflatten(-1, (self.dials.heads, -1))
+        return Inputs(q_BTHK, k_BTHK, v_BTHV, self.rate(x_BTD) / energy, alpha_BTH, gamma_BTHc), cache
+
+    def queries(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """q [B, T, H, K] alone."""
+        q_BTHK, _, _, cache = self.qkv(x_BTD, cache)
+        return q_BTHK, cache
+
+
+class MemoryOutput(nn.Module):
+    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, output gate, heads side by side."""
+
+    def __init__(self, dials: MemoryHeads, width: int) -> None:
+        super().__init__()
+        heads, (_, value_dim) = dials.heads, dials.sizes(width)
+        shape = (heads, value_dim) if dials.out_norm == "head" else (value_dim,)
+        self.norm = RMSNorm(*shape) if dials.out_norm != "none" else None
+        self.gate = nn.Linear(width, heads * value_dim, bias=False) if dials.out_gate else None
+
+    def forward(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
+        y_BTC = (o_BTHV if self.norm is None else self.norm(o_BTHV)).flatten(-2)
+        return y_BTC if self.gate is None else y_BTC * torch.sigmoid(self.gate(x_BTD))
+
+
+def first_weights(heads: int, rows: int, columns: int, scale: float) -> nn.Parameter:
+    """A matrix a head [H, rows, columns] with entries N(0, scale^2 / rows)."""
+    return nn.Parameter(torch.randn(heads, rows, columns) * scale * rows**-0.5)
+
+
+__all__ = [
+    "HeadsState",
+    "Inputs",
+    "MemoryHeads",
+    "MemoryInputs",
+    "MemoryOutput",
+    "first_weights",
+    "stable_rate",
+]

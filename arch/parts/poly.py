@@ -1,0 +1,94 @@
+"""Polynomial features: every monomial up to a degree, or a random sketch of one power.
+
+phi(x)_m = sqrt(a_|m| |m|! / m!) x^m over multi-indices |m| <= p, so that phi(x) . phi(y) = sum_i a_i (x . y)^i;  a_i = rho_i^2
+
+K key width, F features, R sketch width
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from arch.parts.precision import widen
+
+
+def count_monomials(key_dim: int, degree: int) -> int:
+    """F, the monomials of K variables up to `degree`, the constant among them."""
+    return math.comb(key_dim + degree, degree)
+
+
+def poly_features(x: Tensor, roots: Tensor) -> Tensor:
+    """[..., K] -> [..., F] for roots rho [p + 1], by ascending degree.
+
+    The multinomial factor is shared out: sqrt(|m|!) to a degree, x_j^n / sqrt(n!) to a variable. Monomials of one degree are
+    in groups by their first variable j, so those of the variables behind j alone are the end of their degree.
+    """
+    key_dim, degree = x.shape[-1], roots.shape[0] - 1
+    powers = [torch.ones_like(x)]
+    for n in range(1, degree + 1):
+        powers.append(powers[-1] * x * n**-0.5)
+    blocks = [torch.ones_like(x[..., :1])]
+    for i in range(1, degree + 1):
+        pieces = []
+        for j in range(key_dim):
+            behind = key_dim - 1 - j
+            for n in range(i, 0, -1):
+                count = 1 if n == i else math.comb(behind + i - n - 1, i - n)
+                lower = blocks[i - n]
+                if count:
+                    pieces.append(powers[n][..., j : j + 1] * lower[..., lower.shape[-1] - count :])
+        blocks.append(torch.cat(pieces, -1))
+    return torch.cat([block * (roots[i] * math.factorial(i) ** 0.5) for i, block in enumerate(blocks)], -1)
+
+
+class PolyFeatures(nn.Module):
+    """[..., K] -> [..., F] with learned coefficients, at first those of the exponential, a_i = 1 / i!."""
+
+    def __init__(self, degree: int) -> None:
+        super().__init__()
+        self.roots = nn.Parameter(torch.tensor([math.factorial(i) ** -0.5 for i in range(degree + 1)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return poly_features(x, widen(self.roots))
+
+    def coefficients(self) -> Tensor:
+        """a [p + 1], never negative."""
+        return widen(self.roots).square()
+
+    def energy(self) -> Tensor:
+        """phi(x) . phi(x) of an x of norm 1."""
+        return self.coefficients().sum()
+
+
+class PolySketch(nn.Module):
+    """[..., K] -> [..., F] with phi(x) . phi(y) = (m(x) . m(y))^2 >= 0, a sketch of (x . y)^degree (Kacham et al. 2024).
+
+    m sketches half the degree: m_1 = x, m_2n = (m_n G) * (m'_n G') / sqrt(R) with sketches m_n, m'_n of their own. G starts
+    as Gaussian, which makes m(x) . m(y) unbiased, and is learned.
+    """
+
+    def __init__(self, key_dim: int, degree: int, sketch: int) -> None:
+        super().__init__()
+        self.maps = nn.ParameterList()
+        leaves = degree // 2
+        width = key_dim
+        while leaves > 1:  # one entry a level of the tree, from the leaves up
+            self.maps.append(nn.Parameter(torch.randn(leaves, width, sketch)))
+            leaves, width = leaves // 2, sketch
+
+    @staticmethod
+    def count(key_dim: int, degree: int, sketch: int) -> int:
+        """F"""
+        return (key_dim if degree == 2 else sketch) ** 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = widen(x)
+        nodes = x[..., None, :]
+        for maps in self.maps:
+            nodes = (nodes[..., None, :] @ widen(maps)).squeeze(-2)
+            nodes = nodes[..., 0::2, :] * nodes[..., 1::2, :] * maps.shape[-1] ** -0.5
+        half = nodes.squeeze(-2)
+        return (half[..., :, None] * half[..., None, :]).flatten(-2)

@@ -1,0 +1,194 @@
+"""Records as one page that needs nothing else: recall against state, what each architecture is good at, how it learns.
+
+The page loads nothing and sends nothing: its policy allows only the two scripts it holds, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from results.record import Record
+from results.render import html as table_html
+from results.tables import Table
+from results.views import figures, hyper_names
+from results.write import write_whole
+
+NOTHING = "'none'"  # in the words of a content security policy
+FAILURES = 200  # rows of the table of failed trials; its reasons are counted over all of them
+
+_STATE = """<section id="recall">
+<h2>How much recall does a byte of state buy?</h2>
+<p id="stateseen" class="seen"></p>
+<p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
+hyper-parameters, its bar the 95 % t interval; small markers are single trials. The dashed line joins those that no
+other beats in both recall and state. Hollow markers: the state grows with length, and is counted at the length named
+below. Click a marker to find the same trial in every figure and table.</p>
+<div class="controls"><label for="view">Setting</label><select id="view"></select></div>
+<div id="state" class="plot" role="img"
+aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
+<ul id="legend" class="legend" aria-label="Architectures; press to show or hide"></ul>
+<div id="picked" role="status"></div>
+</section>"""
+
+_HEAT = """<section id="strengths">
+<h2>What is each architecture good at?</h2>
+<p id="heatseen" class="seen"></p>
+<p class="read">A row is an architecture, a column a task or one of its settings. The number is the mean test score; the
+colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
+<div class="controls"><label for="table">Table</label><select id="table"></select></div>
+<div id="heat" class="plot" role="img"
+aria-label="Scores by architecture and column; the tables below hold the same figures"></div>
+</section>"""
+
+_CURVES = """<section id="learning">
+<h2>How fast do they learn it?</h2>
+<p id="curveseen" class="seen"></p>
+<p class="read">Validation score of the setting trained on, against optimizer steps: a line a seed, under the chosen
+hyper-parameters. Colours as above; dotted where the state grows. Click any other trial to see its line too.</p>
+<div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
+</section>"""
+
+_TRIALS = """<section id="all">
+<h2>Every trial of the setting</h2>
+<p class="read"><span id="count"></span>. Click a heading to sort, a row to find the trial in the figures.</p>
+<div class="wide tall" tabindex="0" role="region" aria-label="Every trial of the setting">
+<table id="trials"><thead></thead><tbody></tbody></table></div>
+<p><button type="button" id="more" hidden></button></p>
+</section>"""
+
+_FAILED = """<section id="failed">
+<h2>What failed</h2>
+<p class="read">These trials are in no mean; the tables mark with † where they are missing.</p>
+<ul class="reasons">$listed</ul>
+<div class="wide tall" tabindex="0" role="region" aria-label="Failed trials">
+<table><thead><tr>$heads</tr></thead><tbody>$lines</tbody></table></div>
+$rest
+</section>"""
+
+_READ_TABLES = """Architectures that were trained here, then chance, ceiling and what is published. Click a heading to
+sort, a row to find its trials in the figures."""
+
+
+def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> str:
+    """One HTML page of all records, and of the tables that were made of them."""
+    if not records:
+        return _whole(title, "There are no trials here yet: nothing has been trained.", [], [], footer="")
+    failed = [r for r in records if r.score is None]
+    done = [r for r in records if r.score is not None]
+    sections, scripts = [], []
+    if done:
+        data = figures(records, tables)
+        sections += [_STATE, *([_HEAT] if data["tables"] else []), _CURVES]
+        scripts = [("application/json", _json(data)), ("", _plotly()), ("", _asset("page.js"))]
+    if tables:
+        shown = "\n".join(table_html(table) for table in tables)
+        sections.append(
+            f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n{shown}</section>'
+        )
+    if done:
+        sections.append(_TRIALS)
+    if failed:
+        sections.append(_failures(failed))
+    return _whole(title, _lead(records, failed), sections, scripts, footer=_footer(records))
+
+
+def write_page(path: Path, records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> None:
+    """Write the page whole or not at all, so that a browser may read it while it is made anew. Raises OSError."""
+    write_whole(path, page(records, title=title, tables=tables))
+
+
+def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str) -> str:
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
+    policy = (
+        f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"base-uri {NOTHING}; form-action {NOTHING}"
+    )
+    tags = [f'<script id="data" type="{kind}">' if kind else "<script>" for kind, _ in scripts]
+    return Template(_asset("page.html")).substitute(
+        policy=policy,
+        title=html.escape(title),
+        style=_asset("page.css"),
+        lead=lead,
+        body="\n".join(sections),
+        footer=footer,
+        scripts="\n".join(f"{tag}{text}</script>" for tag, (_, text) in zip(tags, scripts, strict=True)),
+    )
+
+
+def _lead(records: Sequence[Record], failed: Sequence[Record]) -> str:
+    def count(things: set[Any], name: str) -> str:
+        return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+    lost = f" {len(failed)} of them failed." if failed else ""
+    trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
+    settings = count({(r.task, r.setting, r.protocol) for r in records}, "setting")
+    tasks = count({r.task for r in records}, "task")
+    return (
+        "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
+        f"sequences that it has not seen. Here: {trials} of {archs} on {settings} of {tasks}.{lost}"
+    )
+
+
+def _footer(records: Sequence[Record]) -> str:
+    def those(values: Iterable[str | None]) -> str:
+        return ", ".join(sorted({value for value in values if value}))
+
+    days = sorted(r.created[:10] for r in records if r.created)
+    facts = [
+        f"Trained {days[0]}{f' to {days[-1]}' if days[-1] != days[0] else ''}." if days else "",
+        f"On {devices}." if (devices := those(r.device for r in records)) else "",
+        f"Code {commits}."
+        if (commits := those(r.commit[:12] + "+" * r.commit.endswith("+") for r in records if r.commit))
+        else "",
+        "Scores are of the test split, under the checkpoint that validation chose." if records else "",
+        "The page holds all that it shows, loads nothing and sends nothing.",
+    ]
+    return f"<p>{html.escape(' '.join(fact for fact in facts if fact))}</p>"
+
+
+def _failures(failed: Sequence[Record]) -> str:
+    reasons = Counter(_reason(r) for r in failed)
+    listed = "".join(f"<li>{count} × {html.escape(reason)}</li>" for reason, count in reasons.most_common(10))
+    heads = "".join(f'<th scope="col">{h}</th>' for h in ("architecture", "task", "hyper-parameters", "seed", "reason"))
+    lines = []
+    for record, hypers in list(zip(failed, hyper_names(failed), strict=True))[:FAILURES]:
+        words = [f"{record.task} {record.setting}".strip(), hypers, str(record.seed)]
+        cells = "".join(f"<td>{html.escape(word)}</td>" for word in words)
+        reason = f'<td class="reason">{html.escape(_reason(record))}</td>'
+        lines.append(f'<tr><th scope="row">{html.escape(record.arch)}</th>{cells}{reason}</tr>')
+    rest = f"<p>The first {FAILURES} of {len(failed)} are listed.</p>" if len(failed) > FAILURES else ""
+    return Template(_FAILED).substitute(listed=listed, heads=heads, lines="\n".join(lines), rest=rest)
+
+
+def _reason(record: Record) -> str:
+    error = (record.error or "its score was not a finite number").strip()
+    return error.splitlines()[-1][:300]
+
+
+def _json(data: Any) -> str:
+    """JSON that no name in it can break out of."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return importlib.resources.files("results").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())

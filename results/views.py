@@ -1,0 +1,309 @@
+"""What the page's figures show, as plain data: page.js draws it, and both name the same things."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from results.choose import Answer, Measure, answers, differing, flatten, measures, row_names
+from results.interval import t_interval
+from results.pareto import front
+from results.record import SHORT, Record
+from results.render import figure
+from results.tables import Cell, Line, Table, is_share, size
+
+CURVE_POINTS = 60  # of one learning curve, at most
+ALL_POINTS = 150_000  # of all curves together; very many trials have coarser curves, so that the page stays small
+NEAR = 0.05  # how far below the best a smaller state is still worth a mention
+
+
+def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any]:
+    """Trials as columns of numbers, the views of the first figure, and the tables of the second.
+
+    Scores travel as whole ten-thousandths, curves as whole thousandths. Needs one record with a score.
+    """
+    done = [r for r in records if r.score is not None]
+    index = _Index(done, row_names(records))
+    hypers, clocks = _Names(), _Names()
+    labels = hyper_names(done)
+    points = max(2, min(CURVE_POINTS, ALL_POINTS // len(done)))
+    trials = {
+        "key": [r.key[:SHORT] for r in done],
+        "arch": [index.archs.of(r.arch) for r in done],
+        "row": [index.rows.of(index.row_of[r.key]) for r in done],
+        "hyper": [hypers.of(label) for label in labels],
+        "seed": [r.seed for r in done],
+        "validation": [_ten_thousandths(r.validation.get(r.metric)) for r in done],
+        "state": [r.state_bytes for r in done],
+        "length": [r.length for r in done],
+        "steps": [r.steps for r in done],
+        "seconds": [round(r.seconds, 1) for r in done],
+        "curve": [_curve(r, points, clocks) for r in done],
+    }
+    grows = {r.arch for r in done if r.state_grows}
+    return {
+        "trials": trials,
+        "archs": [{"name": name, "grows": name in grows} for name in index.archs.names],
+        "rows": index.rows.names,
+        "hypers": hypers.names,
+        "clocks": [json.loads(clock) for clock in clocks.names],
+        "views": _views(records, index),
+        "tables": [_heat(table, index) for table in tables if any(line.kind == "measured" for line in table.lines)],
+    }
+
+
+class _Names:
+    """Names by number, so that the page holds each name once."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        for name in names:
+            self.of(name)
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+class _Index:
+    """Where a trial, an architecture and a row of the tables stand in the page's data."""
+
+    def __init__(self, done: list[Record], row_of: dict[str, str]) -> None:
+        self.done = done
+        self.trial = {r.key: number for number, r in enumerate(done)}
+        self.row_of = row_of
+        self.archs = _Names(sorted({r.arch for r in done}))
+        self.rows = _Names(sorted({row_of[r.key] for r in done}))
+
+
+def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
+    """A view for every setting, and one for their mean where trials were tested on more than they trained on."""
+    by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        by_task[record.task, record.protocol].append(record)
+    views = []
+    for (task, protocol), own in by_task.items():
+        group = task if protocol == "repaired" else f"{task}, protocol {protocol}"
+        scored = {r.key: [a for a in answers(r) if a.score is not None] for r in own if r.score is not None}
+        settings: dict[str, dict[str, Answer]] = defaultdict(dict)
+        for key, found in scored.items():
+            for answer in found:
+                settings[answer.setting][key] = answer
+        means: dict[str, list[Measure]] = defaultdict(list)
+        for measure in measures(own):
+            if measure.values:
+                means[measure.setting].append(measure)
+        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
+        single = []
+        for setting, by_key in settings.items():
+            answer = next(iter(by_key.values()))
+            dials = [f"{d.rsplit('.', 1)[-1]} {answer.dials[d]}" for d in shown if answer.dials.get(d) is not None]
+            label = ", ".join([answer.task if answer.task != task else "", *dials]).strip(", ") or task
+            scores = {key: float(answer.score or 0.0) for key, answer in by_key.items()}
+            points = [(m, m.values) for m in means[setting]]
+            single.append(_view(label, group, answer.chance, answer.ceiling, scores, points, index))
+        if any(len(found) > 1 for found in scored.values()):
+            views.append(_mean_view(group, scored, means, index))
+        views += single
+    views.sort(key=lambda view: -len(view["trials"]))
+    return views
+
+
+def _mean_view(
+    group: str, scored: dict[str, list[Answer]], means: dict[str, list[Measure]], index: _Index
+) -> dict[str, Any]:
+    """Over all settings that a trial was tested on, each counting once."""
+    most = max(len(found) for found in scored.values())
+    whole = {key: found for key, found in scored.items() if len(found) == most}
+    scores = {key: float(np.mean([a.score for a in found])) for key, found in whole.items()}
+    by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
+    for measure in (m for own in means.values() for m in own):
+        by_choice[measure.keys].append(measure)
+    points = []
+    for own in by_choice.values():
+        if len(own) == most:
+            seeds = set.intersection(*(set(m.values) for m in own))
+            points.append((own[0], {seed: float(np.mean([m.values[seed] for m in own])) for seed in sorted(seeds)}))
+    first = next(iter(whole.values()))
+    chance, ceiling = (float(np.mean([getattr(a, name) for a in first])) for name in ("chance", "ceiling"))
+    return _view(f"mean over {most} settings", group, chance, ceiling, scores, points, index)
+
+
+def _view(
+    label: str,
+    group: str,
+    chance: float,
+    ceiling: float,
+    scores: dict[str, float],
+    points: list[tuple[Measure, Any]],
+    index: _Index,
+) -> dict[str, Any]:
+    first = index.done[index.trial[next(iter(scores))]]
+    percent = is_share(first.metric)
+    means: list[dict[str, Any]] = []
+    for measure, values in points:
+        mean, spread = float(np.mean(list(values.values()))), t_interval(list(values.values()))
+        means.append(
+            {
+                "arch": index.archs.of(measure.arch),
+                "row": index.rows.of(measure.row),
+                "state": measure.state_bytes,
+                "mean": round(mean, 5),
+                "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),
+                "trials": [index.trial[key] for key in measure.keys],
+            }
+        )
+    means.sort(key=lambda m: (m["state"], m["mean"]))
+    on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+    means = [{**mean, "front": bool(on)} for mean, on in zip(means, on_front, strict=True)]
+    return {
+        "label": label,
+        "group": group,
+        "metric": first.metric,
+        "percent": percent,
+        "chance": chance,
+        "ceiling": ceiling,
+        "own": {"chance": first.chance, "ceiling": first.ceiling, "percent": percent},
+        "trials": [index.trial[key] for key in scores],
+        "scores": [_ten_thousandths(score) for score in scores.values()],
+        "means": means,
+        "seen": _seen(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
+        "learnt": _learnt(means, index),
+    }
+
+
+def _seen(means: list[dict[str, Any]], index: _Index, percent: bool, near: float) -> str:
+    """The figure's message in a sentence: who recalls most, and who does nearly as well with less."""
+    if not means:
+        return ""
+
+    def say(point: dict[str, Any]) -> str:
+        score = figure(point["mean"], percent) + (" %" if percent else "")
+        return f"{index.rows.names[point['row']]}, {score} with {size(point['state'])} of state"
+
+    best = max(means, key=lambda m: (m["mean"], -m["state"]))
+    cheap = min((m for m in means if m["mean"] >= best["mean"] - near), key=lambda m: m["state"])
+    distance = f"{100 * near:.0f} points" if percent else f"{near:.2g}"
+    if len(means) == 1:
+        return f"{say(best)}."
+    if cheap is best:
+        return f"Best here: {say(best)}; nothing with less state comes within {distance} of it."
+    return f"Best here: {say(best)}. Within {distance} of it with the least state: {say(cheap)}."
+
+
+def _learnt(means: list[dict[str, Any]], index: _Index) -> str:
+    """Who is first half-way from chance to ceiling on validation, and who never is."""
+    passed: dict[str, float] = {}
+    never = []
+    for mean in means:
+        steps = [step for number in mean["trials"] if (step := _half_way(index.done[number])) is not None]
+        name = index.rows.names[mean["row"]]
+        if len(steps) * 2 > len(mean["trials"]):
+            passed[name] = float(np.median(steps))
+        elif any(index.done[number].curve for number in mean["trials"]):
+            never.append(name)
+    parts = []
+    if passed:
+        when = min(passed.values())
+        first = _few([name for name, step in passed.items() if step == when])
+        parts.append(f"First half-way from chance to ceiling: {first}, after {when:,.0f} steps (median over seeds).")
+    if never:
+        parts.append(f"Not half-way by the end: {_few(never)}.")
+    return " ".join(parts)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _half_way(record: Record) -> float | None:
+    """The first evaluated step at which validation is half-way from chance to ceiling."""
+    goal = (record.chance + record.ceiling) / 2
+    steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
+    return next((s for s, a in zip(steps, scores, strict=True) if a is not None and a >= goal), None)
+
+
+def _heat(table: Table, index: _Index) -> dict[str, Any]:
+    lines = [line for line in table.lines if line.kind == "measured"]
+    short = {key[:SHORT]: number for key, number in ((r.key, n) for n, r in enumerate(index.done))}
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [line.labels[0] for line in lines],
+        "share": [[_share(cell) for cell in line.cells] for line in lines],
+        "text": [[figure(cell.mean, table.percent) for cell in line.cells] for line in lines],
+        "hover": [
+            [_hover(line, column, cell, table) for column, cell in zip(table.columns, line.cells, strict=True)]
+            for line in lines
+        ],
+        "trials": [[[short[key[:SHORT]] for key in cell.keys] for cell in line.cells] for line in lines],
+        "seen": _heat_seen(table, lines),
+    }
+
+
+def _share(cell: Cell) -> float | None:
+    """How far from chance to ceiling, within 0 and 1."""
+    if cell.mean is None or cell.chance is None or cell.ceiling is None or cell.ceiling <= cell.chance:
+        return None
+    return round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 4)
+
+
+def _hover(line: Line, column: str, cell: Cell, table: Table) -> str:
+    """Plotly reads markup in it, so names are escaped."""
+    lines = [f"<b>{html.escape(line.labels[0])}</b>", html.escape(column), figure(cell.mean, table.percent)]
+    if cell.interval:
+        lines[-1] += f" ± {figure((cell.interval[1] - cell.interval[0]) / 2, table.percent)}"
+    lines.append(f"chance {figure(cell.chance, table.percent)}, ceiling {figure(cell.ceiling, table.percent)}")
+    lines.append(f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}, {line.labels[1]}")
+    return "<br>".join(lines)
+
+
+def _heat_seen(table: Table, lines: list[Line]) -> str:
+    """Which column is hardest for the best, and which tells architectures apart."""
+    ranges = {}
+    for number, column in enumerate(table.columns):
+        means = [m for line in lines if (m := line.cells[number].mean) is not None]
+        if means and number != table.mean_at:
+            ranges[column] = (min(means), max(means))
+    if len(ranges) < 2:
+        return ""
+    hardest = min(ranges, key=lambda c: ranges[c][1])
+    widest = max(ranges, key=lambda c: ranges[c][1] - ranges[c][0])
+    low, high = (figure(value, table.percent) for value in ranges[widest])
+    top = figure(ranges[hardest][1], table.percent)
+    said = f"Hardest: {hardest}, where the best reaches {top}."
+    return said if len(lines) < 2 else f"{said} Architectures differ most on {widest}: from {low} to {high}."
+
+
+def _curve(record: Record, points: int, clocks: _Names) -> list[Any] | None:
+    """[number of its steps, validation scores in thousandths], thinned evenly; the last point is always there."""
+    steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
+    if not steps:
+        return None
+    kept = np.unique(np.linspace(0, len(steps) - 1, min(points, len(steps))).round().astype(int)).tolist()
+    clock = clocks.of(json.dumps([int(steps[i] or 0) for i in kept]))
+    return [clock, [None if (score := scores[i]) is None else round(1000 * score) for i in kept]]
+
+
+def hyper_names(records: Sequence[Record]) -> list[str]:
+    """Training values that differ between trials, and always the learning rate."""
+    leaves = [dict(flatten(r.spec.get("training", {}))) for r in records]
+    shown = list(dict.fromkeys(["lr", *differing(leaves)]))
+    return [_said({d.rsplit(".", 1)[-1]: leaf[d] for d in shown if d in leaf}) for leaf in leaves]
+
+
+def _said(dials: Mapping[str, Any]) -> str:
+    words = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in dials.items()}
+    return ", ".join(f"{name} {word}" for name, word in words.items())
+
+
+def _ten_thousandths(score: float | None) -> int | None:
+    return None if score is None else round(10_000 * score)

@@ -1,0 +1,104 @@
+"""Whether a file is right, and what it holds, whatever sort of document it is."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from search import codec, typed
+from search.document import Fault, Place, SpecError, fault, merged
+from search.listing import stack_of
+
+
+def check(source: str) -> str:
+    """What a file, or everything built in under a name, holds. Raises SpecError with all that is wrong with it."""
+    from synth.tasks import Task
+
+    names = {what: list(codec.builtin(what)) for what in ("study", "arch", "suite")}
+    names["task"] = list(typed.kinds_of(Task))
+    named = [what for what, known in names.items() if source in known]
+    if not named and not os.path.exists(source):
+        meant = typed.guess(Path(source).stem, [name for known in names.values() for name in known])
+        raise fault(Place(source), "", f"no file, and no built-in study, arch, suite or task{meant}")
+    return "\n".join(_SUMMARIES[what](source) for what in named or [_sort_of(source)])
+
+
+def _sort_of(source: str) -> str:
+    node = codec.document(Path(source), "document")
+    what = codec.sort_of(node)
+    if not what:
+        telling = typed.either([f"'{key}' ({codec.one(sort)})" for key, sort in codec.TELLING.items()])
+        raise fault(node.place, "", f"no key tells what this is, may come {telling}")
+    return what
+
+
+def _task(source: str) -> str:
+    task = codec.read_task(source)
+    length, vocab = task.shape
+    bounds = f"{task.metric} from {task.chance():.4g} (chance) to {task.ceiling():.4g} (ceiling)"
+    return f"task {task.kind}: {length} positions, {vocab} {'ids' if task.signal == 'tokens' else 'channels'}, {bounds}"
+
+
+def _arch(source: str) -> str:
+    from arch.cost import cost
+
+    spec = codec.read_arch(source)
+    price = cost(spec, vocab=64, length=128)
+    return (
+        f"arch {spec.name}: width {spec.width}, {stack_of(spec.stack)}; {price.parameters:,} parameters for 64 "
+        f"token ids, {price.state_bytes:,} bytes of state after 128 tokens{' and growing' if price.state_grows else ''}"
+    )
+
+
+def _study(source: str) -> str:
+    """Under every budget, so that a slip in one is known before it is wanted."""
+    study = codec.read_study(source)
+    lines = [f"study {study.name}: {_trials(source, ())}"]
+    lines += [f"  budget {name}: {_trials(source, (f'budget={name}',))}" for name in study.budgets.value]
+    return "\n".join(lines)
+
+
+def _trials(source: str, overrides: Iterable[str]) -> str:
+    study = codec.read_study(source, overrides=tuple(overrides))
+    trials, rejected = study.trials(), study.rejected()
+    counts = [
+        _counted(len({t.task for t in trials}), "task setting"),
+        _counted(len({t.arch for t in trials}), "architecture"),
+        _counted(len({t.seed for t in trials}), "seed"),
+    ]
+    beyond = f"; {len(rejected)} more break its constraints" if rejected else ""
+    return f"{_counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _suite(source: str) -> str:
+    """Every setting is read as a trial would be, on a base that lacks nothing."""
+    from search.trial import TrialSpec
+
+    suite = codec.document(source, "suite")
+    bare = {"task": {}, "arch": codec.plain(codec.read_arch("attention")), "training": {"steps": 1}}
+    base = typed.node_of(bare, Place("suite"))
+    tiers = suite.get("tiers")
+    faults: list[Fault] = []
+    lines = []
+    for tier in tiers.value if tiers is not None and isinstance(tiers.value, dict) else {"": None}:
+        counts: Counter[str] = Counter()
+        for index, setting in enumerate(codec.settings_of(suite, tier)):
+            try:
+                trial = typed.read(TrialSpec, merged(base, setting), openers=codec.openers())
+                counts[trial.task.kind] += 1
+            except SpecError as error:
+                faults += [Fault(f.place, f"tiers.{tier}[{index}].{f.path}", f.message) for f in error.faults]
+        held = ", ".join(f"{kind} {n}" for kind, n in counts.items())
+        lines.append(f"  tier {tier}: {_counted(counts.total(), 'setting')} ({held})")
+    if faults:
+        raise SpecError(faults)
+    return "\n".join([f"suite {Path(source).stem}", *lines])
+
+
+_SUMMARIES: dict[str, Callable[[str], str]] = {"task": _task, "arch": _arch, "study": _study, "suite": _suite}

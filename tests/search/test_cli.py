@@ -1,0 +1,312 @@
+"""The verbs as their user meets them: what they print, where they complain, how they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from search import codec
+from search.cli import app
+
+ROOT = Path(__file__).parents[2]
+STUDY = """\
+# Two rates, two seeds.
+name: story
+trial:
+  task: {kind: mqar, vocab: 32, length: 16, pairs: 2}
+  arch: {name: tiny, width: 16, stack: [{kind: block, mixer: {kind: linear_attention, heads: 2}}]}
+  training: {steps: 4, batch: 8, evaluations: 1}
+  data: {validation: 16, test: 16}
+space: {kind: grid, axes: {trial.training.lr: [1e-3, 1e-2], trial.seed: [0, 1]}}
+budgets:
+  one: {space.axes.trial.seed: [0], space.axes.trial.training.lr: [1e-3]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where one works, with a study in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "story.yaml").write_text(STUDY)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def out(*words: str) -> str:
+    code, text, errors = call(*words)
+    assert (code, errors) == (0, "")
+    return text
+
+
+# Looking. -----------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "pandas", "plotly", "pydantic", "yaml", "ray", "optuna", "sqlite3", "rich.table")
+    program = (
+        "import sys\nsys.argv = ['recallmap', '--help']\nfrom search.cli import main\n"
+        f"try:\n    main()\nexcept SystemExit:\n    print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Train what the ledger lacks" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_tasks_are_looked_at_without_torch() -> None:
+    program = (
+        "import sys\nfrom search import codec\ncodec.read_task('mqar')\n"
+        "print([m for m in ('torch', 'pandas') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("tasks", ["mqar", "pairs 4", "fillers true", "ceiling"]),
+        ("mixers", ["gated_deltanet", "S_t = a_t", "Yang et al. 2025"]),
+        ("archs", ["gated_deltanet_h1", "gated_deltanet + swiglu, attention + swiglu", "state bytes"]),
+        ("suites", ["mad", "paper (66)"]),
+        ("studies", ["study", "budgets"]),
+    ],
+)
+def test_list_names_what_there_is(what: str, said: list[str]) -> None:
+    text = " ".join(out("list", what).split())
+    assert all(words in text for words in said)
+
+
+def test_list_names_every_member_of_the_unions() -> None:
+    from arch.mixers import Mixer
+    from search.typed import kinds_of
+    from synth.tasks import Task
+
+    for what, union in (("tasks", Task), ("mixers", Mixer)):
+        first = {line.split()[0] for line in out("list", what).splitlines() if line.split()}
+        assert set(kinds_of(union)) <= first
+
+
+def test_a_preview_marks_what_is_asked_and_where_it_was_told() -> None:
+    lines = out("preview", "mqar", "length=16", "vocab=32", "pairs=2", "--count", "1").splitlines()
+    rows = {line[:6].strip(): line[6:].split() for line in lines if line[:4] in ("at  ", "in  ", "out ", "from")}
+    assert len(rows["at"]) == len(rows["in"]) == len(rows["out"]) == len(rows["from"]) == 16
+    asked = [i for i, answer in enumerate(rows["out"]) if answer != "·"]
+    assert len(asked) == 2
+    for position in asked:
+        told = int(rows["from"][position])
+        assert rows["in"][told] == rows["out"][position]
+        assert rows["in"][told - 1] == rows["in"][position]
+
+
+def test_a_preview_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = out("preview", "mqar", "length=64", "--count", "1").splitlines()
+    assert all(len(line) <= 60 for line in lines if line[:4] in ("at  ", "in  ", "out ", "from"))
+
+
+def test_every_task_can_be_previewed() -> None:
+    from search.typed import kinds_of
+    from synth.tasks import Task
+
+    for kind in kinds_of(Task):
+        assert kind in out("preview", kind, "--count", "1").splitlines()[0]
+
+
+def test_cost_says_what_the_record_will_say() -> None:
+    from arch.cost import cost
+
+    price = cost(codec.read_arch("mesa"), vocab=16, length=32)
+    text = out("cost", "mesa", "--vocab", "16", "--length", "32")
+    assert f"{price.parameters:,}" in text
+    assert f"{price.state_bytes:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("parity", "ok: task parity: 40 positions"),
+        ("mqar", "task mqar: 64 positions, 8192 ids"),
+        ("mqar", "suite mqar\n  tier"),
+        ("mesa", "ok: arch mesa: width 128, 2 x (mesa + swiglu)"),
+        ("mad", "tier paper: 66 settings"),
+        ("story.yaml", "ok: study story: 4 trials (1 task setting, 1 architecture, 2 seeds)\n  budget one: 1 trial ("),
+    ],
+)
+def test_check_tells_what_a_document_holds(source: str, said: str) -> None:
+    assert said in out("check", source)
+
+
+def test_every_document_of_the_package_is_right() -> None:
+    for what in ("arch", "study", "suite"):
+        for name in codec.builtin(what):
+            assert out("check", name).startswith("ok: ")
+    for name in codec.builtin("published"):
+        codec.read_published(name)
+
+
+@pytest.mark.parametrize("what", ["task", "arch", "study"])
+def test_check_prints_a_schema_for_editors(what: str) -> None:
+    found = json.loads(out("check", "--schema", what))
+    assert found["$schema"].startswith("https://json-schema.org/")
+    for name in ("Mqar",) if what == "task" else ("BackboneSpec", "Attention"):
+        assert found["$defs"][name]["additionalProperties"] is False
+
+
+# Training and what comes after. ----------------------------------------------------------------------
+
+
+def test_a_study_from_plan_to_table(folder: Path) -> None:
+    plan = out("run", "story.yaml", "--dry-run")
+    assert "4 trials, 0 known in runs/story.sqlite, 4 to train in 1 cohorts" in plan
+    assert not (folder / "runs").exists()
+
+    text = out("run", "story.yaml")
+    assert text.splitlines()[0] == "4 trials, 4 to train in 1 cohorts"
+    assert text.count("tiny  mqar vocab=32 length=16 pairs=2  lr 0.0") == 4
+    assert "0 known, 4 done, 0 failed, in runs/story.sqlite\nnext: recallmap table story.yaml\n" in text
+
+    assert "4 trials, 4 known, 0 to train" in out("run", "story.yaml")
+    assert "| tiny | 576 B | 2 |" in out("table", "story.yaml")
+    assert out("table", "runs/story.sqlite") == out("table", "story.yaml")
+    assert "| tiny | 576 B | 1 |" in out("table", "story.yaml", "--set", "budget=one")
+    assert out("table", "story.yaml", "--format", "csv").count("\n") > 1
+    assert "mesanet" not in out("table", "story.yaml", "--beside", "mesanet")
+
+    assert out("export", "runs/story.sqlite", "-o", "all.jsonl") == "all.jsonl: 4 records\n"
+    assert out("table", "all.jsonl") == out("table", "story.yaml")
+    assert out("dashboard", "story.yaml", "-o", "page.html") == "page.html: 4 records\n"
+    assert "<title>story</title>" in (folder / "page.html").read_text()
+
+
+def test_what_comes_next_repeats_what_was_said() -> None:
+    text = out("run", "story.yaml", "--set", "budget=one", "--ledger", "mine.sqlite")
+    assert text.endswith("next: recallmap table story.yaml --ledger mine.sqlite --set budget=one\n")
+
+
+def test_a_study_with_failed_trials_exits_1() -> None:
+    code, text, _ = call(
+        "run", "story.yaml", "--set", "space.axes.trial.training.lr=[1e30]", "--set", "trial.training.steps=20"
+    )
+    assert code == 1
+    assert "FAILED  tiny" in text
+    assert "2 failed" in text
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
+    words = ["run", "story.yaml", "--set", "trial.training.steps=1000000"]
+    program = "import sys; from search.cli import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "4 trials, 4 to train in 1 cohorts\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped; 0 of 4 trials are in runs/story.sqlite. To go on:" in errors
+    assert errors.rstrip().endswith("run story.yaml --set trial.training.steps=1000000")
+    assert "Traceback" not in errors
+
+
+def test_a_closed_pipe_is_no_news(folder: Path) -> None:
+    program = "from search.cli import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program, "check", "--schema", "task"]
+    with subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+# Complaints. -----------------------------------------------------------------------------------------
+
+COMPLAINTS = {
+    "a study that is not there": (("run", "nosuch"), "nosuch: no built-in study and no file"),
+    "a file that is not there": (("run", "nosuch.yaml"), "nosuch.yaml: no such file"),
+    "a slip in --set": (
+        ("run", "story.yaml", "--set", "trial.sed=1"),
+        "--set: trial.sed: unknown key, may come task, arch",
+    ),
+    "a budget that is not there": (
+        ("run", "story.yaml", "--set", "budget=two"),
+        "--set: budget: no budget 'two', may come one",
+    ),
+    "an engine that is not there": (
+        ("run", "story.yaml", "--engine", "rya"),
+        "--engine: no engine 'rya', may come inline",
+    ),
+    "an address without a cluster": (
+        ("run", "story.yaml", "--address", "a"),
+        "--address: the inline engine runs in this process",
+    ),
+    "a device that is not there": (("run", "story.yaml", "--device", "gpu"), "--device: gpu cannot be used here"),
+    "a ledger that is a folder": (("run", "story.yaml", "--ledger", "."), ". is a folder, a ledger is a file"),
+    "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
+    "a file that is no ledger": (("export", "story.yaml", "-o", "a.csv"), "story.yaml is not an SQLite file"),
+    "a folder without records": (("table", "."), ".: there are no records yet"),
+    "an unknown source of figures": (("table", "story.yaml", "--beside", "mesanett"), "(did you mean 'mesanet'?)"),
+    "an architecture that is not there": (("cost", "mesaa"), "(did you mean 'mesa'?)"),
+    "a study where an arch is wanted": (
+        ("cost", "story.yaml"),
+        "story.yaml:3:1: the key 'trial' belongs to a study, here may come an arch",
+    ),
+    "a task that is not there": (("preview", "mqra"), "task: unknown kind 'mqra'"),
+    "a dial that is not there": (("preview", "mqar", "lenght=3"), "dial: lenght: unknown key"),
+    "a dial without a value": (
+        ("preview", "mqar", "length"),
+        "dial: came 'length', may come path=value such as length=32",
+    ),
+    "a dial out of range": (("preview", "mqar", "pairs=0"), "dial: pairs: pairs must be at least 1, got 0"),
+    "nothing to check": (("check",), "check: may come a FILE, or --schema task|arch|study"),
+    "nothing of that name": (
+        ("check", "mesaa"),
+        "no file, and no built-in study, arch, suite or task (did you mean 'mesa'?)",
+    ),
+    "a name longer than names are": (("check", "a" * 5000), "no file, and no built-in study"),
+}
+
+
+@pytest.mark.parametrize("case", COMPLAINTS)
+def test_bad_input_is_said_on_stderr_and_exits_2(case: str, folder: Path) -> None:
+    words, said = COMPLAINTS[case]
+    code, text, errors = call(*words)
+    assert (code, text) == (2, "")
+    assert said in errors
+    assert "Traceback" not in errors
+    assert not (folder / "runs").exists()
+
+
+def test_all_faults_of_a_file_come_at_once(folder: Path) -> None:
+    (folder / "bad.yaml").write_text(STUDY.replace("steps: 4", "stps: 4").replace("width: 16", "width: no"))
+    code, _, errors = call("check", "bad.yaml")
+    assert code == 2
+    assert [line.split(" ")[0] for line in errors.splitlines()] == ["bad.yaml:5:29:", "bad.yaml:6:14:"]
+
+
+def test_a_document_that_is_nothing_known(folder: Path) -> None:
+    (folder / "odd.yaml").write_text("a: 1\n")
+    code, _, errors = call("check", "odd.yaml")
+    assert code == 2
+    assert errors.startswith("odd.yaml:1:1: no key tells what this is, may come 'trial' (a study), 'stack' (an arch)")
