@@ -90,7 +90,7 @@ def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> s
         sections += [_STATE, *([_HEAT] if data["tables"] else []), _CURVES]
         scripts = [("application/json", _json(data)), ("", _plotly()), ("", _asset("page.js"))]
     if tables:
-        shown = "\n".join(table_html(table) for table in tables)
+        shown = "\n".join(table_html(table, number) for number, table in enumerate(tables))
         sections.append(
             f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n{shown}</section>'
         )

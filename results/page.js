@@ -4,7 +4,6 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const { trials, views, archs, rows, tables } = data;
-const byKey = new Map(trials.key.map((key, trial) => [key, trial]));
 const now = { view: 0, table: 0, picked: new Set(), hidden: new Set(), sort: { column: "test", down: true }, all: false };
 
 const SETUP = { displaylogo: false, showSendToCloud: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d"] };
@@ -159,14 +158,19 @@ function drawHeat() {
   const x = table.columns.map((_, i) => i), y = table.rows.map((_, i) => i);
   $("heat").style.height = `${(small ? 170 : 120) + 36 * y.length}px`;
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
-  const heat = { type: "heatmap", x, y, z: table.share, customdata: table.hover, hovertemplate: "%{customdata}<extra></extra>",
+  const share = table.cells.map((line) => line.map((cell) => cell[3]));
+  const hover = table.cells.map((line, row) => line.map(([mean, half, seeds], column) =>
+    `<b>${plain(table.rows[row])}</b><br>${plain(table.columns[column])}<br>${figure(mean, table.percent)}${half === null ? "" : ` ± ${figure(half, table.percent)}`}`
+    + `<br>chance ${figure(table.chance[column], table.percent)}, ceiling ${figure(table.ceiling[column], table.percent)}`
+    + `<br>${seeds} seed${seeds === 1 ? "" : "s"}, ${table.states[row]}`));
+  const heat = { type: "heatmap", x, y, z: share, customdata: hover, hovertemplate: "%{customdata}<extra></extra>",
     hoverongaps: false, xgap: 2, ygap: 2, zmin: 0, zmax: 1, colorscale: [[0, low], [1, high]],
     colorbar: { orientation: "h", y: -0.02, yanchor: "top", thickness: 10, len: small ? 0.9 : 0.4, x: 0.5, outlinewidth: 0,
       tickvals: [0, 1], ticktext: ["chance", "ceiling"], tickfont: { color: ink("quiet"), size: 12 } } };
-  const there = y.flatMap((row) => x.map((column) => [row, column])).filter(([row, column]) => table.share[row][column] !== null);
+  const there = y.flatMap((row) => x.map((column) => [row, column])).filter(([row, column]) => share[row][column] !== null);
   const text = { type: "scatter", mode: "text", x: there.map(([, column]) => column), y: there.map(([row]) => row), hoverinfo: "skip",
-    text: there.map(([row, column]) => table.text[row][column]),
-    textfont: { size: small ? 11 : 13, color: there.map(([row, column]) => onto(table.share[row][column], low, high)) } };
+    text: there.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
+    textfont: { size: small ? 11 : 13, color: there.map(([row, column]) => onto(share[row][column], low, high)) } };
   const layout = frame({ margin: { l: 8, r: small ? 44 : 8, t: 8, b: 48 },
     xaxis: { side: "top", tickvals: x, showgrid: false, ticks: "", fixedrange: true, tickangle: small ? -55 : 0, range: [-0.5, x.length - 0.5],
       ticktext: table.columns.map((name) => (small ? words(name, 20) : plain(name).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`))) },
@@ -217,7 +221,7 @@ function fillTrials() {
     head.append(cell);
   }
   const body = first.map((trial) => {
-    const line = make("tr", undefined, { "data-keys": trials.key[trial], tabindex: "0" });
+    const line = make("tr", undefined, { "data-trial": trial, tabindex: "0" });
     for (const [name, read] of Object.entries(COLUMNS)) {
       const v = name === "test" ? scores.get(trial) : read(trial, view);
       line.append(make(name === "architecture" ? "th" : "td", (WORDS[name] ?? String)(v, view), name === "architecture" ? { scope: "row" } : name in WORDS || name === "steps" ? { class: "figure" } : {}));
@@ -232,10 +236,15 @@ function fillTrials() {
   markRows();
 }
 
+// The trials behind a row of any table: its own, or those that a row of score tables rests on.
+function behind(line) {
+  if (line.dataset.trial) return [Number(line.dataset.trial)];
+  return [...new Set(tables[line.closest("table").dataset.table].trials[line.dataset.line].flat())];
+}
+
 function markRows() {
-  const keys = new Set([...now.picked].map((trial) => trials.key[trial]));
-  for (const line of document.querySelectorAll("tr[data-keys]")) {
-    const on = line.dataset.keys.split(" ").some((key) => keys.has(key));
+  for (const line of document.querySelectorAll("tr[data-trial], tr[data-line]")) {
+    const on = now.picked.size > 0 && behind(line).some((trial) => now.picked.has(trial));
     line.classList.toggle("picked", on);
     line.setAttribute("aria-selected", String(on));
   }
@@ -304,16 +313,16 @@ function sortable(table) {
 }
 
 function follow(event) {
-  const line = event.target.closest("tr[data-keys]");
+  const line = event.target.closest("tr[data-trial], tr[data-line]");
   if (!line || event.target.closest("button")) return;
   if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
   event.preventDefault();
-  pick(line.dataset.keys.split(" ").map((key) => byKey.get(key)).filter((trial) => trial !== undefined));
+  pick(behind(line));
 }
 
 async function start() {
   document.querySelectorAll("table.sortable").forEach(sortable);
-  document.querySelectorAll("tr[data-keys]").forEach((line) => line.setAttribute("tabindex", "0"));
+  document.querySelectorAll("tr[data-line]").forEach((line) => line.setAttribute("tabindex", "0"));
   document.addEventListener("click", follow);
   document.addEventListener("keydown", follow);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && now.picked.size) pick([]); });
@@ -324,7 +333,10 @@ async function start() {
   if (tables.length) await drawHeat();
   $("state").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
   $("curves").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
-  if (tables.length) $("heat").on("plotly_click", ({ points: [{ pointIndex: [row, column] }] }) => pick(tables[now.table].trials[row][column]));
+  if (tables.length) $("heat").on("plotly_click", ({ points: [{ pointIndex: [row, column] }] }) => {
+    const line = tables[now.table].trials[row];
+    pick(line[column].length ? line[column] : [...new Set(line.flat())]);
+  });
   const again = () => { draw(); if (tables.length) drawHeat(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   matchMedia("(max-width: 639px)").addEventListener("change", again);

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from results.record import SHORT
 from results.tables import Cell, Line, Table
 
 Format = Literal["markdown", "csv", "latex"]
@@ -113,32 +112,31 @@ def csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-def html(table: Table) -> str:
-    """A `<table>` with its title and notes. A row of ours carries the keys of its records; published figures and
-    differences stand under the figure, so that rows can be sorted."""
+def html(table: Table, number: int = 0) -> str:
+    """A `<table>` with its title and notes. It says its number, and a measured row which line of the table it is, so
+    that a script can tell whose trials they are after the rows are sorted; published figures stand under our own."""
     escape = html_module.escape
     heads = [f'<th scope="col">{escape(word)}</th>' for word in table.corner]
     heads += [f'<th scope="col" class="figure">{escape(word)}</th>' for word in table.columns]
-    bodies = {"measured": "", "rest": ""}
-    for line in table.lines:
-        keys = " ".join(dict.fromkeys(key[:SHORT] for cell in line.cells for key in cell.keys))
-        mark = f' data-keys="{escape(keys)}"' if keys else ""
-        first, *labels = line.labels
-        cells = [
-            f'<th scope="row">{escape(first)}{" <small>published</small>" if line.kind == "published" else ""}</th>'
-        ]
-        cells += [f"<td>{_UNIT.sub('&nbsp;', escape(label))}</td>" for label in labels]
-        cells += [_html_cell(cell, table.percent) for cell in line.cells]
-        part = "measured" if line.kind == "measured" else "rest"
-        bodies[part] += f'<tr class="{line.kind}"{mark}>{"".join(cells)}</tr>\n'
+    measured = [line for line in table.lines if line.kind == "measured"]
+    own = "\n".join(_html_line(line, table.percent, f' data-line="{i}"') for i, line in enumerate(measured))
+    rest = "\n".join(_html_line(line, table.percent) for line in table.lines if line.kind != "measured")
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
     notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *table.notes))
     return (
         f'<figure class="table"><figcaption><h3>{escape(table.title)}</h3></figcaption>'
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table class="sortable">'
-        f'<thead><tr>{"".join(heads)}</tr></thead>\n<tbody>{bodies["measured"]}</tbody>\n<tbody class="rest">'
-        f'{bodies["rest"]}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f'<table class="sortable" data-table="{number}"><thead><tr>{"".join(heads)}</tr></thead>\n'
+        f'<tbody>{own}</tbody>\n<tbody class="rest">{rest}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
     )
+
+
+def _html_line(line: Line, percent: bool, mark: str = "") -> str:
+    first, *labels = (html_module.escape(label) for label in line.labels)
+    heading = f'<th scope="row">{first}{" <small>published</small>" if line.kind == "published" else ""}</th>'
+    words = "".join(f"<td>{_UNIT.sub('&nbsp;', label)}</td>" for label in labels)
+    cells = "".join(_html_cell(cell, percent) for cell in line.cells)
+    return f'<tr class="{line.kind}"{mark}>{heading}{words}{cells}</tr>'
 
 
 def figure(value: float | None, percent: bool, *, sign: bool = False) -> str:

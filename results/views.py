@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from results.render import figure
 from results.tables import Cell, Line, Table, is_share, size
 
 CURVE_POINTS = 60  # of one learning curve, at most
-ALL_POINTS = 150_000  # of all curves together; very many trials have coarser curves, so that the page stays small
+ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small
 NEAR = 0.05  # how far below the best a smaller state is still worth a mention
 
 
@@ -42,7 +41,7 @@ def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any
         "state": [r.state_bytes for r in done],
         "length": [r.length for r in done],
         "steps": [r.steps for r in done],
-        "seconds": [round(r.seconds, 1) for r in done],
+        "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
         "curve": [_curve(r, points, clocks) for r in done],
     }
     grows = {r.arch for r in done if r.state_grows}
@@ -53,7 +52,7 @@ def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any
         "hypers": hypers.names,
         "clocks": [json.loads(clock) for clock in clocks.names],
         "views": _views(records, index),
-        "tables": [_heat(table, index) for table in tables if any(line.kind == "measured" for line in table.lines)],
+        "tables": [_heat(table, index) for table in tables],
     }
 
 
@@ -233,37 +232,37 @@ def _half_way(record: Record) -> float | None:
 
 def _heat(table: Table, index: _Index) -> dict[str, Any]:
     lines = [line for line in table.lines if line.kind == "measured"]
-    short = {key[:SHORT]: number for key, number in ((r.key, n) for n, r in enumerate(index.done))}
+    bounds = {
+        line.kind: [cell.mean for cell in line.cells] for line in table.lines if line.kind in ("chance", "ceiling")
+    }
     return {
         "title": table.title,
+        "percent": table.percent,
         "columns": list(table.columns),
         "rows": [line.labels[0] for line in lines],
-        "share": [[_share(cell) for cell in line.cells] for line in lines],
-        "text": [[figure(cell.mean, table.percent) for cell in line.cells] for line in lines],
-        "hover": [
-            [_hover(line, column, cell, table) for column, cell in zip(table.columns, line.cells, strict=True)]
+        "states": [line.labels[1] for line in lines],
+        **bounds,
+        "cells": [[_cell(cell) for cell in line.cells] for line in lines],
+        "trials": [
+            [
+                [] if number == table.mean_at else [index.trial[k] for k in cell.keys]
+                for number, cell in enumerate(line.cells)
+            ]
             for line in lines
-        ],
-        "trials": [[[short[key[:SHORT]] for key in cell.keys] for cell in line.cells] for line in lines],
+        ],  # of a mean, page.js takes those of the whole line
         "seen": _heat_seen(table, lines),
     }
 
 
-def _share(cell: Cell) -> float | None:
-    """How far from chance to ceiling, within 0 and 1."""
-    if cell.mean is None or cell.chance is None or cell.ceiling is None or cell.ceiling <= cell.chance:
-        return None
-    return round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 4)
-
-
-def _hover(line: Line, column: str, cell: Cell, table: Table) -> str:
-    """Plotly reads markup in it, so names are escaped."""
-    lines = [f"<b>{html.escape(line.labels[0])}</b>", html.escape(column), figure(cell.mean, table.percent)]
-    if cell.interval:
-        lines[-1] += f" ± {figure((cell.interval[1] - cell.interval[0]) / 2, table.percent)}"
-    lines.append(f"chance {figure(cell.chance, table.percent)}, ceiling {figure(cell.ceiling, table.percent)}")
-    lines.append(f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}, {line.labels[1]}")
-    return "<br>".join(lines)
+def _cell(cell: Cell) -> list[float | None]:
+    """Mean, half of its interval, number of seeds, and how far the mean is from chance to ceiling, within 0 and 1."""
+    if cell.mean is None:
+        return [None, None, 0, None]
+    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 4)
+    share = None
+    if cell.chance is not None and cell.ceiling is not None and cell.ceiling > cell.chance:
+        share = round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 3)
+    return [round(cell.mean, 5), half, cell.seeds, share]
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:

@@ -81,8 +81,8 @@ def _train(
     specs: Sequence[TrialSpec], study: str, device: torch.device, report: Callable[[Progress], None]
 ) -> list[Record]:
     """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails."""
-    steps = follow_cohort(specs, study=study, device=device)
     try:
+        steps = follow_cohort(specs, study=study, device=device)
         while True:
             report(next(steps))
     except StopIteration as end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -9,6 +10,13 @@ from search.document import Patch
 from search.space import Grid, Space
 
 Point = tuple[Patch, ...]
+
+
+def count(space: Space) -> int:
+    """How many points `grid` gives."""
+    if isinstance(space, Grid):
+        return math.prod(len(space.axis(path)) for path in space.axes.value)
+    return sum(count(part) for part in space.spaces)
 
 
 def grid(space: Space) -> Iterator[Point]:

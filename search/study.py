@@ -17,6 +17,8 @@ from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.space import Grid, Space
 from search.trial import TrialSpec
 
+MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -96,15 +98,17 @@ class StudySpec:
         specs: dict[str, TrialSpec] = {}
         faulty: list[tuple[propose.Point, Fault]] = []
         reading = _Reading(self.trial)
-        points = list(propose.grid(self.space))
-        for point in points:
+        points = propose.count(self.space)
+        if points > MOST_POINTS:
+            raise fault(self.trial.place, "space", f"has {points:,} points, may come at most {MOST_POINTS:,}")
+        for point in propose.grid(self.space):
             try:
                 spec = reading.trial(point)
                 specs.setdefault(codec.key(spec), spec)
             except SpecError as error:
                 faulty += [(point, f) for f in error.faults]
         if faulty:
-            raise SpecError(_at_their_axes(self.trial, faulty, len(points)))
+            raise SpecError(_at_their_axes(self.trial, faulty, points))
         return tuple((spec, self.constraints.broken_by(spec)) for spec in specs.values())
 
 
@@ -115,36 +119,35 @@ class _Reading:
         self.archs: dict[tuple[str, str], Node] = {}
         self.memo: typed.Memo = {}
         self.openers = dict.fromkeys(codec.openers(), self.open_arch)
-        self.base = self.opened(base)
+        self.base = _opened(base, self.open_arch)
 
     def trial(self, point: propose.Point) -> TrialSpec:
         node = Node({"trial": self.base}, self.base.place, {"trial": self.base.place})
         for patch in point:
             node = patched(node, patch)
-            node = node.with_key("trial", self.opened(node.value["trial"]), node.keys["trial"])
+            node = node.with_key("trial", _opened(node.value["trial"], self.open_arch), node.keys["trial"])
         try:
             spec: TrialSpec = typed.read(TrialSpec, node.value["trial"], openers=self.openers, memo=self.memo)
         except SpecError as error:
             raise SpecError(Fault(f.place, _of_trial(f.path), f.message) for f in error.faults) from error
         return spec
 
-    def opened(self, trial: Node) -> Node:
-        """The trial with its architecture written out, so that a patch can reach inside."""
-        arch = trial.get("arch")
-        if arch is None or not isinstance(arch.value, str):
-            return trial
-        try:
-            return trial.with_key("arch", self.open_arch(arch), trial.keys["arch"])
-        except SpecError as error:
-            raise SpecError(
-                f if f.path or f.place != arch.place else Fault(f.place, "trial.arch", f.message) for f in error.faults
-            ) from error
-
     def open_arch(self, node: Node) -> Node:
         named = (node.place.source, node.value)
         if named not in self.archs:
             self.archs[named] = codec.open_arch(node)
         return self.archs[named]
+
+
+def _opened(trial: Node, open_arch: typed.Opener) -> Node:
+    """The trial with its architecture written out, so that a patch can reach inside."""
+    arch = trial.get("arch")
+    if arch is None or not isinstance(arch.value, str):
+        return trial
+    try:
+        return trial.with_key("arch", open_arch(arch), trial.keys["arch"])
+    except SpecError as error:
+        raise SpecError(Fault(f.place, f.path or "trial.arch", f.message) for f in error.faults) from error
 
 
 def steps_of(spec: TrialSpec) -> int:
@@ -186,8 +189,9 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     for patch in choice:
         study = patched(study, patch)
     patches = [*_chosen_budget(study), *(patch for patch in overrides if patch not in choice)]
+    study = _with_arch(study)
     for patch in patches:
-        study = patched(study, patch)
+        study = _with_arch(patched(study, patch))
     lost = [
         (patch, axis)
         for patch in patches
@@ -198,6 +202,11 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
         why = "the space varies {axis}, so this would be lost: set space.axes.{axis} instead"
         raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis)) for patch, axis in lost)
     return study
+
+
+def _with_arch(study: Node) -> Node:
+    trial = study.get("trial")
+    return study if trial is None else study.with_key("trial", _opened(trial, codec.open_arch), study.keys["trial"])
 
 
 def _chosen_budget(study: Node) -> tuple[Patch, ...]:

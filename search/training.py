@@ -297,7 +297,7 @@ class _Keeper:
 
 def evaluation_steps(steps: int, evaluations: int) -> set[int]:
     """Numbers of steps after which validation is looked at: evenly spread, the last step always among them."""
-    return {math.ceil(steps * (i + 1) / evaluations) for i in range(min(evaluations, steps))}
+    return {math.ceil(steps * (i + 1) / evaluations) for i in range(evaluations)}
 
 
 def peak_bytes(device: torch.device) -> int | None:

@@ -120,11 +120,6 @@ def kinds_of(hint: Any) -> dict[str, type]:
     }
 
 
-def words(hint: Any) -> str:
-    """What may come, said to people."""
-    return either([_word(member) for member in members_of(hint)])
-
-
 def either(choices: list[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
 
@@ -168,6 +163,12 @@ class _Reader:
         self.faults.append(Fault(place, path, message))
         return _BAD
 
+    def words(self, hint: Any) -> str:
+        """What may come, said to people."""
+        members = members_of(hint)
+        choices = [word for m in members for word in (["a name", "a path"] if m in self.openers else []) + [_word(m)]]
+        return either(list(dict.fromkeys(choices)))
+
     def read(self, hint: Any, node: Node, path: str) -> Any:
         known = self.memo.get((hint, id(node)))
         if known is not None:
@@ -191,7 +192,7 @@ class _Reader:
             return value
         if isinstance(node.value, str):
             return self._text(hint, node, path)
-        return self.refuse(node.place, path, f"came {_came(node)}, may come {words(hint)}{_advice(members, node)}")
+        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{_advice(members, node)}")
 
     def _text(self, hint: Any, node: Node, path: str) -> Any:
         """Text where no text may come: the name of a document, or a kind for a mapping of nothing but its kind."""
@@ -210,15 +211,15 @@ class _Reader:
                 return self._unknown_kind(kinds, node, path)
         said = [c for m in members if get_origin(m) is Literal for c in get_args(m) if isinstance(c, str)]
         hint_words = guess(node.value, said) or _advice(members, node)
-        return self.refuse(node.place, path, f"came {_came(node)}, may come {words(hint)}{hint_words}")
+        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{hint_words}")
 
     def _list(self, hint: Any, node: Node, path: str) -> Any:
         tuples = [m for m in members_of(hint) if get_origin(m) is tuple]
         if not tuples:
-            return self.refuse(node.place, path, f"came a list, may come {words(hint)}")
+            return self.refuse(node.place, path, f"came a list, may come {self.words(hint)}")
         parts = next((get_args(m) for m in tuples if ... in get_args(m) or len(get_args(m)) == len(node.value)), None)
         if parts is None:
-            return self.refuse(node.place, path, f"came a list of {len(node.value)}, may come {words(hint)}")
+            return self.refuse(node.place, path, f"came a list of {len(node.value)}, may come {self.words(hint)}")
         each = (parts[0],) * len(node.value) if ... in parts else parts
         items = [self.read(h, item, f"{path}[{i}]") for i, (h, item) in enumerate(zip(each, node.value, strict=True))]
         return _BAD if _BAD in items else tuple(items)
@@ -240,7 +241,7 @@ class _Reader:
             return self.refuse(node.place, path, f"key 'kind' is missing, may come {_quoted(kinds)}{meant}")
         mappings = [m for m in members if _is_mapping(m)]
         if not mappings:
-            return self.refuse(node.place, path, f"came a mapping, may come {words(hint)}")
+            return self.refuse(node.place, path, f"came a mapping, may come {self.words(hint)}")
         inner = get_args(mappings[0])[1]
         parts = {key: self.read(inner, part, _join(path, key)) for key, part in node.value.items()}
         return _BAD if _BAD in parts.values() else parts
@@ -264,7 +265,7 @@ class _Reader:
                 self.refuse(node.keys[key], _join(path, key), f"unknown key, may come {may}{meant}")
         for name, f in known.items():
             if name not in node.value and f.default is MISSING and f.default_factory is MISSING:
-                self.refuse(node.place, path, f"key '{name}' is missing, may come {words(hints[name])}")
+                self.refuse(node.place, path, f"key '{name}' is missing, may come {self.words(hints[name])}")
         if len(self.faults) > before:
             return _BAD
         try:
@@ -322,8 +323,10 @@ def _advice(members: tuple[Any, ...], node: Node) -> str:
     value, text = node.value, node.text
     if value is None or isinstance(value, dict | tuple):
         return ""
-    if any(get_origin(m) is tuple for m in members):
-        return f" (write [{_short(text)[1:-1]}])"
+    items = [get_args(m)[0] for m in members if get_origin(m) is tuple]
+    if items:
+        fits = any(type(value) in members_of(item) or value in kinds_of(item) for item in items)
+        return f" (write [{text}])" if fits else ""
     if isinstance(value, str):
         return _text_advice(members, value)
     if str in members:

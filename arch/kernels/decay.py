@@ -13,6 +13,7 @@ B batch, H heads (1 where heads share the tensor), N chunks, C tokens a chunk, K
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -93,13 +94,11 @@ class HeadDecay(Decay):
 
     def __init__(self, g_BHNC: Tensor) -> None:
         self.g = g_BHNC
-        self._pairs: Tensor | None = None
 
-    @property
+    @cached_property
     def pairs(self) -> Tensor:
-        if self._pairs is None:
-            self._pairs = pair_decays(self.g)
-        return self._pairs
+        """The factor from token s to token t, 0 for s > t: [B, H, N, t, s]."""
+        return pair_decays(self.g)
 
     def to_token(self, x: Tensor) -> Tensor:
         return x * self.g.cumsum(-1).exp()[..., None]
@@ -123,10 +122,10 @@ class HeadDecay(Decay):
 class ChannelDecay(Decay):
     """One factor a key channel, from log decays [B, H, N, C, K]; C is a power of two.
 
-    A score of two tokens needs the decay between them in every channel, which is no matrix product. It becomes one where the
-    two lie on either side of a border: fade the row from the border to its token, the column from its token to the border.
-    Every pair has such a border on exactly one of the log2(C) levels of a binary tree over the chunk, so the scores are
-    log2(C) batched products, and no exponent is ever positive.
+    A score of two tokens needs the decay between them in every channel, which is no matrix product. It becomes one where
+    the two lie on either side of a border: fade the row from the border to its token, the column from its token to the
+    border. A binary tree over the chunk has such a border for every pair, on exactly one of its log2(C) levels; so the
+    scores are log2(C) batched products, and no exponent is ever positive.
     """
 
     def __init__(self, g_BHNCK: Tensor) -> None:
@@ -146,35 +145,60 @@ class ChannelDecay(Decay):
 
     def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
         diagonal = (rows * columns).sum(-1).expand(self.g.shape[:-1])
-        return self._tree(rows, columns, diagonal, self.g)
+        return self._tree(rows, columns, diagonal, self._row_factors)
 
     def scores_before(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return self._tree(rows, columns, torch.zeros_like(self.g[..., 0]), torch.zeros_like(self.g))
+        return self._tree(rows, columns, torch.zeros_like(self.g[..., 0]), self._row_factors_before)
 
-    def _tree(self, rows: Tensor, columns: Tensor, diagonal: Tensor, from_border: Tensor) -> Tensor:
-        """Scores over blocks of 1, 2, 4 ... tokens. `diagonal` holds those of a token with itself; `from_border` is what a
-        row fades by from the border just before it."""
+    @cached_property
+    def _totals(self) -> list[Tensor]:
+        """Log decay over every block of 1, 2, 4 ... C tokens: [..., blocks, 1, K]."""
+        totals = [self.g.unsqueeze(-2)]
+        while totals[-1].shape[-3] > 1:
+            first, second = _halves(totals[-1])
+            totals.append(first + second)
+        return totals
+
+    @cached_property
+    def _column_factors(self) -> list[Tensor]:
+        """By block size 1, 2, 4 ... C / 2, for tokens of left blocks: to the border behind the block."""
+        factors, fade = [], torch.zeros_like(self._totals[0])
+        for totals in self._totals[:-1]:
+            left, right = _halves(fade)
+            factors.append(left.exp())
+            fade = torch.cat((left + _halves(totals)[1], right), -2)
+        return factors
+
+    @cached_property
+    def _row_factors(self) -> list[Tensor]:
+        """By block size, for tokens of right blocks: from the border ahead of the block, own decay included."""
+        return self._from_border(self._totals[0])
+
+    @cached_property
+    def _row_factors_before(self) -> list[Tensor]:
+        """The same without the token's own decay."""
+        return self._from_border(torch.zeros_like(self._totals[0]))
+
+    def _from_border(self, fade: Tensor) -> list[Tensor]:
+        factors = []
+        for totals in self._totals[:-1]:
+            left, right = _halves(fade)
+            factors.append(right.exp())
+            fade = torch.cat((left, right + _halves(totals)[0]), -2)
+        return factors
+
+    def _tree(self, rows: Tensor, columns: Tensor, diagonal: Tensor, row_factors: list[Tensor]) -> Tensor:
         blocks = diagonal[..., None, None]
-        rows, columns, from_border = (x.unsqueeze(-2) for x in (rows, columns, from_border))
-        over = self.g.unsqueeze(-2)
-        to_border = torch.zeros_like(over)
-        size = 1
-        while blocks.shape[-3] > 1:
-            left, right = _halves(to_border)[0], _halves(from_border)[1]
-            across = (_halves(rows)[1] * right.exp()) @ (_halves(columns)[0] * left.exp()).mT
-            upper, lower = _halves(blocks)
-            blocks = torch.cat((pad(upper, (0, size)), torch.cat((across, lower), -1)), -2)
-            size *= 2
-            if blocks.shape[-3] > 1:
-                first, second = _halves(over)
-                to_border = torch.cat((left + second, _halves(to_border)[1]), -2)
-                from_border = torch.cat((_halves(from_border)[0], right + first), -2)
-                over = first + second
-            rows, columns = (x.flatten(-3, -2).unflatten(-2, (-1, size)) for x in (rows, columns))
+        for row_factor, column_factor in zip(row_factors, self._column_factors, strict=True):
+            size = row_factor.shape[-2]
+            right = _halves(rows.unflatten(-2, (-1, size)))[1] * row_factor
+            left = _halves(columns.unflatten(-2, (-1, size)))[0] * column_factor
+            first, second = _halves(blocks)
+            blocks = torch.cat((pad(first, (0, size)), torch.cat((right @ left.mT, second), -1)), -2)
         return blocks.squeeze(-3)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The even and the odd ones of the blocks along dimension -3."""
-    even, odd = x.unflatten(-3, (-1, 2)).unbind(-3)
-    return even, odd
+    """The left and the right ones of the pairs of blocks along dimension -3."""
+    left, right = x.unflatten(-3, (-1, 2)).unbind(-3)
+    return left, right

@@ -239,6 +239,18 @@ SCHEMA_FAULTS = {
         "name: a\nparts: wheel",
         ["f.yaml:2:8: parts: came text 'wheel', may come a list (write [wheel])"],
     ),
+    "text for a list of other things": (
+        "name: a\nparts: [{kind: lateen, ropes: x}]",
+        ["f.yaml:2:31: parts[0].ropes: came text 'x', may come a list"],
+    ),
+    "a number for a list": (
+        "name: a\nparts: [{kind: lateen, ropes: 3}]",
+        ["f.yaml:2:31: parts[0].ropes: came the number 3, may come a list (write [3])"],
+    ),
+    "a number for one of several mappings": (
+        "name: a\nparts: [3]",
+        ["f.yaml:2:9: parts[0]: came the number 3, may come a mapping"],
+    ),
     "a mapping for a list": ("name: a\nparts: {a: 1}", ["f.yaml:2:8: parts: came a mapping, may come a list"]),
     "a short pair": ("name: a\nparts: []\ncorner: [1]", ["f.yaml:3:9: corner: came a list of 1, may come a list of 2"]),
     "a wrong item": (

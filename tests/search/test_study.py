@@ -144,6 +144,17 @@ def test_the_command_line_has_the_last_word(file: Path) -> None:
     assert [(t.training.steps, t.seed) for t in study.trials()] == [(7, 4), (7, 5)]
 
 
+def test_the_command_line_reaches_into_a_named_architecture(file: Path) -> None:
+    (trial,) = read(file, "", "trial.arch=mesa", "trial.arch.stack[0].blocks[0].mixer.heads=2").trials()
+    assert (trial.arch.name, trial.arch.stack[0].blocks[0].mixer.heads) == ("mesa", 2)
+
+
+def test_a_grid_beyond_all_measure_is_refused(file: Path) -> None:
+    many = list(range(1000))
+    (found,) = faults(file, f"space: {{kind: grid, axes: {{trial.seed: {many}, trial.data.test: {many}}}}}")
+    assert found.endswith("space: has 1,000,000 points, may come at most 100,000")
+
+
 def test_a_new_axis_by_the_command_line(file: Path) -> None:
     study = read(file, "", "space.kind=grid", "space.axes.trial.training.weight_decay=[0, 0.1]")
     assert [t.training.weight_decay for t in study.trials()] == [0, 0.1]

@@ -11,12 +11,13 @@ import torch
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
-from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa
+from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from arch.mlp import SwiGLU
 from results.record import Record
 from search.cohort import pack, run_cohort, shape
 from search.adamw import AdamW, learning_rate
-from search.training import evaluation_steps
+from search.feed import Feed
+from search.training import Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
 
@@ -29,11 +30,30 @@ def arch(*mixers: object, width: int = 16) -> BackboneSpec:
     return BackboneSpec(name="tiny", width=width, stack=blocks)
 
 
-def trial(task: Task = TASK, *, seed: int = 0, backbone: BackboneSpec | None = None, **dials: object) -> TrialSpec:
-    training = Training(**({"steps": 12, "batch": 8, "evaluations": 3} | dials))
+def trial(
+    task: Task = TASK,
+    *,
+    seed: int = 0,
+    backbone: BackboneSpec | None = None,
+    train: int | None = None,
+    **dials: object,
+) -> TrialSpec:
     return TrialSpec(
-        task=task, arch=backbone or arch(), training=training, data=Data(validation=32, test=48), seed=seed
+        task=task,
+        arch=backbone or arch(),
+        training=Training(**({"steps": 12, "batch": 8, "evaluations": 3} | dials)),
+        data=Data(train=train, validation=32, test=48),
+        seed=seed,
     )
+
+
+def outcomes(specs: list[TrialSpec], at_once: int) -> list[Outcome]:
+    steps = train(specs, torch.device("cpu"), at_once=at_once)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def figures(record: Record) -> dict[str, float]:
@@ -46,8 +66,11 @@ def figures(record: Record) -> dict[str, float]:
     return flat
 
 
-@pytest.mark.parametrize("mixer", [Attention(heads=2), GatedDeltaNet(heads=2), Mesa(heads=2, cg_steps=4)], ids=lambda m: m.kind)
-def test_a_cohort_gives_every_trial_the_record_it_has_alone(mixer: object) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 4], ids=["a thread each", "three stacked", "all stacked"])
+@pytest.mark.parametrize(
+    "mixer", [Attention(heads=2), GatedDeltaNet(heads=2), Mesa(heads=2, cg_steps=4)], ids=lambda m: m.kind
+)
+def test_a_cohort_gives_every_trial_what_it_has_alone(mixer: Mixer, at_once: int) -> None:
     backbone = arch(BaseConv(), mixer)
     specs = [
         trial(backbone=backbone, seed=0, lr=1e-3, weight_decay=0.1),
@@ -55,19 +78,31 @@ def test_a_cohort_gives_every_trial_the_record_it_has_alone(mixer: object) -> No
         trial(Mqar(vocab=32, length=16, pairs=4), backbone=backbone, seed=0, lr=1e-2, clip=0.1),
         trial(backbone=backbone, seed=2, lr=3e-4, schedule=Schedule(kind="linear", warmup=3)),
     ]
-    together = run_cohort(specs)
-    for spec, record in zip(specs, together, strict=True):
+    together = outcomes(specs, at_once)
+    for spec, ours in zip(specs, together, strict=True):
+        (alone,) = outcomes([spec], 1)
+        assert (ours.error, ours.steps, ours.selected_step) == (None, alone.steps, alone.selected_step)
+        for name in ("scores", "validation"):
+            assert getattr(ours, name) == pytest.approx(getattr(alone, name), rel=1e-4, abs=1e-5)
+        for name, values in alone.curve.items():
+            assert ours.curve[name] == pytest.approx(values, rel=1e-4, abs=1e-5)
+    assert len({o.scores["loss"] for o in together}) == 4
+
+
+def test_a_cohort_gives_every_trial_the_record_it_has_alone() -> None:
+    specs = [trial(seed=0), trial(seed=1, lr=3e-3, weight_decay=0.5)]
+    for spec, record in zip(specs, run_cohort(specs), strict=True):
         alone = run_trial(spec)
-        assert record.key == alone.key
-        assert record.status == "done"
+        assert (record.key, record.spec, record.status) == (alone.key, alone.spec, "done")
+        assert (record.cohort, alone.cohort) == (2, 1)
         assert figures(record) == pytest.approx(figures(alone), rel=1e-4, abs=1e-5)
-    assert len({record.scores["loss"] for record in together}) == 4
 
 
 def test_training_learns() -> None:
-    record = run_trial(trial(steps=150, batch=32, lr=1e-2, evaluations=5))
-    assert record.scores["accuracy"] > 3 * record.chance
-    assert record.curve["train_loss"][-1] < 0.8 * record.curve["train_loss"][0]
+    task = Mqar(vocab=16, length=16, pairs=4)
+    record = run_trial(trial(task, backbone=arch(width=32), steps=250, batch=32, lr=1e-2, evaluations=5))
+    assert record.scores["accuracy"] > 0.9 > 3 * record.chance
+    assert record.curve["train_loss"][-1] < 0.5 * record.curve["train_loss"][0]
     assert record.scores["accuracy"] == pytest.approx(record.validation["accuracy"], abs=0.15)
 
 
@@ -76,7 +111,7 @@ def test_training_learns() -> None:
     [
         trial(RECALL),
         trial(Compression(vocab=8, length=8)),
-        replace(trial(RECALL, steps=None, epochs=3), data=Data(train=20, validation=16, test=16)),
+        trial(RECALL, train=20, steps=None, epochs=3),
         replace(trial(), mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=32, length=24, pairs=4), examples=9))),
         replace(trial(), tests=(Mqar(vocab=32, length=32, pairs=4), Mqar(vocab=32, length=16, pairs=1))),
         trial(InContextRecall(vocab=8, length=16, protocol="mad-lab")),
@@ -98,9 +133,7 @@ def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
 
 
 def test_a_fixed_set_is_gone_through_whole_every_epoch() -> None:
-    from search.feed import Feed
-
-    spec = replace(trial(RECALL, steps=None, epochs=2), data=Data(train=20, validation=16, test=16))
+    spec = trial(RECALL, train=20, steps=None, epochs=2)
     rows = [rows[0].tolist() for _, rows in Feed([spec], torch.device("cpu"))]
     assert [len(r) for r in rows] == [8] * 6
     epochs = [sum(rows[:3], []), sum(rows[3:], [])]

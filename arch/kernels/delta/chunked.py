@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.chunks import decay_of, merge, signs, split
+from arch.kernels.chunks import chunk_for, decay_of, merge, signs, split
 from arch.kernels.decay import Decay
 from arch.kernels.inputs import working_dtype
 from arch.kernels.triangular import solve_unit_lower
@@ -31,13 +31,6 @@ class Affine(NamedTuple):
     reads_BHNCK: Tensor
     gain_BHNKV: Tensor
     turn_BHNKK: Tensor
-
-
-def chunk_for(time: int, log_decay: Tensor | None) -> int:
-    """The chunk that was fastest on a CPU, forward and backward."""
-    if log_decay is not None and log_decay.ndim == 4:
-        return 16
-    return time if time <= 64 else 32
 
 
 def chunked(
@@ -58,7 +51,7 @@ def chunked(
     """The whole sequence. `chunk` is a number of tokens; it must be a power of two where log decays are vectors."""
     dtype = working_dtype(q, k, v, log_decay, beta, a, b, initial_state)
     time = v.shape[1]
-    chunk = chunk or chunk_for(time, log_decay)
+    chunk = chunk or chunk_for(time, q.shape[-1], log_decay)
     turned = signs(sign)
     values = v.to(dtype)
     if turned is not None:
