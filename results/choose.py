@@ -37,7 +37,8 @@ class Answer:
 
     task: str
     dials: Mapping[str, Any]
-    length: int
+    state_bytes: int
+    state_length: int  # number of tokens after which the state is counted
     chance: float
     ceiling: float
     score: float | None
@@ -59,7 +60,6 @@ class Measure:
     dials: Mapping[str, Any]
     state_bytes: int
     state_grows: bool
-    length: int
     metric: str
     values: Mapping[int, float]
     keys: tuple[str, ...] = ()
@@ -69,6 +69,11 @@ class Measure:
     candidates: int = 1
     tested: bool = False
     traits: frozenset[tuple[str, str]] = frozenset()  # leaves of the architecture's spec, see `trait`
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the trials trained on a mix of settings."""
+        return any(name.startswith("mix.") for name in self.dials)
 
     @functools.cached_property
     def setting(self) -> str:
@@ -104,7 +109,8 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
         Answer(
             task=record.task,
             dials={**_dials(record.spec.get("task", {})), **around},
-            length=record.length,
+            state_bytes=record.state_bytes,
+            state_length=record.length,
             chance=record.chance,
             ceiling=record.ceiling,
             score=reported(record, on).get(record.metric) if record.status == "done" else None,
@@ -119,7 +125,8 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             Answer(
                 task=test["task"],
                 dials={**_dials(known), **around},
-                length=test["length"],
+                state_bytes=test.get("state_bytes", record.state_bytes),
+                state_length=test["length"] if "state_bytes" in test else record.length,
                 chance=test["chance"],
                 ceiling=test["ceiling"],
                 score=test["scores"].get(record.metric),
@@ -219,9 +226,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             row=rows[first.key],
             task=answer.task,
             dials=answer.dials,
-            state_bytes=first.state_bytes,
+            state_bytes=answer.state_bytes,
             state_grows=first.state_grows,
-            length=answer.length,
             metric=first.metric,
             values={seed: score for seed, score in scores.items() if score is not None},
             keys=tuple(r.key for r in choice.trials),

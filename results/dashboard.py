@@ -45,8 +45,8 @@ _HEAT = """<section id="strengths">
 <p class="read">A row is an architecture, a column a task or one of its settings. The number is the mean test score; the
 colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
 <div class="controls"><label for="table">Table</label><select id="table"></select></div>
-<div id="heat" class="plot" role="img"
-aria-label="Scores by architecture and column; the tables below hold the same figures"></div>
+<div class="wide" tabindex="0" role="region" aria-label="Scores by architecture and column">
+<div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div></div>
 </section>"""
 
 _CURVES = """<section id="learning">

@@ -75,11 +75,12 @@ function bounds(view) {
 }
 
 const scoreIn = (view, trial) => real(view.scores[view.trials.indexOf(trial)]);
+const stateIn = (view, trial) => view.states[view.trials.indexOf(trial)];
 const shown = (trial) => !now.hidden.has(trials.arch[trial]);
 
-function describe(trial, score, view) {
+function describe(trial, score, state, view) {
   return `<b>${plain(rows[trials.row[trial]])}</b><br>test ${figure(score, view.percent)}`
-    + `<br>state ${bytes(trials.state[trial])}${archs[trials.arch[trial]].grows ? ` after ${trials.length[trial]} tokens, grows` : ""}`
+    + `<br>state ${bytes(state)}${archs[trials.arch[trial]].grows ? ` after ${view.length} tokens, grows` : ""}`
     + `<br>${plain(data.hypers[trials.hyper[trial]])}<br>seed ${trials.seed[trial]}`;
 }
 
@@ -87,9 +88,9 @@ function drawState() {
   const view = views[now.view], traces = [], fast = view.trials.length > MANY && drawsFast() ? "scattergl" : "scatter";
   archs.forEach((arch, a) => {
     if (now.hidden.has(a)) return;
-    const own = view.trials.map((trial, i) => [trial, real(view.scores[i])]).filter(([trial]) => trials.arch[trial] === a);
-    traces.push({ type: fast, mode: "markers", name: arch.name, x: own.map(([t]) => trials.state[t]), y: own.map(([, s]) => s),
-      customdata: own.map(([t]) => [t]), text: own.map(([t, s]) => describe(t, s, view)), hovertemplate: "%{text}<extra>one trial</extra>",
+    const own = view.trials.map((trial, i) => [trial, real(view.scores[i]), view.states[i]]).filter(([trial]) => trials.arch[trial] === a);
+    traces.push({ type: fast, mode: "markers", name: arch.name, x: own.map(([, , state]) => state), y: own.map(([, score]) => score),
+      customdata: own.map(([trial]) => [trial]), text: own.map((one) => describe(...one, view)), hovertemplate: "%{text}<extra>one trial</extra>",
       marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 }, meta: "trials" });
   });
   archs.forEach((arch, a) => {
@@ -108,10 +109,10 @@ function drawState() {
   traces.unshift({ type: "scatter", mode: "lines", x: front.map((m) => m.state), y: front.map((m) => m.mean), hoverinfo: "skip",
     line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" }, meta: "front" });
   const picked = [...now.picked].filter((trial) => view.trials.includes(trial) && shown(trial));
-  traces.push({ type: "scatter", mode: "markers", x: picked.map((t) => trials.state[t]), y: picked.map((t) => scoreIn(view, t)),
+  traces.push({ type: "scatter", mode: "markers", x: picked.map((t) => stateIn(view, t)), y: picked.map((t) => scoreIn(view, t)),
     hoverinfo: "skip", marker: { symbol: "circle-open", size: 18, color: ink("ink"), line: { width: 2 } }, meta: "picked" });
   const layout = frame({ ...bounds(view), yaxis: scoreAxis(view),
-    xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.trials.map((trial) => trials.state[trial])) } });
+    xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.states) } });
   return Plotly.react($("state"), traces, layout, setup());
 }
 
@@ -154,8 +155,10 @@ function onto(share, low, high) {
 }
 
 function drawHeat() {
-  const table = tables[now.table], low = ink("low"), high = ink("high"), small = narrow();
+  const table = tables[now.table], low = ink("low"), high = ink("high");
   const x = table.columns.map((_, i) => i), y = table.rows.map((_, i) => i);
+  const small = $("strengths").clientWidth < 160 + 110 * x.length; // then headings lean, and the figure may scroll sideways
+  $("heat").style.minWidth = `${(narrow() ? 130 : 190) + 44 * x.length}px`;
   $("heat").style.height = `${(small ? 170 : 120) + 36 * y.length}px`;
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
@@ -175,7 +178,7 @@ function drawHeat() {
     xaxis: { side: "top", tickvals: x, showgrid: false, ticks: "", fixedrange: true, tickangle: small ? -55 : 0, range: [-0.5, x.length - 0.5],
       ticktext: table.columns.map((name) => (small ? words(name, 20) : plain(name).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`))) },
     yaxis: { tickvals: y, showgrid: false, ticks: "", ticklabelstandoff: 6, fixedrange: true, range: [y.length - 0.5, -0.5],
-      ticktext: table.rows.map((name) => words(name, small ? 16 : 44)) } });
+      ticktext: table.rows.map((name) => words(name, small ? 24 : 44)) } });
   $("heatseen").textContent = table.seen;
   return Plotly.react($("heat"), [heat, text], layout, setup(false));
 }
@@ -186,8 +189,7 @@ function fillLegend() {
     const button = make("button", undefined, { type: "button", "aria-pressed": String(!now.hidden.has(a)), title: "show or hide" });
     const glyph = make("i", GLYPHS[symbol(a)], { "aria-hidden": "true" });
     glyph.style.color = colour(a);
-    const lengths = [...new Set(view.trials.filter((t) => trials.arch[t] === a).map((t) => trials.length[t]))];
-    button.append(glyph, make("span", arch.name), ...(arch.grows ? [make("small", `grows; here after ${lengths.join(", ")} tokens`)] : []));
+    button.append(glyph, make("span", arch.name), ...(arch.grows ? [make("small", `grows; here after ${view.length} tokens`)] : []));
     button.addEventListener("click", () => { now.hidden.has(a) ? now.hidden.delete(a) : now.hidden.add(a); draw(); });
     const item = make("li");
     item.append(button);
@@ -197,42 +199,43 @@ function fillLegend() {
 
 const COLUMNS = {
   architecture: (t) => rows[trials.row[t]], "hyper-parameters": (t) => data.hypers[trials.hyper[t]], seed: (t) => trials.seed[t],
-  test: (t, view) => scoreIn(view, t), validation: (t) => real(trials.validation[t]), state: (t) => trials.state[t],
+  test: (t, at, view) => real(view.scores[at]), validation: (t) => real(trials.validation[t]), state: (t, at, view) => view.states[at],
   steps: (t) => trials.steps[t], seconds: (t) => trials.seconds[t], key: (t) => trials.key[t],
 };
 const WORDS = {
-  test: (v, view) => figure(v, view.percent), validation: (v, view) => figure(v, view.percent), state: (v) => bytes(v), seconds: (v) => v.toFixed(1),
+  test: (v, view) => figure(v, view.percent), validation: (v, view) => figure(v, view.percent), state: (v) => bytes(v), steps: (v) => v.toLocaleString("en"), seconds: (v) => v.toFixed(1),
 };
 
 function fillTrials() {
-  const view = views[now.view], { column, down } = now.sort, value = new Map();
-  const scores = new Map(view.trials.map((trial, i) => [trial, real(view.scores[i])]));
-  for (const t of view.trials) value.set(t, column === "test" ? scores.get(t) : COLUMNS[column](t, view));
-  const order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (a ?? -Infinity) - (b ?? -Infinity));
-  const list = view.trials.filter(shown).sort((a, b) => (down ? -1 : 1) * order(value.get(a), value.get(b)) || a - b);
-  const first = list.filter((t, i) => now.all || i < ROWS || now.picked.has(t));
+  const view = views[now.view], { column, down } = now.sort, names = Object.keys(COLUMNS);
+  const lines = view.trials.map((trial, at) => [trial, at]).filter(([trial]) => shown(trial))
+    .map(([trial, at]) => ({ trial, values: names.map((name) => COLUMNS[name](trial, at, view)) }));
+  const by = names.indexOf(column), order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (a ?? -Infinity) - (b ?? -Infinity));
+  lines.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
+  const first = lines.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
+  const right = (name) => (name in WORDS ? { class: "figure" } : {});
   const head = make("tr");
-  for (const name of Object.keys(COLUMNS)) {
-    const cell = make("th", undefined, { scope: "col", "aria-sort": name === column ? (down ? "descending" : "ascending") : "none" });
-    if (name in WORDS || name === "steps") cell.className = "figure";
+  for (const name of names) {
+    const cell = make("th", undefined, { scope: "col", ...right(name), "aria-sort": name !== column ? "none" : down ? "descending" : "ascending" });
     const button = make("button", name, { type: "button" });
-    button.addEventListener("click", () => { now.sort = { column: name, down: name === column ? !down : name in WORDS }; fillTrials(); $("trials").querySelector(`th[aria-sort]:not([aria-sort=none]) button`).focus(); });
+    button.addEventListener("click", () => {
+      now.sort = { column: name, down: name === column ? !down : name in WORDS };
+      fillTrials();
+      $("trials").tHead.rows[0].cells[names.indexOf(name)].firstChild.focus();
+    });
     cell.append(button);
     head.append(cell);
   }
-  const body = first.map((trial) => {
+  const body = first.map(({ trial, values }) => {
     const line = make("tr", undefined, { "data-trial": trial, tabindex: "0" });
-    for (const [name, read] of Object.entries(COLUMNS)) {
-      const v = name === "test" ? scores.get(trial) : read(trial, view);
-      line.append(make(name === "architecture" ? "th" : "td", (WORDS[name] ?? String)(v, view), name === "architecture" ? { scope: "row" } : name in WORDS || name === "steps" ? { class: "figure" } : {}));
-    }
+    names.forEach((name, i) => line.append(make(i ? "td" : "th", (WORDS[name] ?? String)(values[i], view), i ? right(name) : { scope: "row" })));
     return line;
   });
   $("trials").tHead.replaceChildren(head);
   $("trials").tBodies[0].replaceChildren(...body);
-  $("more").hidden = first.length === list.length;
-  $("more").textContent = `Show all ${list.length} trials`;
-  $("count").textContent = `${list.length} trial${list.length === 1 ? "" : "s"} of ${view.label}`;
+  $("more").hidden = first.length === lines.length;
+  $("more").textContent = `Show all ${lines.length} trials`;
+  $("count").textContent = `${lines.length} trial${lines.length === 1 ? "" : "s"} of ${view.label}`;
   markRows();
 }
 

@@ -27,7 +27,8 @@ class Column:
 
     tasks     kinds of tasks, averaged where there are several
     dials     dials of the task's setting; a setting with other values is another column
-    mean      the mean of the columns beside it
+    mean      the mean of the columns beside it, or of the settings in `over`
+    over      the dials of every setting that a mean averages, where they are no columns of their own
     settings  how many settings of a task the published figure averages
     """
 
@@ -35,6 +36,7 @@ class Column:
     tasks: tuple[str, ...] = ()
     dials: Mapping[str, Value] = field(default_factory=dict)
     mean: bool = False
+    over: tuple[Mapping[str, Value], ...] = ()
     settings: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Row:
 class PublishedTable:
     """One table or figure of a source. Values are fractions (a file that says `unit: percent` is divided by 100).
 
+    mix        whether its models trained on a mix of settings rather than on the setting that they are scored on
     how        "reported" in a table, "digitised" from a figure, or "quoted" by somebody else
     tolerance  error of the figures themselves, where they were digitised
     """
@@ -70,6 +73,7 @@ class PublishedTable:
     where: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    mix: bool = False
     how: Literal["reported", "digitised", "quoted"] = "reported"
     tolerance: float | None = None
     note: str = ""
@@ -123,7 +127,10 @@ def _table(data: Mapping[str, Any]) -> PublishedTable:
         _make(Row, row, values=tuple(None if value is None else value / scale for value in row["values"]))
         for row in data["rows"]
     )
-    columns = (_make(Column, column, tasks=tuple(column.get("tasks", ()))) for column in data["columns"])
+    columns = (
+        _make(Column, column, tasks=tuple(column.get("tasks", ())), over=tuple(column.get("over", ())))
+        for column in data["columns"]
+    )
     plain = {name: value for name, value in data.items() if name != "unit"}
     return _make(PublishedTable, plain, rows=tuple(rows), columns=tuple(columns))
 

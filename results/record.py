@@ -44,7 +44,7 @@ class Record:
     validation: dict[str, float] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(
         default_factory=list
-    )  # more settings: task, setting, length, chance, ceiling, scores
+    )  # more settings: task, setting, length, state_bytes, chance, ceiling, scores
     curve: Mapping[str, Sequence[float | None]] = field(
         default_factory=dict
     )  # step, train_loss, validation_*: equal lengths

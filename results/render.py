@@ -14,7 +14,8 @@ from results.tables import Cell, Line, Table
 Format = Literal["markdown", "csv", "latex"]
 
 MISSING = "–"
-_UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # the space between a number and its unit, where no line may break
+_DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
+_UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
 
 
 def render(tables: Sequence[Table], form: Format) -> str:
@@ -117,7 +118,7 @@ def html(table: Table, number: int = 0) -> str:
     that a script can tell whose trials they are after the rows are sorted; published figures stand under our own."""
     escape = html_module.escape
     heads = [f'<th scope="col">{escape(word)}</th>' for word in table.corner]
-    heads += [f'<th scope="col" class="figure">{escape(word)}</th>' for word in table.columns]
+    heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape(word))}</th>' for word in table.columns]
     measured = [line for line in table.lines if line.kind == "measured"]
     own = "\n".join(_html_line(line, table.percent, f' data-line="{i}"') for i, line in enumerate(measured))
     rest = "\n".join(_html_line(line, table.percent) for line in table.lines if line.kind != "measured")

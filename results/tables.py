@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -177,7 +177,7 @@ def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: l
     for name in dict.fromkeys(row.name for table in sheet.theirs for row in table.rows if row.name not in used):
         theirs = [(table, row) for table in sheet.theirs for row in table.rows if row.name == name]
         cells = tuple(Cell(mean=sheet.published(column, theirs)) for column in sheet.columns)
-        if any(cell.mean is not None for cell in cells):
+        if sum(cell.mean is not None for cell in cells) >= min(2, len(cells)):  # a lone figure says too little
             lines.append(Line(labels=(name, "", ""), cells=cells, kind="published"))
     return Table(
         title=title + (" as published: chosen on test" if on == "test" else ""),
@@ -283,12 +283,19 @@ class _Sheet:
         return None
 
     def _same(self, ours: Column, theirs: Column, table: PublishedTable) -> bool:
+        """Whether two columns are of the same settings, trained alike."""
+        if ours.mean and theirs.mean and theirs.over:
+            singles = [list(self.settings(part).values()) for part in self.parts]
+            found = [sum(all(_agree(m, dials, table) for m in own) for own in singles) for dials in theirs.over]
+            return len(self.parts) == len(theirs.over) and found == [1] * len(found)
         if ours.mean or theirs.mean:
-            wanted = theirs.settings or len(table.columns) - 1
-            return ours.mean and theirs.mean and len(self.parts) == wanted
-        if set(ours.tasks) != set(theirs.tasks):
-            return False
-        return all(m.dials.get(d) == v for m in self.settings(ours).values() for d, v in theirs.dials.items())
+            return ours.mean and theirs.mean and len(self.parts) == len(table.columns) - 1
+        own = self.settings(ours).values()
+        return set(ours.tasks) == set(theirs.tasks) and all(_agree(m, theirs.dials, table) for m in own)
+
+
+def _agree(measure: Measure, dials: Mapping[str, Any], table: PublishedTable) -> bool:
+    return measure.mixed == table.mix and all(measure.dials.get(name) == value for name, value in dials.items())
 
 
 def _of(own: Iterable[Measure], column: Column) -> list[Measure]:

@@ -38,8 +38,6 @@ def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any
         "hyper": [hypers.of(label) for label in labels],
         "seed": [r.seed for r in done],
         "validation": [_ten_thousandths(r.validation.get(r.metric)) for r in done],
-        "state": [r.state_bytes for r in done],
-        "length": [r.length for r in done],
         "steps": [r.steps for r in done],
         "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
         "curve": [_curve(r, points, clocks) for r in done],
@@ -96,73 +94,37 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
         for key, found in scored.items():
             for answer in found:
                 settings[answer.setting][key] = answer
-        means: dict[str, list[Measure]] = defaultdict(list)
+        points: dict[str, list[Measure]] = defaultdict(list)
+        by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
         for measure in measures(own):
             if measure.values:
-                means[measure.setting].append(measure)
+                points[measure.setting].append(measure)
+                by_choice[measure.keys].append(measure)
+        most = max((len(found) for found in scored.values()), default=0)
+        if most > 1:
+            whole = {key: found for key, found in scored.items() if len(found) == most}
+            groups = [own for own in by_choice.values() if len(own) == most]
+            views.append(_view(f"mean over {most} settings", group, whole, groups, index))
         shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
-        single = []
         for setting, by_key in settings.items():
             answer = next(iter(by_key.values()))
             dials = [f"{d.rsplit('.', 1)[-1]} {answer.dials[d]}" for d in shown if answer.dials.get(d) is not None]
-            label = ", ".join([answer.task if answer.task != task else "", *dials]).strip(", ") or task
-            scores = {key: float(answer.score or 0.0) for key, answer in by_key.items()}
-            points = [(m, m.values) for m in means[setting]]
-            single.append(_view(label, group, answer.chance, answer.ceiling, scores, points, index))
-        if any(len(found) > 1 for found in scored.values()):
-            views.append(_mean_view(group, scored, means, index))
-        views += single
+            label = ", ".join([*([answer.task] if answer.task != task else []), *dials]) or task
+            single = {key: [answer] for key, answer in by_key.items()}
+            views.append(_view(label, group, single, [[m] for m in points[setting]], index))
     views.sort(key=lambda view: -len(view["trials"]))
     return views
 
 
-def _mean_view(
-    group: str, scored: dict[str, list[Answer]], means: dict[str, list[Measure]], index: _Index
-) -> dict[str, Any]:
-    """Over all settings that a trial was tested on, each counting once."""
-    most = max(len(found) for found in scored.values())
-    whole = {key: found for key, found in scored.items() if len(found) == most}
-    scores = {key: float(np.mean([a.score for a in found])) for key, found in whole.items()}
-    by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
-    for measure in (m for own in means.values() for m in own):
-        by_choice[measure.keys].append(measure)
-    points = []
-    for own in by_choice.values():
-        if len(own) == most:
-            seeds = set.intersection(*(set(m.values) for m in own))
-            points.append((own[0], {seed: float(np.mean([m.values[seed] for m in own])) for seed in sorted(seeds)}))
-    first = next(iter(whole.values()))
-    chance, ceiling = (float(np.mean([getattr(a, name) for a in first])) for name in ("chance", "ceiling"))
-    return _view(f"mean over {most} settings", group, chance, ceiling, scores, points, index)
-
-
 def _view(
-    label: str,
-    group: str,
-    chance: float,
-    ceiling: float,
-    scores: dict[str, float],
-    points: list[tuple[Measure, Any]],
-    index: _Index,
+    label: str, group: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: _Index
 ) -> dict[str, Any]:
-    first = index.done[index.trial[next(iter(scores))]]
+    """What trials scored on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
+    first, example = index.done[index.trial[next(iter(found))]], next(iter(found.values()))
     percent = is_share(first.metric)
-    means: list[dict[str, Any]] = []
-    for measure, values in points:
-        mean, spread = float(np.mean(list(values.values()))), t_interval(list(values.values()))
-        means.append(
-            {
-                "arch": index.archs.of(measure.arch),
-                "row": index.rows.of(measure.row),
-                "state": measure.state_bytes,
-                "mean": round(mean, 5),
-                "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),
-                "trials": [index.trial[key] for key in measure.keys],
-            }
-        )
-    means.sort(key=lambda m: (m["state"], m["mean"]))
+    chance, ceiling = (float(np.mean([getattr(answer, name) for answer in example])) for name in ("chance", "ceiling"))
+    means = sorted((_point(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
     on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
-    means = [{**mean, "front": bool(on)} for mean, on in zip(means, on_front, strict=True)]
     return {
         "label": label,
         "group": group,
@@ -171,31 +133,60 @@ def _view(
         "chance": chance,
         "ceiling": ceiling,
         "own": {"chance": first.chance, "ceiling": first.ceiling, "percent": percent},
-        "trials": [index.trial[key] for key in scores],
-        "scores": [_ten_thousandths(score) for score in scores.values()],
-        "means": means,
+        "length": max(answer.state_length for answer in example),
+        "trials": [index.trial[key] for key in found],
+        "scores": [_ten_thousandths(_mean(answers)) for answers in found.values()],
+        "states": [max(answer.state_bytes for answer in answers) for answers in found.values()],
+        "means": [{**mean, "front": bool(on)} for mean, on in zip(means, on_front, strict=True)],
         "seen": _seen(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
         "learnt": _learnt(means, index),
     }
 
 
+def _mean(found: list[Answer]) -> float:
+    return float(np.mean([answer.score for answer in found if answer.score is not None]))
+
+
+def _point(own: list[Measure], index: _Index) -> dict[str, Any]:
+    """The mean over seeds of one architecture, over all the settings that it was measured on."""
+    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
+    values = [float(np.mean([m.values[seed] for m in own])) for seed in seeds]
+    spread = t_interval(values)
+    return {
+        "arch": index.archs.of(own[0].arch),
+        "row": index.rows.of(own[0].row),
+        "state": max(m.state_bytes for m in own),
+        "mean": round(float(np.mean(values)), 5),
+        "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),
+        "trials": [index.trial[key] for key in own[0].keys],
+    }
+
+
 def _seen(means: list[dict[str, Any]], index: _Index, percent: bool, near: float) -> str:
-    """The figure's message in a sentence: who recalls most, and who does nearly as well with less."""
+    """The figure's message: who recalls most, who with a fixed state, and who nearly as much with less."""
     if not means:
         return ""
 
     def say(point: dict[str, Any]) -> str:
         score = figure(point["mean"], percent) + (" %" if percent else "")
-        return f"{index.rows.names[point['row']]}, {score} with {size(point['state'])} of state"
+        return f"{index.rows.names[point['row']]}, {score} with {size(point['state'])}"
 
-    best = max(means, key=lambda m: (m["mean"], -m["state"]))
-    cheap = min((m for m in means if m["mean"] >= best["mean"] - near), key=lambda m: m["state"])
+    def best_of(points: list[dict[str, Any]]) -> dict[str, Any]:
+        return max(points, key=lambda m: (m["mean"], -m["state"]))
+
+    grows = {index.archs.of(r.arch) for r in index.done if r.state_grows}
+    fixed = [m for m in means if m["arch"] not in grows] or means
+    best, best_fixed = best_of(means), best_of(fixed)
+    cheap = min((m for m in fixed if m["mean"] >= best_fixed["mean"] - near), key=lambda m: m["state"])
     distance = f"{100 * near:.0f} points" if percent else f"{near:.2g}"
-    if len(means) == 1:
-        return f"{say(best)}."
-    if cheap is best:
-        return f"Best here: {say(best)}; nothing with less state comes within {distance} of it."
-    return f"Best here: {say(best)}. Within {distance} of it with the least state: {say(cheap)}."
+    parts = [f"Most recall: {say(best)} of state{', which grows with length' if best['arch'] in grows else ''}."]
+    if best_fixed is not best:
+        parts.append(f"With a state of fixed size: {say(best_fixed)}.")
+    if cheap is not best_fixed:
+        parts.append(f"Within {distance} of that with the least state: {say(cheap)}.")
+    elif len(fixed) > 1:
+        parts.append(f"None with less state comes within {distance} of that.")
+    return " ".join(parts)
 
 
 def _learnt(means: list[dict[str, Any]], index: _Index) -> str:
@@ -212,8 +203,9 @@ def _learnt(means: list[dict[str, Any]], index: _Index) -> str:
     parts = []
     if passed:
         when = min(passed.values())
-        first = _few([name for name, step in passed.items() if step == when])
-        parts.append(f"First half-way from chance to ceiling: {first}, after {when:,.0f} steps (median over seeds).")
+        first = [name for name, step in passed.items() if step == when]
+        who = ", ".join(first) if len(first) < 4 else f"{len(first)} of {len(means)} architectures"
+        parts.append(f"First half-way from chance to ceiling: {who}, after {when:,.0f} steps (median over seeds).")
     if never:
         parts.append(f"Not half-way by the end: {_few(never)}.")
     return " ".join(parts)
@@ -241,7 +233,8 @@ def _heat(table: Table, index: _Index) -> dict[str, Any]:
         "columns": list(table.columns),
         "rows": [line.labels[0] for line in lines],
         "states": [line.labels[1] for line in lines],
-        **bounds,
+        "chance": bounds["chance"],
+        "ceiling": bounds["ceiling"],
         "cells": [[_cell(cell) for cell in line.cells] for line in lines],
         "trials": [
             [
@@ -266,20 +259,23 @@ def _cell(cell: Cell) -> list[float | None]:
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:
-    """Which column is hardest for the best, and which tells architectures apart."""
-    ranges = {}
+    """Which column is hardest, and which tells architectures apart."""
+    columns = {}
     for number, column in enumerate(table.columns):
         means = [m for line in lines if (m := line.cells[number].mean) is not None]
         if means and number != table.mean_at:
-            ranges[column] = (min(means), max(means))
-    if len(ranges) < 2:
+            columns[column] = means
+    if len(columns) < 2 or len(lines) < 2:
         return ""
-    hardest = min(ranges, key=lambda c: ranges[c][1])
-    widest = max(ranges, key=lambda c: ranges[c][1] - ranges[c][0])
-    low, high = (figure(value, table.percent) for value in ranges[widest])
-    top = figure(ranges[hardest][1], table.percent)
-    said = f"Hardest: {hardest}, where the best reaches {top}."
-    return said if len(lines) < 2 else f"{said} Architectures differ most on {widest}: from {low} to {high}."
+    hardest = min(columns, key=lambda c: float(np.median(columns[c])))
+    widest = max(columns, key=lambda c: max(columns[c]) - min(columns[c]))
+    middle, top = (
+        figure(float(np.median(columns[hardest])), table.percent),
+        figure(max(columns[hardest]), table.percent),
+    )
+    low, high = figure(min(columns[widest]), table.percent), figure(max(columns[widest]), table.percent)
+    hard = f"Hardest: {hardest}, {middle} for the median architecture and {top} for the best."
+    return f"{hard} Architectures differ most on {widest}: from {low} to {high}."
 
 
 def _curve(record: Record, points: int, clocks: _Names) -> list[Any] | None:

@@ -122,12 +122,7 @@ def run(
         try:
             where(spec, path, report=live, device=str(chosen))
         except KeyboardInterrupt:
-            kept = (
-                f"{live.last.known + live.last.done} of {live.last.trials} trials are in"
-                if live.last
-                else "nothing is in"
-            )
-            _say_to_stderr(f"\nstopped; {kept} {path}. To go on:\n  {_same_command()}")
+            _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
     if live.last is None:
         return
@@ -335,8 +330,12 @@ def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool =
 
     Where there are none that is bad input, unless one is patient and waits for the first.
     """
+    from search import codec
+
     path = Path(source)
-    if path.suffix == ".jsonl" or path.is_dir():
+    if source in codec.builtin("study"):
+        found = _of_study(source, ledger, sets, patient)
+    elif path.suffix == ".jsonl" or path.is_dir():
         found = Found(path.stem or source, _kept(path))
     elif path.suffix in (".sqlite", ".db"):
         found = Found(path.stem, _held(path, patient))

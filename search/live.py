@@ -40,6 +40,11 @@ class Live:
     ) -> None:
         self.bar.stop()
 
+    @property
+    def kept(self) -> str:
+        """How much of the study the ledger has."""
+        return f"{self.last.known + self.last.done} of {self.last.trials} trials are" if self.last else "nothing is"
+
     def __call__(self, report: Report) -> None:
         first, self.last = self.last is None, report
         if first:

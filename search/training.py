@@ -131,6 +131,11 @@ class Cohort:
         """All that a step writes."""
         return [self.model.flat, self.bad_step, self.clock, *self.optimizer.memory()]
 
+    def close(self) -> None:
+        """Give back what the cohort holds beyond memory."""
+        if self.model.crew is not None:
+            self.model.crew.dismiss()
+
     def keep(self, positions: list[int]) -> None:
         """Go on with the members at these positions alone."""
         index = torch.tensor(positions, device=self.device)
@@ -176,8 +181,7 @@ def train(
     try:
         return (yield from _train(cohort))
     finally:
-        if cohort.model.crew is not None:
-            cohort.model.crew.dismiss()
+        cohort.close()
 
 
 def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:

@@ -71,7 +71,7 @@ def kernel_attention(
         implementation=implementation,
         chunk=chunk,
     )
-    return (o[..., :-1] / o[..., -1:] if normalize else o), state
+    return (_normalized(o) if normalize else o), state
 
 
 def kernel_attention_read(
@@ -79,4 +79,9 @@ def kernel_attention_read(
 ) -> Tensor:
     """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
     o = read(state, q, kernel, Rule(loss=DotLoss(), residual=residual))
-    return o[..., :-1] / o[..., -1:] if normalize else o
+    return _normalized(o) if normalize else o
+
+
+def _normalized(o: Tensor) -> Tensor:
+    total = o[..., -1:]
+    return o[..., :-1] / (total + (total == 0).to(o.dtype))  # an empty memory answers 0

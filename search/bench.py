@@ -1,0 +1,80 @@
+"""Time the training step: a cohort beside the same trials one by one, after both gave the same losses."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from arch.backbone import BackboneSpec
+from search.training import Cohort
+from search.trial import Data, Training, TrialSpec
+from synth.tasks import Task
+
+WARM_UPS = 3
+AGREEMENT = 1e-3  # relative difference of losses after the warm-up, in float32
+AGREEMENT_BF16 = 5e-2
+
+
+def bench_step(
+    arch: BackboneSpec,
+    task: Task,
+    *,
+    members: int = 8,
+    batch: int = 32,
+    steps: int = 20,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> list[dict[str, str | int | float]]:
+    """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
+    by one (the first two stand for all on a GPU, where each costs a compilation). Raises RuntimeError where the losses
+    disagree: what is wrong is not timed."""
+    training = Training(steps=steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
+    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=1, test=1))
+    specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
+    where = torch.device(device)
+    alone = specs if where.type == "cpu" else specs[:2]
+    together, losses, preparing = _time([specs], where)
+    single, losses_alone, preparing_alone = _time([[s] for s in alone], where)
+    worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
+    if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
+        raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
+    row = {"arch": arch.name, "task": task.kind, "batch": batch, "length": task.shape[0], "dtype": dtype}
+    ours, theirs = together / members, single / len(alone)
+    return [
+        row | {"trained": f"{members} together", "ms a step and member": ours, "prepared s": preparing, "faster": theirs / ours},
+        row | {"trained": "one by one", "ms a step and member": theirs, "prepared s": preparing_alone, "faster": 1.0},
+    ]
+
+
+def _time(cohorts: Sequence[Sequence[TrialSpec]], device: torch.device) -> tuple[float, Tensor, float]:
+    """Median milliseconds of a step of all cohorts one after the other, the losses [N] after the warm-up, and seconds
+    of preparation."""
+    times: list[list[float]] = []
+    losses, preparing = [], 0.0
+    for specs in cohorts:
+        cohort = Cohort(specs, device)
+        try:
+            began = time.perf_counter()
+            feed = iter(cohort.feed)
+            for _ in range(WARM_UPS):
+                loss_N = cohort.train_step(*next(feed))
+            losses.append(loss_N.clone().cpu())
+            preparing += time.perf_counter() - began
+            times.append([*_steps(feed, cohort.train_step, device)])
+        finally:
+            cohort.close()
+    return sum(statistics.median(t) for t in times), torch.cat(losses), preparing
+
+
+def _steps(feed: Iterator[tuple[object, Tensor]], step: Callable[..., Tensor], device: torch.device) -> Iterator[float]:
+    for pool, rows in feed:
+        began = time.perf_counter()
+        step(pool, rows)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        yield (time.perf_counter() - began) * 1e3
