@@ -1,6 +1,6 @@
 """Records as one page that needs nothing else: recall against state, what each architecture is good at, how it learns.
 
-The page loads nothing and sends nothing: its policy allows only the two scripts it holds, by their hashes.
+The page loads nothing and sends nothing: its policy allows only the scripts that it holds, by their hashes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,12 @@ def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> s
     if done:
         data = figures(records, tables)
         sections += [_STATE, *([_HEAT] if data["tables"] else []), _CURVES]
-        scripts = [("application/json", _json(data)), ("", _plotly()), ("", _asset("page.js"))]
+        scripts = [
+            ("application/json", _json(data)),
+            ("", _plotly()),
+            ("", _asset("figures.js")),
+            ("", _asset("linking.js")),
+        ]
     if tables:
         shown = "\n".join(table_html(table, number) for number, table in enumerate(tables))
         sections.append(
@@ -116,7 +121,7 @@ def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tup
     return Template(_asset("page.html")).substitute(
         policy=policy,
         title=html.escape(title),
-        style=_asset("page.css"),
+        style=_asset("style.css"),
         lead=lead,
         body="\n".join(sections),
         footer=footer,
@@ -185,7 +190,7 @@ def _digest(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return importlib.resources.files("results").joinpath(name).read_text(encoding="utf-8")
+    return importlib.resources.files("results").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _plotly() -> str:

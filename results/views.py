@@ -1,4 +1,4 @@
-"""What the page's figures show, as plain data: page.js draws it, and both name the same things."""
+"""What the page shows, as plain data: page/figures.js draws it, and both name the same things."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _heat(table: Table, index: _Index) -> dict[str, Any]:
                 for number, cell in enumerate(line.cells)
             ]
             for line in lines
-        ],  # of a mean, page.js takes those of the whole line
+        ],  # of a mean, figures.js takes those of the whole line
         "seen": _heat_seen(table, lines),
     }
 

@@ -43,11 +43,20 @@ def bench_step(
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
     if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
         raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
-    row = {"arch": arch.name, "task": task.kind, "batch": batch, "length": task.shape[0], "dtype": dtype}
+    row: dict[str, str | int | float] = {
+        "arch": arch.name,
+        "task": task.kind,
+        "batch": batch,
+        "length": task.shape[0],
+        "dtype": dtype,
+    }
     ours, theirs = together / members, single / len(alone)
     return [
-        row | {"trained": f"{members} together", "ms a step and member": ours, "prepared s": preparing, "faster": theirs / ours},
-        row | {"trained": "one by one", "ms a step and member": theirs, "prepared s": preparing_alone, "faster": 1.0},
+        row | {"trained": name, "ms a step and member": cost, "prepared s": before, "faster": theirs / cost}
+        for name, cost, before in (
+            (f"{members} together", ours, preparing),
+            ("one by one", theirs, preparing_alone),
+        )
     ]
 
 

@@ -64,16 +64,12 @@ def _trials(source: str, overrides: Iterable[str]) -> str:
     study = codec.read_study(source, overrides=tuple(overrides))
     trials, rejected = study.trials(), study.rejected()
     counts = [
-        _counted(len({t.task for t in trials}), "task setting"),
-        _counted(len({t.arch for t in trials}), "architecture"),
-        _counted(len({t.seed for t in trials}), "seed"),
+        typed.counted(len({t.task for t in trials}), "task setting"),
+        typed.counted(len({t.arch for t in trials}), "architecture"),
+        typed.counted(len({t.seed for t in trials}), "seed"),
     ]
     beyond = f"; {len(rejected)} more break its constraints" if rejected else ""
-    return f"{_counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"{typed.counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
 
 
 def _suite(source: str) -> str:
@@ -95,7 +91,7 @@ def _suite(source: str) -> str:
             except SpecError as error:
                 faults += [Fault(f.place, f"tiers.{tier}[{index}].{f.path}", f.message) for f in error.faults]
         held = ", ".join(f"{kind} {n}" for kind, n in counts.items())
-        lines.append(f"  tier {tier}: {_counted(counts.total(), 'setting')} ({held})")
+        lines.append(f"  tier {tier}: {typed.counted(counts.total(), 'setting')} ({held})")
     if faults:
         raise SpecError(faults)
     return "\n".join([f"suite {Path(source).stem}", *lines])

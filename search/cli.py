@@ -398,10 +398,11 @@ def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.devi
     from search.cohort import room
     from search.engine import plan
     from search.listing import plan_of
+    from search.typed import counted
 
     finished = Ledger(path).keys()
     work = plan(study, finished, most=room(device))
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
-    train = f"{len(work.missing)} to train in {len(work.cohorts)} cohorts"
-    print(f"{len(work.trials)} trials, {known} known in {path}, {train}")
+    train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
+    print(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")

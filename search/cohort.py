@@ -8,12 +8,11 @@ import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Generator, Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-
 
 from arch.cost import cost
 from arch.kernels.select import record_choices
@@ -25,15 +24,14 @@ from synth.task import Task
 if TYPE_CHECKING:
     from search.trial import TrialSpec
 
-FREE = ("lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at")  # fields of Training that members may differ in
+FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 PACKAGES = ("torch", "triton", "numpy")
 
 
 def shape(spec: TrialSpec) -> Hashable:
     """Trials of equal shape train as one cohort: they differ in values (seed, learning rate, decay, which task of the
     same geometry), not in tensors."""
-    training = replace(spec.training, **{f.name: f.default for f in fields(spec.training) if f.name in FREE and f.name != "schedule"})
-    training = replace(training, schedule=type(spec.training.schedule)())
+    training = tuple(getattr(spec.training, f.name) for f in fields(spec.training) if f.name not in FREE)
     mix = tuple((_geometry(p.task), p.examples) for p in spec.mix)
     return (spec.arch, _geometry(spec.task), training, spec.data, mix, tuple(_geometry(t) for t in spec.tests))
 
@@ -54,7 +52,9 @@ def room(device: torch.device) -> int:
     return 8 if device.type == "cpu" else 32
 
 
-def run_cohort(specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
+def run_cohort(
+    specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None
+) -> list[Record]:
     """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
     steps = follow_cohort(specs, study=study, device=device)
     while True:
@@ -135,7 +135,7 @@ def record_of(
         cohort=members,
         device=device_name(device),
         implementation=implementation,
-        versions={name: version for name in PACKAGES if (version := _version(name))} | {"python": platform.python_version()},
+        versions={p: v for p in PACKAGES if (v := _version(p))} | {"python": platform.python_version()},
         commit=commit(),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -162,8 +162,10 @@ def commit() -> str | None:
     """The git commit that the code runs from, "+" where the tree has changes; None outside a checkout."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=False)
+        head, changes = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False)
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+        )
     except FileNotFoundError:  # no git on this machine
         return None
     if head.returncode != 0:

@@ -68,10 +68,13 @@ def run(
         report(clock.report())
         for number, cohort in enumerate(work.cohorts, start=1):
             specs = [work.missing[i] for i in cohort]
-            records = []
-            for record in _train(specs, study.name, where, lambda p, n=number: report(clock.report(cohort=n, progress=p))):
+
+            def tell(progress: Progress, number: int = number) -> None:
+                report(clock.report(cohort=number, progress=progress))
+
+            records = _train(specs, study.name, where, tell)
+            for record in records:
                 ledger.add(record)
-                records.append(record)
             clock.finish(specs, records)
             report(clock.report(cohort=number, records=tuple(records)))
     return work
@@ -110,9 +113,7 @@ class _Clock:
         self.done += sum(r.status == "done" for r in records)
         self.spent += sum(_effort(s) for s in specs)
 
-    def report(
-        self, *, cohort: int = 0, progress: Progress | None = None, records: tuple[Record, ...] = ()
-    ) -> Report:
+    def report(self, *, cohort: int = 0, progress: Progress | None = None, records: tuple[Record, ...] = ()) -> Report:
         seconds = time.perf_counter() - self.began
         spent = self.spent
         if progress is not None:
@@ -134,7 +135,7 @@ class _Clock:
 
 def _effort(spec: TrialSpec) -> float:
     """Roughly the operations of a trial's training: good enough to share out time."""
-    length, vocab = spec.task.shape
+    length = spec.task.shape[0]
     steps = spec.training.steps or (spec.training.epochs or 0) * -(-(spec.data.train or 0) // spec.training.batch)
     blocks = sum(1 for _ in flatten(spec.arch.stack))
     return steps * spec.training.batch * length * blocks * spec.arch.width * (spec.arch.width + 64)

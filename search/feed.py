@@ -45,7 +45,9 @@ class Pool:
         everywhere = self.columns > WORTHWHILE * masks[0].shape[1]
         positions = None if everywhere else [_positions(mask, self.columns) for mask in masks]
         targets = [b.targets for b in batches]
-        weights = [np.asarray(b.aux.get("weight", m), dtype=np.float32) * m for b, m in zip(batches, masks, strict=True)]
+        weights = [
+            np.asarray(b.aux.get("weight", m), dtype=np.float32) * m for b, m in zip(batches, masks, strict=True)
+        ]
         if positions is not None:
             targets = [_take(t, p) for t, p in zip(targets, positions, strict=True)]
             # where a sequence scores fewer positions than the longest, the rest repeat unscored ones

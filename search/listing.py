@@ -73,7 +73,9 @@ def studies() -> Table:
     for name in codec.builtin("study"):
         study = codec.document(name, "study")
         budgets = study.get("budgets") or Node({}, study.place)
-        table.add_row(name, _trials(name), ", ".join(budgets.value), codec.about("study", name))
+        said = study.get("description")
+        about = codec.about("study", name) if said is None else str(said.value)
+        table.add_row(name, _trials(name), ", ".join(budgets.value), about)
     return table
 
 

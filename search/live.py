@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from results.record import Record
 from search.engine import Report
+from search.typed import counted
 
 EVERY = 30.0  # seconds between two plain lines from within a cohort
 
@@ -49,9 +50,8 @@ class Live:
         first, self.last = self.last is None, report
         if first:
             known = f", {report.known} known" if report.known else ""
-            self.console.print(
-                f"{report.trials} trials{known}, {report.trials - report.known} to train in {report.cohorts} cohorts"
-            )
+            train = f"{report.trials - report.known} to train in {counted(report.cohorts, 'cohort')}"
+            self.console.print(f"{counted(report.trials, 'trial')}{known}, {train}")
         for record in report.records:
             self.console.print(line_of(record), markup=False, soft_wrap=True)
         note = note_of(report)

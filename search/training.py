@@ -79,9 +79,9 @@ class Cohort:
         self.members = list(range(len(specs)))  # those still in training, as indices into specs
         self.model = Stacked(
             [
-                s.arch.build(
-                    vocab=vocab, seed=s.seed, signal=s.task.signal, readout=s.task.readout, length=length
-                ).use(s.training.implementation)
+                s.arch.build(vocab=vocab, seed=s.seed, signal=s.task.signal, readout=s.task.readout, length=length).use(
+                    s.training.implementation
+                )
                 for s in specs
             ],
             device,
@@ -161,7 +161,7 @@ class Cohort:
                 probabilities.append(logits.softmax(-1).cpu().numpy())
             scored = weight.flatten(1).sum(1)
             loss.append(torch.stack([losses(logits, targets, weight) * scored, scored]).cpu().numpy())
-        total = np.sum(loss, axis=0, dtype=np.float64)
+        total = np.stack(loss).sum(axis=0, dtype=np.float64)
         answers = np.concatenate(predictions, axis=1)
         shares = np.concatenate(probabilities, axis=1) if probabilities else [None] * len(flat_NP)
         return [
@@ -219,7 +219,9 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
             if not keeper.satisfied:
                 going.append(position)
         accuracy = tuple(k.last for k in keepers)
-        yield Progress(step=step + 1, steps=cohort.steps, members=len(specs), loss=float(np.mean(loss)), accuracy=accuracy)
+        yield Progress(
+            step=step + 1, steps=cohort.steps, members=len(specs), loss=float(np.mean(loss)), accuracy=accuracy
+        )
         if not going:
             break
         if len(going) < len(cohort.members) and cohort.recorded is None:

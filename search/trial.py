@@ -10,7 +10,9 @@ from results.record import Record
 from search.cohort import run_cohort
 from synth.tasks import Task
 
-VERSION = 1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)
+VERSION = (
+    1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,11 @@ from arch.kernels.gated_linear import gated_linear, gated_linear_step
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
 from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
+from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
 
 __all__ = [
     "AttentionState",
+    "MesaState",
     "MemoryState",
     "attention",
     "attention_step",
@@ -20,6 +22,9 @@ __all__ = [
     "delta_step",
     "gated_linear",
     "gated_linear_step",
+    "mesa",
+    "mesa_step",
+    "mesa_steps_taken",
     "kernel_attention",
     "kernel_attention_read",
     "kernel_delta",

@@ -226,7 +226,9 @@ class Dot(_KernelMemory):
     window: int = 4
 
     follows: ClassVar[bool] = True
-    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi*(k_{t-j})) - v_{t-j}|^2 / 2"
+    equation: ClassVar[str] = (
+        "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi*(k_{t-j})) - v_{t-j}|^2 / 2"
+    )
     source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), section 4"
 
     @property

@@ -134,7 +134,8 @@ class _MemoryModule(MixerModule):
         self.delta = WriteStrength(width, spec.heads, bias=True) if isinstance(spec.loss, HuberLoss) else None
         self.features = PolyFeatures(spec.degree) if spec.degree > 1 else None
         self.weights = nn.ParameterList(
-            first_weights(spec.heads, *shape, scale) for shape, scale in zip(spec.matrices(width), spec.scales(width), strict=True)
+            first_weights(spec.heads, *shape, scale)
+            for shape, scale in zip(spec.matrices(width), spec.scales(width), strict=True)
         )
         self.norm_weight = nn.Parameter(torch.ones(spec.heads, value_dim)) if spec.inner_norm else None
         self.norm_bias = nn.Parameter(torch.zeros(spec.heads, value_dim)) if spec.inner_norm else None
@@ -168,9 +169,7 @@ class _MemoryModule(MixerModule):
         """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
         carries on."""
         q_BTHK, cache = self.inputs.queries(x_BTD, cache)
-        o_BTHV = kernels.memory_read(
-            state.memory, q_BTHK, rule=self.rule, norm=self._norm(), features=self.features
-        )
+        o_BTHV = kernels.memory_read(state.memory, q_BTHK, rule=self.rule, norm=self._norm(), features=self.features)
         return self.out(self.output(o_BTHV, x_BTD)), cache
 
     def _norm(self) -> LayerNorm | None:
@@ -202,7 +201,9 @@ class TttMlp(_Memory):
     bias: bool = True
     forget: bool = False
 
-    equation: ClassVar[str] = "W_t = W_{t-1} - eta_t grad |k_t + LN(gelu(k_t W_1) W_2) - v_t|^2 / 2 at the chunk's start"
+    equation: ClassVar[str] = (
+        "W_t = W_{t-1} - eta_t grad |k_t + LN(gelu(k_t W_1) W_2) - v_t|^2 / 2 at the chunk's start"
+    )
     source: ClassVar[str] = "Sun et al. 2024 (TTT), section 2.7"
 
 
@@ -295,7 +296,9 @@ class OmegaNet(_Memory):
     degree: int = 2
     window: int = 4
 
-    equation: ClassVar[str] = "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi(k_{t-j})) - v_{t-j}|^2 / 2"
+    equation: ClassVar[str] = (
+        "W_t = alpha_t W_{t-1} - eta_t sum_{j<c} gamma_{t,j} grad |M(phi(k_{t-j})) - v_{t-j}|^2 / 2"
+    )
     source: ClassVar[str] = "Behrouz et al. 2025 (ATLAS), eq. 9"
 
 

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, WriteStrength
+from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
 from arch.parts.precision import widen
+
+SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a token can add up to and be turned over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +29,12 @@ class Mesa(Heads, MixerSpec):
     """MesaNet's mixer. The solver is conjugate gradients, all tokens at once.
 
     cg_steps      steps at most; 0 with x0 "q" is gated linear attention
-    tolerance     stop a token whose residual is below this share of its first one; None: take all steps
+    tolerance     stop a token whose residual is below this share of its first one; None: all take all steps
     x0            where the solver starts: "diag", q / diag(H_t + Lambda); "q"; "zero"
     lambda_floor  Lambda = floor + softplus(learned), a key channel each; keeps H + Lambda well conditioned
     lambda_init   Lambda before training
     decay_cap     the most that a token written with beta = 1 lets the memory keep: a <- a (1 - (1 - cap) beta^2)
+    signed_decay  a in (-1, 1), for parity; H + Lambda then stays positive by a large Lambda alone
     """
 
     kind: Literal["mesa"] = "mesa"
@@ -41,6 +44,7 @@ class Mesa(Heads, MixerSpec):
     lambda_floor: float = 0.25
     lambda_init: float = 1.0
     decay_cap: float = 0.9975
+    signed_decay: bool = False
 
     equation: ClassVar[str] = (
         "H_t = a_t H_{t-1} + b_t k_t^T k_t,  G_t = a_t G_{t-1} + b_t k_t^T v_t,  o_t = q_t (H_t + L)^-1 G_t"
@@ -51,14 +55,19 @@ class Mesa(Heads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(0, cg_steps=self.cg_steps)
-        if self.tolerance is not None and self.tolerance <= 0:
-            raise ValueError(f"tolerance must be positive or null (take all steps), got {self.tolerance}")
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must lie in (0, 1) or be null (take all steps), got {self.tolerance}")
         if self.lambda_floor <= 0:
             raise ValueError(f"lambda_floor must be positive to keep the solve well posed, got {self.lambda_floor}")
         if self.lambda_init <= self.lambda_floor:
             raise ValueError(f"lambda_init must be above lambda_floor, got {self.lambda_init} and {self.lambda_floor}")
         if not 0 < self.decay_cap <= 1:
             raise ValueError(f"decay_cap must lie in (0, 1], got {self.decay_cap}")
+        if self.signed_decay and self.lambda_floor < SIGNED_FLOOR:
+            raise ValueError(
+                f"signed_decay needs lambda_floor of at least {SIGNED_FLOOR:g}, got {self.lambda_floor}; "
+                f"set lambda_floor to {SIGNED_FLOOR:g} and lambda_init above it"
+            )
 
     def build(self, width: int) -> MixerModule:
         return _Mesa(self, width)
@@ -80,7 +89,7 @@ class _Mesa(MixerModule):
         self.spec = spec
         key_dim, value_dim = spec.sizes(width)
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)
-        self.decay = SigmoidDecay(width, spec.heads)
+        self.decay: nn.Module = (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
         self.write = WriteStrength(width, spec.heads, bias=True)
         first = math.log(math.expm1(spec.lambda_init - spec.lambda_floor))
         self.ridge = nn.Parameter(torch.full((spec.heads, key_dim), first))
@@ -91,13 +100,15 @@ class _Mesa(MixerModule):
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
         beta_BTH = self.write(x_BTD)
+        log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)
         cap_BTH = torch.log1p(-(1 - self.spec.decay_cap) * beta_BTH.square())
         o_BTHV, memory = kernels.mesa(
             q_BTHK,
             k_BTHK,
             v_BTHV,
-            log_decay=self.decay(x_BTD) + cap_BTH,
+            log_decay=log_decay_BTH + cap_BTH,
             beta=beta_BTH,
+            sign=sign_BTH,
             lam=self.spec.lambda_floor + F.softplus(widen(self.ridge)),
             steps=self.spec.cg_steps,
             tolerance=self.spec.tolerance,

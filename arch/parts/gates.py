@@ -43,6 +43,23 @@ class SigmoidDecay(nn.Module):
         return F.logsigmoid(widen(self.linear(x_BTD))).clamp(min=LEAST_LOG_DECAY)
 
 
+class SignedDecay(nn.Module):
+    """decay = tanh((x W + b) / 2) in (-1, 1), as its log size and its sign +1 or -1: [B, T, D] -> [B, T, H] each.
+
+    A negative decay turns the whole memory over, which counts parity.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, heads)
+        nn.init.constant_(self.linear.bias, 2 * math.atanh(RETENTION))
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        raw_BTH = widen(self.linear(x_BTD))
+        size_BTH = torch.tanh(raw_BTH / 2).abs().clamp(min=math.exp(LEAST_LOG_DECAY))  # log 0 would have no gradient
+        return size_BTH.log(), 1 - 2 * (raw_BTH < 0).to(raw_BTH.dtype)
+
+
 class LowRankDecay(nn.Module):
     """log decay = log sigmoid(x W_1 W_2 + b) / temperature: [B, T, D] -> [B, T, C] (GLA, Yang et al. 2024)."""
 

@@ -123,19 +123,19 @@ class Regbench(Task):
         if self.letters > 2**_TOKEN_BITS - 2:
             raise ValueError(f"letters must be at most {2**_TOKEN_BITS - 2}, got {self.letters}")
         if self.alphabet[1] > self.letters:
-            raise ValueError(
-                f"alphabet must be at most the {self.letters} letters, got {self.alphabet[1]}"
-            )
+            raise ValueError(f"alphabet must be at most the {self.letters} letters, got {self.alphabet[1]}")
         most = min(self.alphabet[0], self.states[0] - 1)
         if self.out_degree[1] > most:
             raise ValueError(
                 f"out_degree must be at most {most}, got {self.out_degree[1]}: the letters out of a state differ "
                 f"(alphabet starts at {self.alphabet[0]}) and lead to other, different states (from {self.states[0]})"
             )
-        if self.words[1] * self.word_length[1] < 2:
-            raise ValueError("words and word_length leave nothing to score: the first letter of a prompt never is")
-        if self.length < self.word_length[1]:
-            raise ValueError(f"length must hold the longest word of {self.word_length[1]} letters, got {self.length}")
+        if self.words[0] * self.word_length[0] < 2:
+            raise ValueError("the shortest prompt is one letter, which is not scored: start words or word_length at 2")
+        if self.length <= self.word_length[1]:
+            raise ValueError(
+                f"length must be above the longest word's {self.word_length[1]} letters, got {self.length}"
+            )
 
     @property
     def vocab(self) -> int:

@@ -61,6 +61,7 @@ SPECS = [
     GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
     Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
     Mesa(heads=2, x0="zero", tolerance=1e-13),
+    Mesa(heads=2, signed_decay=True, lambda_floor=49.0, lambda_init=50.0),
 ]
 
 

@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
-from arch.parts.gates import LEAST_LOG_DECAY, RETENTION, LowRankDecay, SigmoidDecay, SoftplusDecay, WriteStrength
+from arch.parts.gates import (
+    LEAST_LOG_DECAY,
+    RETENTION,
+    LowRankDecay,
+    SigmoidDecay,
+    SignedDecay,
+    SoftplusDecay,
+    WriteStrength,
+)
 from arch.parts.norm import RMSNorm, build_norm, l2_norm
 from arch.parts.rotary import rotate
 from arch.parts.short_conv import ShortConv
@@ -100,7 +108,7 @@ def test_taylor_features_are_the_second_order_exponential() -> None:
 def test_write_strength_lies_below_its_most() -> None:
     x = 100 * torch.randn(50, 3, 4)
     beta = WriteStrength(4, 2, bias=True, most=2.0)(x)
-    assert 0 <= beta.min()
+    assert beta.min() >= 0
     assert 1.9 < beta.max() <= 2
 
 
@@ -115,6 +123,18 @@ def test_decays_are_at_most_one_and_never_absorb_what_follows() -> None:
         assert log_decay.shape == (200, 1, 6)
         assert log_decay.max() <= 0
         assert log_decay.min() == LEAST_LOG_DECAY
+
+
+def test_a_signed_decay_is_its_size_and_its_sign() -> None:
+    gate, x = SignedDecay(4, 6), torch.randn(50, 3, 4)
+    torch.nn.init.zeros_(gate.linear.bias)
+    log_size, sign = gate(x)
+    assert_close(sign * log_size.exp(), torch.tanh(gate.linear(x) / 2))
+    assert set(sign.unique().tolist()) == {-1.0, 1.0}
+    log_size, _ = gate(torch.zeros(1, 1, 4))
+    log_size.sum().backward()
+    assert gate.linear.bias.grad is not None
+    assert gate.linear.bias.grad.isfinite().all()
 
 
 def test_softplus_decay_starts_with_steps_of_a_thousandth_to_a_tenth() -> None:

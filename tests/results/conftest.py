@@ -146,5 +146,11 @@ def make() -> Make:
 @pytest.fixture(scope="session")
 def study() -> list[Record]:
     """MAD and associative recall, as the demo has them."""
-    mad = ("in_context_recall", "fuzzy_in_context_recall", "noisy_in_context_recall", "selective_copying", "compression")
+    mad = (
+        "in_context_recall",
+        "fuzzy_in_context_recall",
+        "noisy_in_context_recall",
+        "selective_copying",
+        "compression",
+    )
     return make_study(tasks=(*mad, "memorization")) + make_study(tasks=("mqar",), lengths=(1, 2, 4))

@@ -172,11 +172,11 @@ def test_check_prints_a_schema_for_editors(what: str) -> None:
 
 def test_a_study_from_plan_to_table(folder: Path) -> None:
     plan = out("run", "story.yaml", "--dry-run")
-    assert "4 trials, 0 known in runs/story.sqlite, 4 to train in 1 cohorts" in plan
+    assert "4 trials, 0 known in runs/story.sqlite, 4 to train in 1 cohort" in plan
     assert not (folder / "runs").exists()
 
     text = out("run", "story.yaml")
-    assert text.splitlines()[0] == "4 trials, 4 to train in 1 cohorts"
+    assert text.splitlines()[0] == "4 trials, 4 to train in 1 cohort"
     assert text.count("tiny  mqar vocab=32 length=16 pairs=2  lr 0.0") == 4
     assert "0 known, 4 done, 0 failed, in runs/story.sqlite\nnext: recallmap table story.yaml\n" in text
 
@@ -220,7 +220,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
         text=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "4 trials, 4 to train in 1 cohorts\n"
+        assert process.stdout.readline() == "4 trials, 4 to train in 1 cohort\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

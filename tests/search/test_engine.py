@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from results.ledger import Ledger
-from search import cohort, codec, engine
+from search import codec, cohort, engine
 
 TINY = {
     "name": "tiny",
@@ -47,7 +47,9 @@ def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
 def test_a_wider_study_trains_only_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     engine.run(study(), path, most=4)
-    wider = codec.read_study(TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2, 1e-1], "trial.seed": [0, 1, 2]}}})
+    wider = codec.read_study(
+        TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2, 1e-1], "trial.seed": [0, 1, 2]}}}
+    )
     assert len(engine.run(wider, path).missing) == 3
     assert len(Ledger(path).records()) == 9
 

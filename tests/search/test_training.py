@@ -14,8 +14,8 @@ from arch.block import Block
 from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from arch.mlp import SwiGLU
 from results.record import Record
-from search.cohort import pack, run_cohort, shape
 from search.adamw import AdamW, learning_rate
+from search.cohort import pack, run_cohort, shape
 from search.feed import Feed
 from search.training import Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
@@ -112,7 +112,9 @@ def test_training_learns() -> None:
         trial(RECALL),
         trial(Compression(vocab=8, length=8)),
         trial(RECALL, train=20, steps=None, epochs=3),
-        replace(trial(), mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=32, length=24, pairs=4), examples=9))),
+        replace(
+            trial(), mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=32, length=24, pairs=4), examples=9))
+        ),
         replace(trial(), tests=(Mqar(vocab=32, length=32, pairs=4), Mqar(vocab=32, length=16, pairs=1))),
         trial(InContextRecall(vocab=8, length=16, protocol="mad-lab")),
         trial(Mqar(vocab=32, length=16, pairs=2, protocol="zoology")),
@@ -136,7 +138,7 @@ def test_a_fixed_set_is_gone_through_whole_every_epoch() -> None:
     spec = trial(RECALL, train=20, steps=None, epochs=2)
     rows = [rows[0].tolist() for _, rows in Feed([spec], torch.device("cpu"))]
     assert [len(r) for r in rows] == [8] * 6
-    epochs = [sum(rows[:3], []), sum(rows[3:], [])]
+    epochs = [[i for r in part for i in r] for part in (rows[:3], rows[3:])]
     assert all(sorted(e) == [-1] * 4 + list(range(20)) for e in epochs)
     assert epochs[0] != epochs[1]
 

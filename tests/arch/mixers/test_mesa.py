@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -23,15 +21,27 @@ def test_without_a_step_from_the_query_it_is_gla() -> None:
     assert_close(mesa(x)[0], gla(x)[0])
 
 
-@pytest.mark.parametrize("x0", ["diag", "q", "zero"])
-def test_it_solves_the_ridge_regression_of_all_it_saw(x0: Any) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Mesa(heads=2, x0="diag"),
+        Mesa(heads=2, x0="q"),
+        Mesa(heads=2, x0="zero"),
+        Mesa(heads=2, signed_decay=True, lambda_floor=49.0, lambda_init=50.0),
+    ],
+    ids=["diag", "q", "zero", "signed"],
+)
+def test_it_solves_the_ridge_regression_of_all_it_saw(spec: Mesa) -> None:
     torch.manual_seed(0)
-    module, x = Mesa(heads=2, x0=x0).build(16).double(), torch.randn(1, 9, 16, dtype=torch.float64)
+    module, x = spec.build(16).double(), torch.randn(1, 9, 16, dtype=torch.float64)
     nn.init.normal_(module.get_parameter("ridge"))
+    nn.init.zeros_(module.get_parameter("decay.linear.bias"))
     q, k, v, _ = module.get_submodule("qkv")(x, None)
     beta = torch.sigmoid(module.get_submodule("write.linear")(x))
-    fade = torch.sigmoid(module.get_submodule("decay.linear")(x)) * (1 - (1 - 0.9975) * beta**2)
-    ridge = torch.diag_embed(0.25 + nn.functional.softplus(module.get_parameter("ridge")))
+    raw = module.get_submodule("decay.linear")(x)
+    fade = (torch.tanh(raw / 2) if spec.signed_decay else torch.sigmoid(raw)) * (1 - (1 - 0.9975) * beta**2)
+    assert (fade.min() < 0) == spec.signed_decay
+    ridge = torch.diag_embed(spec.lambda_floor + nn.functional.softplus(module.get_parameter("ridge")))
     keys = values = torch.zeros(1, 2, 8, 8, dtype=torch.float64)
     outputs = []
     for t in range(9):
@@ -62,10 +72,11 @@ def test_its_size_is_that_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("dials", "message"),
     [
-        ({"tolerance": 0.0}, "tolerance must be positive or null"),
+        ({"tolerance": 0.0}, "tolerance must lie in"),
         ({"lambda_floor": 0.0}, "lambda_floor must be positive"),
         ({"lambda_init": 0.25}, "lambda_init must be above lambda_floor"),
         ({"decay_cap": 1.5}, "decay_cap must lie in"),
+        ({"signed_decay": True}, "signed_decay needs lambda_floor of at least 49, got 0.25"),
     ],
 )
 def test_what_makes_the_solve_ill_posed_is_refused(dials: dict[str, float], message: str) -> None:

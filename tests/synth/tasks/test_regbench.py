@@ -185,6 +185,11 @@ def test_long_prompts_end_at_a_whole_word(draw: Draw) -> None:
     assert set(size.tolist()) == {98, 109, 119}  # 9 words, 10, and 11, whose last letter is a target only
 
 
+def test_every_prompt_has_a_scored_letter_however_short(draw: Draw) -> None:
+    batch = draw(Regbench(words=(2, 3), word_length=(1, 20), length=21), count=2000)
+    assert (batch.targets != IGNORE).any(axis=1).all()
+
+
 def test_few_prompts_are_cut_at_the_default_length(draw: Draw) -> None:
     whole = draw(Regbench(length=950), count=4000).inputs != PAD
     assert (whole.sum(axis=1) > TASK.length).mean() < 0.003
@@ -194,7 +199,7 @@ def test_few_prompts_are_cut_at_the_default_length(draw: Draw) -> None:
 
 
 def test_any_letter_that_the_automaton_allows_is_right() -> None:
-    task = Regbench(word_length=(1, 4), length=4)
+    task = Regbench(word_length=(1, 3), length=4)
     batch = Batch(
         inputs=np.array([[1, 2, 19, 3]]),
         targets=np.array([[2, IGNORE, 3, 1]]),
@@ -317,8 +322,8 @@ def test_known_states_are_those_left_before() -> None:
         ({"states": (3, 12)}, "out_degree must be at most 2"),
         ({"words": (5, 4)}, "words must be two numbers"),
         ({"states": (0, 4)}, "states must be two numbers"),
-        ({"words": (1, 1), "word_length": (1, 1)}, "nothing to score"),
-        ({"length": 48}, "longest word of 49"),
+        ({"words": (1, 9)}, "start words or word_length at 2"),
+        ({"length": 49}, "above the longest word's 49 letters"),
     ],
 )
 def test_impossible_dials_are_refused(dials: dict[str, Any], said: str) -> None:

@@ -1,0 +1,103 @@
+"""Conjugate gradients for many small symmetric positive definite systems at once, and the gradient of their solutions.
+
+Rows are systems: x A = rhs for every row of x [..., K], each with its own A. No row decides what another does, and nothing
+branches on data: a finished row takes steps of length zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Start = Literal["diag", "q", "zero"]
+Gradient = Literal["implicit", "unroll"]
+Operator = tuple[Tensor, ...]
+
+
+class System(NamedTuple):
+    """How to multiply by A and how to read its diagonal, from the tensors that make it up."""
+
+    multiply: Callable[..., Tensor]  # (x [..., K], *operator) -> x A
+    diagonal: Callable[..., Tensor]  # (*operator) -> diag(A), broadcastable to [..., K]
+
+
+class Solver(NamedTuple):
+    """`steps` at most; fewer for a row whose residual falls to `tolerance` times its first one; `x0` is where it starts."""
+
+    steps: int
+    tolerance: float | None
+    x0: Start
+    gradient: Gradient
+
+    def __call__(self, system: System, rhs: Tensor, *operator: Tensor) -> tuple[Tensor, Tensor]:
+        """Solutions [..., K] and the steps that every row took [...].
+
+        The gradient "unroll" is that of these very steps. "implicit" is that of the solution they approach, by a second solve
+        of the same kind; for few steps it differs.
+        """
+        if self.gradient == "unroll":
+            return self.iterate(system, rhs, *operator)
+        with torch.no_grad():
+            x, taken = self.iterate(system, rhs, *operator)
+        residual = rhs - system.multiply(x, *operator)
+        return _Implicit.apply(x, residual, self, system, *operator), taken
+
+    def iterate(self, system: System, rhs: Tensor, *operator: Tensor) -> tuple[Tensor, Tensor]:
+        """The method itself (Hestenes and Stiefel 1952)."""
+        if self.x0 == "zero":
+            x, r = torch.zeros_like(rhs), rhs
+        else:
+            x = rhs / system.diagonal(*operator) if self.x0 == "diag" else rhs
+            r = rhs - system.multiply(x, *operator)
+        p, square = r, _dot(r, r)
+        # Below its own rounding a residual carries no information, and in the end it would leave the range of normal numbers.
+        enough = square * max(self.tolerance or 0.0, 1.0 * torch.finfo(rhs.dtype).eps) ** 2
+        taken = torch.zeros_like(square)
+        for _ in range(self.steps):
+            image = system.multiply(p, *operator)
+            curvature = _dot(p, image)
+            active = (square > enough) & (curvature > 0)
+            length = _ratio(square, curvature, active)
+            x = torch.addcmul(x, length, p)
+            r = torch.addcmul(r, length, image, value=-1)
+            following = _dot(r, r)
+            p = torch.addcmul(r, _ratio(following, square, active), p)
+            square = following
+            taken = taken + active
+        return x, taken.squeeze(-1)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum(-1, keepdim=True)
+
+
+def _ratio(above: Tensor, below: Tensor, active: Tensor) -> Tensor:
+    """above / below where active, 0 elsewhere; its gradient is finite everywhere."""
+    return torch.where(active, above, torch.zeros_like(above)) / torch.where(active, below, torch.ones_like(below))
+
+
+class _Implicit(torch.autograd.Function):
+    """x as a function of its residual rhs - x A: the derivative of the solution is that of the residual, solved once more.
+
+    All dependence on rhs and on A comes in through the residual, which is ordinary arithmetic on a constant x.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, residual: Tensor, solver: Solver, system: System, *operator: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, ctx.solver, ctx.system, *operator = inputs
+        ctx.save_for_backward(*operator)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        operator = ctx.saved_tensors
+        solved, _ = ctx.solver.iterate(ctx.system, gradients[0], *operator)
+        return None, solved, None, None, *(None for _ in operator)

@@ -1,0 +1,413 @@
+"use strict";
+// Draws the figures from what views.py wrote into #data; linking.js keeps them and the tables on the same trials.
+// A trial is its index into data.trials.*; a view is one setting (or a mean over settings) and the scores on it.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { trials, views, archs, rows, tables } = data;
+for (const view of views) view.states = view.states.map((state) => Math.max(1, state)); // the axis is logarithmic
+const now = {
+  view: 0,
+  table: 0,
+  picked: new Set(),
+  hidden: new Set(),
+  sort: { column: "test", down: true },
+  all: false,
+};
+
+const SETUP = {
+  displaylogo: false,
+  showSendToCloud: false,
+  responsive: true,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d"],
+};
+const setup = (bar = true) => ({ ...SETUP, displayModeBar: bar && !narrow() ? "hover" : false });
+const FIXED = ["circle", "square", "triangle-up", "star", "hexagon"];
+const GROWING = ["diamond-open", "square-open", "triangle-down-open", "star-open", "hexagon-open"];
+const GLYPHS = {
+  circle: "●",
+  square: "■",
+  "triangle-up": "▲",
+  star: "★",
+  hexagon: "⬢",
+  "diamond-open": "◇",
+  "square-open": "□",
+  "triangle-down-open": "▽",
+  "star-open": "☆",
+  "hexagon-open": "⬡",
+};
+const COLOURS = 7,
+  MANY = 1500,
+  LINES = 300,
+  ROWS = 100;
+
+const $ = (id) => document.getElementById(id);
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const colour = (arch) => ink(`c${arch % COLOURS}`);
+const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch / COLOURS) % FIXED.length];
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"); // Plotly reads markup in text
+const figure = (value, percent) =>
+  value === null ? "–" : percent ? `${(100 * value).toFixed(1)} %` : value.toFixed(3);
+const spread = (mean, half, percent) => figure(mean, percent) + (half === null ? "" : ` ± ${figure(half, percent)}`);
+const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
+const real = (value) => (value === null ? null : value / 1e4); // scores travel as whole ten-thousandths
+const narrow = () => window.innerWidth < 640;
+const drawsFast = () => !!document.createElement("canvas").getContext("webgl");
+
+function bytes(count) {
+  for (const [unit, scale] of [
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ])
+    if (count >= scale) return `${Number((count / scale).toPrecision(3))} ${unit}`;
+  return `${count} B`;
+}
+
+// 1, 2, 5 of every power of ten, thinned to what has room.
+function byteTicks(sizes) {
+  const low = Math.min(...sizes.filter((size) => size > 0)) / 1.6,
+    high = Math.max(...sizes) * 1.6,
+    values = [];
+  for (let power = 0; power < 15; power++) for (const step of [1, 2, 5]) values.push(step * 10 ** power);
+  let tickvals = values.filter((value) => value >= low && value <= high);
+  const room = narrow() ? 5 : 11;
+  if (tickvals.length > room) tickvals = tickvals.filter((value) => Number.isInteger(Math.log10(value)));
+  while (tickvals.length > room) tickvals = tickvals.filter((_, i) => i % 2 === 0);
+  return { tickvals, ticktext: tickvals.map(bytes), range: [Math.log10(low), Math.log10(high)] };
+}
+
+function make(tag, text, traits = {}) {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text;
+  for (const [name, value] of Object.entries(traits)) element.setAttribute(name, value);
+  return element;
+}
+
+function frame(more) {
+  const axis = {
+    gridcolor: ink("rule"),
+    linecolor: ink("rule"),
+    zeroline: false,
+    automargin: true,
+    ticks: "outside",
+    tickcolor: ink("rule"),
+    fixedrange: narrow(),
+  };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    hovermode: "closest",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("rule"), activecolor: ink("quiet") },
+    font: { family: ink("body"), size: 13, color: ink("ink") },
+    margin: { l: 56, r: 16, t: 16, b: 48 },
+    hoverlabel: {
+      bgcolor: ink("card"),
+      bordercolor: ink("rule"),
+      font: { color: ink("ink"), family: ink("body"), size: 13 },
+      align: "left",
+    },
+    ...more,
+    xaxis: { ...axis, ...more.xaxis },
+    yaxis: { ...axis, ...more.yaxis },
+  };
+}
+
+function scoreAxis(view) {
+  const name = view.metric.replace("_", " ");
+  return view.percent
+    ? {
+        title: { text: name, standoff: 8 },
+        tickformat: ".0%",
+        range: [-0.02, 1.09],
+        tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1],
+      }
+    : { title: { text: name, standoff: 8 } };
+}
+
+// Chance and ceiling, as lines that say what they are.
+function bounds(view) {
+  const lines = [
+    ["chance", view.chance],
+    ["ceiling", view.ceiling],
+  ];
+  return {
+    shapes: lines.map(([, y]) => ({
+      type: "line",
+      xref: "paper",
+      x0: 0,
+      x1: 1,
+      y0: y,
+      y1: y,
+      layer: "below",
+      line: { color: ink("quiet"), width: 1, dash: "dot" },
+    })),
+    annotations: lines.map(([name, y]) => ({
+      xref: "paper",
+      x: 0,
+      xanchor: "left",
+      y,
+      yanchor: "bottom",
+      showarrow: false,
+      text: `${name} ${figure(y, view.percent)}`,
+      font: { size: 12, color: ink("quiet") },
+    })),
+  };
+}
+
+const scoreIn = (view, trial) => real(view.scores[view.trials.indexOf(trial)]);
+const stateIn = (view, trial) => view.states[view.trials.indexOf(trial)];
+const shown = (trial) => !now.hidden.has(trials.arch[trial]);
+
+function describe(trial, score, state, view) {
+  const grows = archs[trials.arch[trial]].grows ? ` after ${view.length} tokens, grows` : "";
+  return [
+    `<b>${plain(rows[trials.row[trial]])}</b>`,
+    `test ${figure(score, view.percent)}`,
+    `state ${bytes(state)}${grows}`,
+    plain(data.hypers[trials.hyper[trial]]),
+    `seed ${trials.seed[trial]}`,
+  ].join("<br>");
+}
+
+function drawState() {
+  const view = views[now.view],
+    traces = [],
+    fast = view.trials.length > MANY && drawsFast() ? "scattergl" : "scatter";
+  archs.forEach((arch, a) => {
+    if (now.hidden.has(a)) return;
+    const own = view.trials
+      .map((trial, i) => [trial, real(view.scores[i]), view.states[i]])
+      .filter(([trial]) => trials.arch[trial] === a);
+    traces.push({
+      type: fast,
+      mode: "markers",
+      name: arch.name,
+      x: own.map(([, , state]) => state),
+      y: own.map(([, score]) => score),
+      customdata: own.map(([trial]) => [trial]),
+      text: own.map((one) => describe(...one, view)),
+      hovertemplate: "%{text}<extra>one trial</extra>",
+      marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 },
+      meta: "trials",
+    });
+  });
+  archs.forEach((arch, a) => {
+    const own = view.means.filter((mean) => mean.arch === a);
+    if (now.hidden.has(a) || !own.length) return;
+    traces.push({
+      type: "scatter",
+      mode: own.length > 1 ? "lines+markers" : "markers",
+      name: arch.name,
+      x: own.map((m) => Math.max(1, m.state)),
+      y: own.map((m) => m.mean),
+      customdata: own.map((m) => m.trials),
+      line: { color: colour(a), width: 2 },
+      error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: 1.5, width: 4 },
+      marker: {
+        color: colour(a),
+        symbol: symbol(a),
+        size: 13,
+        line: { color: ink("paper"), width: symbol(a).includes("open") ? 2.5 : 1.5 },
+      },
+      text: own.map((m) =>
+        [
+          `<b>${plain(rows[m.row])}</b>`,
+          spread(m.mean, m.half, view.percent),
+          `state ${bytes(m.state)}`,
+          `${count(m.trials.length, "seed")}, ${plain(data.hypers[trials.hyper[m.trials[0]]])}`,
+        ].join("<br>"),
+      ),
+      hovertemplate: "%{text}<extra>mean</extra>",
+      meta: "means",
+    });
+    if (symbol(a).includes("open")) Object.assign(traces.at(-1).marker.line, { color: colour(a) });
+  });
+  const front = view.means.filter((m) => m.front && !now.hidden.has(m.arch));
+  traces.unshift({
+    type: "scatter",
+    mode: "lines",
+    x: front.map((m) => Math.max(1, m.state)),
+    y: front.map((m) => m.mean),
+    hoverinfo: "skip",
+    line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" },
+    meta: "front",
+  });
+  const picked = [...now.picked].filter((trial) => view.trials.includes(trial) && shown(trial));
+  traces.push({
+    type: "scatter",
+    mode: "markers",
+    x: picked.map((t) => stateIn(view, t)),
+    y: picked.map((t) => scoreIn(view, t)),
+    hoverinfo: "skip",
+    marker: { symbol: "circle-open", size: 18, color: ink("ink"), line: { width: 2 } },
+    meta: "picked",
+  });
+  const layout = frame({
+    ...bounds(view),
+    yaxis: scoreAxis(view),
+    xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.states) },
+  });
+  return Plotly.react($("state"), traces, layout, setup());
+}
+
+function curve(trial) {
+  const [clock, values] = trials.curve[trial] ?? [0, []];
+  return [data.clocks[clock] ?? [], values.map((v) => (v === null ? null : v / 1000))];
+}
+
+function drawCurves() {
+  const view = views[now.view],
+    traces = [];
+  const chosen = view.means
+    .flatMap((mean) => mean.trials)
+    .filter((t) => shown(t) && trials.curve[t])
+    .slice(0, LINES);
+  const lines = (list, name, traits) => {
+    const x = [],
+      y = [],
+      customdata = [];
+    for (const trial of list) {
+      const [steps, values] = curve(trial);
+      x.push(...steps, null);
+      y.push(...values, null);
+      customdata.push(...steps.map(() => [trial]), [trial]);
+    }
+    traces.push({ type: "scatter", mode: "lines", x, y, customdata, name, ...traits });
+  };
+  archs.forEach((arch, a) => {
+    const own = chosen.filter((trial) => trials.arch[trial] === a);
+    if (own.length)
+      lines(own, arch.name, {
+        line: { color: colour(a), width: 1.5, dash: arch.grows ? "dot" : "solid" },
+        opacity: now.picked.size ? 0.35 : 0.85,
+        meta: "curves",
+        hovertemplate: `<b>${plain(arch.name)}</b><br>%{x} steps: %{y}<extra></extra>`,
+      });
+  });
+  for (const trial of [...now.picked].filter((t) => shown(t) && trials.curve[t]).slice(0, LINES))
+    lines([trial], rows[trials.row[trial]], {
+      line: { color: colour(trials.arch[trial]), width: 3.5 },
+      meta: "picked",
+      hovertemplate: `<b>${plain(rows[trials.row[trial]])}</b>, seed ${trials.seed[trial]}<br>%{x} steps: %{y}<extra></extra>`,
+    });
+  const axis = scoreAxis(view);
+  axis.title.text = `${axis.title.text}, validation`;
+  return Plotly.react(
+    $("curves"),
+    traces,
+    frame({
+      ...bounds(view.own ?? view),
+      yaxis: axis,
+      xaxis: {
+        title: { text: "optimizer steps", standoff: 8 },
+        range: [0, 1.04 * Math.max(1, ...traces.flatMap((trace) => trace.x))],
+        tickformat: ",",
+        nticks: narrow() ? 5 : 10,
+      },
+    }),
+    setup(),
+  );
+}
+
+// Dark or light, whichever reads better on a colour between `low` and `high`.
+function onto(share, low, high) {
+  const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const [from, to] = [parts(low), parts(high)];
+  const light = (rgb) =>
+    [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * (rgb[i] / 255) ** 2.2, 0.05);
+  const ground = light(from.map((value, i) => value + share * (to[i] - value)));
+  return light(parts("#ffffff")) / ground > ground / light(parts("#101820")) ? "#ffffff" : "#101820";
+}
+
+function drawHeat() {
+  const table = tables[now.table],
+    low = ink("low"),
+    high = ink("high");
+  const x = table.columns.map((_, i) => i),
+    y = table.rows.map((_, i) => i);
+  // Where columns are narrow, headings lean and the figure may scroll sideways.
+  const small = $("strengths").clientWidth < 160 + 110 * x.length;
+  $("heat").style.minWidth = `${(narrow() ? 130 : 190) + 44 * x.length}px`;
+  $("heat").style.height = `${(small ? 170 : 120) + 36 * y.length}px`;
+  const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
+  const share = table.cells.map((line) => line.map((cell) => cell[3]));
+  const hover = table.cells.map((line, row) =>
+    line.map(([mean, half, seeds], column) =>
+      [
+        `<b>${plain(table.rows[row])}</b>`,
+        plain(table.columns[column]),
+        spread(mean, half, table.percent),
+        `chance ${figure(table.chance[column], table.percent)}, ceiling ${figure(table.ceiling[column], table.percent)}`,
+        `${count(seeds, "seed")}, ${table.states[row]}`,
+      ].join("<br>"),
+    ),
+  );
+  const heat = {
+    type: "heatmap",
+    x,
+    y,
+    z: share,
+    customdata: hover,
+    hovertemplate: "%{customdata}<extra></extra>",
+    hoverongaps: false,
+    xgap: 2,
+    ygap: 2,
+    zmin: 0,
+    zmax: 1,
+    colorscale: [
+      [0, low],
+      [1, high],
+    ],
+    colorbar: {
+      orientation: "h",
+      y: -0.02,
+      yanchor: "top",
+      thickness: 10,
+      len: small ? 0.9 : 0.4,
+      x: 0.5,
+      outlinewidth: 0,
+      tickvals: [0, 1],
+      ticktext: ["chance", "ceiling"],
+      tickfont: { color: ink("quiet"), size: 12 },
+    },
+  };
+  const there = y
+    .flatMap((row) => x.map((column) => [row, column]))
+    .filter(([row, column]) => share[row][column] !== null);
+  const text = {
+    type: "scatter",
+    mode: "text",
+    x: there.map(([, column]) => column),
+    y: there.map(([row]) => row),
+    hoverinfo: "skip",
+    text: there.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
+    textfont: { size: small ? 11 : 13, color: there.map(([row, column]) => onto(share[row][column], low, high)) },
+  };
+  const layout = frame({
+    margin: { l: 8, r: small ? 44 : 8, t: 8, b: 48 },
+    xaxis: {
+      side: "top",
+      tickvals: x,
+      showgrid: false,
+      ticks: "",
+      fixedrange: true,
+      tickangle: small ? -55 : 0,
+      range: [-0.5, x.length - 0.5],
+      ticktext: table.columns.map((name) =>
+        small ? words(name, 20) : plain(name).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
+      ),
+    },
+    yaxis: {
+      tickvals: y,
+      showgrid: false,
+      ticks: "",
+      ticklabelstandoff: 6,
+      fixedrange: true,
+      range: [y.length - 0.5, -0.5],
+      ticktext: table.rows.map((name) => words(name, small ? 24 : 44)),
+    },
+  });
+  $("heatseen").textContent = table.seen;
+  return Plotly.react($("heat"), [heat, text], layout, setup(false));
+}

@@ -1,0 +1,269 @@
+"use strict";
+// Keeps figures and tables on the same trials: what is picked in one is shown in all.
+
+function fillLegend() {
+  const view = views[now.view],
+    there = new Set(view.trials.map((trial) => trials.arch[trial]));
+  $("legend").replaceChildren(
+    ...archs
+      .map((arch, a) => [arch, a])
+      .filter(([, a]) => there.has(a))
+      .map(([arch, a]) => {
+        const button = make("button", undefined, {
+          type: "button",
+          "aria-pressed": String(!now.hidden.has(a)),
+          title: "show or hide",
+        });
+        const glyph = make("i", GLYPHS[symbol(a)], { "aria-hidden": "true" });
+        glyph.style.color = colour(a);
+        button.append(
+          glyph,
+          make("span", arch.name),
+          ...(arch.grows ? [make("small", `grows; here after ${view.length} tokens`)] : []),
+        );
+        button.addEventListener("click", () => {
+          now.hidden.has(a) ? now.hidden.delete(a) : now.hidden.add(a);
+          draw();
+        });
+        const item = make("li");
+        item.append(button);
+        return item;
+      }),
+  );
+}
+
+const COLUMNS = {
+  architecture: (t) => rows[trials.row[t]],
+  "hyper-parameters": (t) => data.hypers[trials.hyper[t]],
+  seed: (t) => trials.seed[t],
+  test: (t, at, view) => real(view.scores[at]),
+  validation: (t) => real(trials.validation[t]),
+  state: (t, at, view) => view.states[at],
+  steps: (t) => trials.steps[t],
+  seconds: (t) => trials.seconds[t],
+  key: (t) => trials.key[t],
+};
+const WORDS = {
+  test: (v, view) => figure(v, view.percent),
+  validation: (v, view) => figure(v, view.percent),
+  state: (v) => bytes(v),
+  steps: (v) => v.toLocaleString("en"),
+  seconds: (v) => v.toFixed(1),
+};
+
+function fillTrials() {
+  const view = views[now.view],
+    { column, down } = now.sort,
+    names = Object.keys(COLUMNS);
+  const lines = view.trials
+    .map((trial, at) => [trial, at])
+    .filter(([trial]) => shown(trial))
+    .map(([trial, at]) => ({ trial, values: names.map((name) => COLUMNS[name](trial, at, view)) }));
+  const by = names.indexOf(column),
+    order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (a ?? -Infinity) - (b ?? -Infinity));
+  lines.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
+  const first = lines.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
+  const right = (name) => (name in WORDS ? { class: "figure" } : {});
+  const head = make("tr");
+  for (const name of names) {
+    const cell = make("th", undefined, {
+      scope: "col",
+      ...right(name),
+      "aria-sort": name !== column ? "none" : down ? "descending" : "ascending",
+    });
+    const button = make("button", name, { type: "button" });
+    button.addEventListener("click", () => {
+      now.sort = { column: name, down: name === column ? !down : name in WORDS };
+      fillTrials();
+      $("trials").tHead.rows[0].cells[names.indexOf(name)].firstChild.focus();
+    });
+    cell.append(button);
+    head.append(cell);
+  }
+  const body = first.map(({ trial, values }) => {
+    const line = make("tr", undefined, { "data-trial": trial, tabindex: "0" });
+    names.forEach((name, i) =>
+      line.append(make(i ? "td" : "th", (WORDS[name] ?? String)(values[i], view), i ? right(name) : { scope: "row" })),
+    );
+    return line;
+  });
+  $("trials").tHead.replaceChildren(head);
+  $("trials").tBodies[0].replaceChildren(...body);
+  $("more").hidden = first.length === lines.length;
+  $("more").textContent = `Show all ${lines.length} trials`;
+  $("count").textContent = `${count(lines.length, "trial")} of ${view.label}`;
+  markRows();
+}
+
+// The trials behind a row of any table: its own, or those that a row of score tables rests on.
+function behind(line) {
+  if (line.dataset.trial) return [Number(line.dataset.trial)];
+  return [...new Set(tables[line.closest("table").dataset.table].trials[line.dataset.line].flat())];
+}
+
+function markRows() {
+  for (const line of document.querySelectorAll("tr[data-trial], tr[data-line]")) {
+    const on = now.picked.size > 0 && behind(line).some((trial) => now.picked.has(trial));
+    line.classList.toggle("picked", on);
+    line.setAttribute("aria-selected", String(on));
+  }
+}
+
+function pick(list) {
+  const same = list.length === now.picked.size && list.every((trial) => now.picked.has(trial));
+  now.picked = new Set(same ? [] : list);
+  const there = new Set(views[now.view].trials);
+  if (!same && list.length && !list.some((trial) => there.has(trial))) {
+    now.view = Math.max(
+      0,
+      views.findIndex((view) => view.trials.includes(list[0])),
+    );
+    $("view").value = now.view;
+  }
+  const box = $("picked");
+  box.classList.toggle("on", now.picked.size > 0);
+  box.replaceChildren();
+  if (now.picked.size) {
+    const view = views[now.view],
+      one = list.filter((t) => view.trials.includes(t));
+    const names = [...new Set(one.map((t) => rows[trials.row[t]]))].join(", ");
+    const scores = one
+      .map((t) => figure(scoreIn(view, t), view.percent))
+      .slice(0, 8)
+      .join(", ");
+    const clear = make("button", "Clear", { type: "button" });
+    clear.addEventListener("click", () => pick([]));
+    box.append(
+      make(
+        "span",
+        `Picked: ${names}, seed ${one
+          .map((t) => trials.seed[t])
+          .slice(0, 8)
+          .join(", ")}: test ${scores}`,
+      ),
+      clear,
+    );
+  }
+  return draw();
+}
+
+function draw() {
+  const view = views[now.view];
+  $("stateseen").textContent = view.seen;
+  $("curveseen").textContent = view.learnt;
+  fillLegend();
+  fillTrials();
+  const inside = $("trials").querySelector("tr.picked");
+  if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
+  return Promise.all([drawState(), drawCurves()]);
+}
+
+function choices(select, names, groups, chosen, change) {
+  const parents = new Map();
+  names.forEach((name, i) => {
+    if (!parents.has(groups[i]))
+      parents.set(
+        groups[i],
+        groups[i] ? select.appendChild(make("optgroup", undefined, { label: groups[i] })) : select,
+      );
+    parents.get(groups[i]).append(make("option", name, { value: i }));
+  });
+  select.value = chosen;
+  select.closest(".controls").hidden = names.length < 2;
+  select.addEventListener("change", () => change(Number(select.value)));
+}
+
+// Tables that came written: a click on a heading sorts the measured rows, the rest stays below.
+function sortable(table) {
+  [...table.tHead.rows[0].cells].forEach((cell, column) => {
+    const button = make("button", cell.textContent, { type: "button" });
+    cell.replaceChildren(button);
+    cell.setAttribute("aria-sort", "none");
+    button.addEventListener("click", () => {
+      const down =
+        cell.getAttribute("aria-sort") === "none"
+          ? cell.classList.contains("figure")
+          : cell.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
+      cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const value = (line) =>
+        line.cells[column].classList.contains("figure")
+          ? Number(line.cells[column].dataset.value ?? -Infinity)
+          : line.cells[column].textContent;
+      const order = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
+      const body = table.tBodies[0];
+      body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * order(value(a), value(b))));
+    });
+  });
+}
+
+function follow(event) {
+  const line = event.target.closest("tr[data-trial], tr[data-line]");
+  if (!line || event.target.closest("button")) return;
+  if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  pick(behind(line));
+}
+
+async function start() {
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll("tr[data-line]").forEach((line) => line.setAttribute("tabindex", "0"));
+  document.addEventListener("click", follow);
+  document.addEventListener("keydown", follow);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && now.picked.size) pick([]);
+  });
+  $("more").addEventListener("click", () => {
+    now.all = true;
+    fillTrials();
+  });
+  choices(
+    $("view"),
+    views.map((v) => v.label),
+    views.map((v) => v.group),
+    0,
+    (i) => {
+      now.view = i;
+      now.all = false;
+      draw();
+    },
+  );
+  if (tables.length)
+    choices(
+      $("table"),
+      tables.map((t) => t.title),
+      tables.map(() => ""),
+      0,
+      (i) => {
+        now.table = i;
+        drawHeat();
+      },
+    );
+  await draw();
+  if (tables.length) await drawHeat();
+  $("state").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
+  $("curves").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
+  if (tables.length)
+    $("heat").on(
+      "plotly_click",
+      ({
+        points: [
+          {
+            pointIndex: [row, column],
+          },
+        ],
+      }) => {
+        const line = tables[now.table].trials[row];
+        pick(line[column].length ? line[column] : [...new Set(line.flat())]);
+      },
+    );
+  const again = () => {
+    draw();
+    if (tables.length) drawHeat();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  matchMedia("(max-width: 639px)").addEventListener("change", again);
+  document.body.dataset.ready = "true";
+}
+
+start();

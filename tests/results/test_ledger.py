@@ -1,0 +1,347 @@
+"""The ledger forgets nothing, has one writer, and says in a sentence what is wrong with a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from results.ledger import LAYOUT, Ledger, LedgerError
+from results.record import Record, read_records
+
+Make = Callable[..., Record]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "study.sqlite"
+
+
+@pytest.fixture
+def filled(path: Path, make: Make) -> Path:
+    with Ledger(path) as ledger:
+        for seed in range(3):
+            ledger.add(make(seed=seed, score=0.5 + seed / 10))
+        ledger.add(make(seed=3, error="out of memory"))
+    return path
+
+
+# What it keeps
+
+
+def test_what_was_added_is_there_for_the_next_to_open_it(filled: Path, make: Make) -> None:
+    with Ledger.open(filled) as ledger:
+        assert len(ledger) == 4
+        assert ledger.all() == [
+            *(make(seed=s, score=0.5 + s / 10) for s in range(3)),
+            make(seed=3, error="out of memory"),
+        ]
+
+
+def test_only_finished_trials_need_no_training(filled: Path, make: Make) -> None:
+    assert Ledger(filled).keys() == {make(seed=s, score=0.5 + s / 10).key for s in range(3)}
+
+
+def test_a_ledger_not_begun_has_no_keys_and_is_not_made_by_asking(path: Path) -> None:
+    assert Ledger(path).keys() == set()
+    assert len(Ledger(path)) == 0
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("failed", "done", "done"),
+        ("done", "failed", "done"),
+        ("failed", "failed again", "failed again"),
+        ("done", "done again", "done"),
+    ],
+)
+def test_a_finished_record_stands_and_a_failed_one_gives_way(
+    first: str, second: str, kept: str, make: Make, path: Path
+) -> None:
+    def version(name: str) -> Record:
+        status = "failed" if "failed" in name else "done"
+        return Record.from_dict({**make().to_dict(), "status": status, "study": name})
+
+    with Ledger(path) as ledger:
+        assert ledger.add(version(first))
+        assert ledger.add(version(second)) == (kept == second)
+        assert [r.study for r in ledger.all()] == [kept]
+
+
+def test_a_record_is_found_by_its_key_or_the_beginning_of_it(filled: Path, make: Make) -> None:
+    record = make(seed=1, score=0.6)
+    ledger = Ledger.open(filled)
+    assert ledger.get(record.key) == record
+    assert ledger.get(record.key[:12]) == record
+    assert ledger.get("") is None  # begins all of them
+    assert ledger.get("no such key") is None
+    assert ledger.get("%") is None
+
+
+def test_plain_sql_reads_the_headline(filled: Path) -> None:
+    db = sqlite3.connect(filled)
+    rows = db.execute("SELECT arch, seed, status, accuracy FROM records ORDER BY seed").fetchall()
+    db.close()
+    assert rows == [
+        ("mesa", 0, "done", 0.5),
+        ("mesa", 1, "done", 0.6),
+        ("mesa", 2, "done", 0.7),
+        ("mesa", 3, "failed", None),
+    ]
+
+
+def test_merging_takes_what_is_new_or_better(filled: Path, make: Make, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "other.sqlite") as other:
+        other.add(make(seed=0, score=0.5))
+        other.add(make(seed=3, score=0.8))
+        other.add(make(seed=4))
+        with Ledger(filled) as ledger:
+            assert ledger.merge(other) == 2
+            assert ledger.merge(other) == 0
+            assert len(ledger) == 5
+            assert ledger.all()[3].score == 0.8
+
+
+def test_a_merge_that_fails_half_way_leaves_nothing_behind(filled: Path, make: Make) -> None:
+    def broken() -> Iterator[Record]:
+        yield make(seed=7)
+        raise RuntimeError("lost")
+
+    with Ledger(filled) as ledger:
+        with pytest.raises(RuntimeError, match="lost"):
+            ledger.merge(broken())
+        assert len(ledger) == 4
+
+
+# For people
+
+
+def test_the_frame_has_a_column_a_score_and_a_dial(filled: Path) -> None:
+    table = Ledger(filled).records()
+    assert isinstance(table, pd.DataFrame)
+    assert table["accuracy"].tolist()[:3] == [0.5, 0.6, 0.7]
+    assert table["validation_accuracy"].tolist()[:3] == [0.5, 0.6, 0.7]
+    assert pd.isna(table["accuracy"][3])
+    assert table["error"][3] == "out of memory"
+    assert set(table["training.lr"]) == {1e-3}
+    assert set(table["task.pairs"]) == {4}
+
+
+def test_a_ledger_without_records_is_a_frame_without_rows(path: Path) -> None:
+    with Ledger(path) as ledger:
+        table = ledger.records()
+    assert len(table) == 0
+    assert {"arch", "seed", "status"} <= set(table.columns)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_an_export_holds_every_record(suffix: str, filled: Path, make: Make, tmp_path: Path) -> None:
+    with Ledger(filled) as ledger:
+        ledger.add(make(task="parity", dials={"vocab": "words"}))  # a dial that is a number elsewhere
+        ledger.export(tmp_path / f"out{suffix}")
+    read = {
+        ".parquet": pd.read_parquet,
+        ".csv": pd.read_csv,
+        ".jsonl": lambda p: pd.DataFrame([vars(r) for r in read_records(p)]),
+    }
+    assert sorted(read[suffix](tmp_path / f"out{suffix}")["seed"]) == [0, 0, 1, 2, 3]
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_an_export_to_an_unknown_kind_says_the_known_ones(filled: Path, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"\.parquet, \.csv or \.jsonl"):
+        Ledger(filled).export(tmp_path / "out.xlsx")
+
+
+def test_an_export_that_cannot_be_written_says_so(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="choose another place"):
+        Ledger(filled).export(tmp_path / "file" / "out.csv")
+
+
+# Faults of the file, each with its remedy
+
+
+def test_a_missing_ledger_is_not_made_by_reading(path: Path) -> None:
+    for read in (Ledger.open, lambda p: Ledger(p).all(), lambda p: Ledger(p).records(), lambda p: Ledger(p).get("k")):
+        with pytest.raises(LedgerError, match=r"there is no ledger at .*recallmap run"):
+            read(path)
+    assert not path.parent.exists()
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"is a folder.*give .*NAME\.sqlite"):
+        Ledger(tmp_path)
+
+
+def test_a_file_of_something_else_is_no_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to be looked into\n" * 40)
+    with pytest.raises(LedgerError, match="is not an SQLite file; give the path of a ledger"):
+        Ledger(path)
+
+
+def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "theirs.db")
+    db.execute("CREATE TABLE records (key TEXT)")
+    db.close()
+    with pytest.raises(LedgerError, match="an SQLite file, but not a ledger"):
+        Ledger(tmp_path / "theirs.db")
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(filled: Path) -> None:
+    db = sqlite3.connect(filled)
+    db.execute(f"PRAGMA user_version = {LAYOUT + 1}")
+    db.close()
+    before = filled.read_bytes()
+    with pytest.raises(LedgerError, match=f"layout {LAYOUT + 1}, of a newer recallmap.*upgrade"):
+        Ledger(filled)
+    assert filled.read_bytes() == before
+
+
+def test_a_damaged_ledger_is_noticed_when_it_is_opened(path: Path, make: Make) -> None:
+    with Ledger(path) as ledger:
+        for seed in range(200):
+            ledger.add(make(seed=seed))
+    content = bytearray(path.read_bytes())
+    content[8192:40960] = b"\xff" * 32768
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"is damaged.*restore a copy"):
+        Ledger(path)
+
+
+def test_a_ledger_cut_short_is_noticed_when_it_is_opened(path: Path, make: Make) -> None:
+    with Ledger(path) as ledger:
+        for seed in range(200):
+            ledger.add(make(seed=seed))
+    path.write_bytes(path.read_bytes()[:20000])
+    with pytest.raises(LedgerError, match="damaged"):
+        Ledger(path)
+
+
+def test_a_row_that_is_no_record_is_an_error_not_a_gap(filled: Path) -> None:
+    db = sqlite3.connect(filled)
+    db.execute("UPDATE records SET record = '{\"flavour\": 1}' WHERE seed = 1")
+    db.commit()
+    db.close()
+    with pytest.raises(LedgerError, match=r"not a record: .*flavour"):
+        Ledger(filled).all()
+
+
+def test_a_record_that_is_not_plain_data_is_refused(path: Path, make: Make) -> None:
+    with Ledger(path) as ledger, pytest.raises(LedgerError, match="mesa on mqar is not plain data"):
+        ledger.add(dataclasses.replace(make(), spec={"lr": object()}))
+
+
+def test_a_place_that_cannot_be_a_folder_is_named(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="choose another place"):
+        Ledger(tmp_path / "file" / "study.sqlite").add(make())
+
+
+def as_nobody(code: str, path: Path) -> str:
+    """What a process that may not write prints."""
+    start = (
+        "import os, sys, fcntl\n"
+        "from results.ledger import Ledger, LedgerError\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "path = sys.argv[1]\n"
+    )
+    call = [sys.executable, "-c", start + code, str(path)]
+    return subprocess.run(call, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+@pytest.fixture
+def closed(make: Make) -> Iterator[Path]:
+    """A finished ledger that may be read, in a folder that may not be written."""
+    folder = Path(tempfile.mkdtemp())
+    with Ledger(folder / "study.sqlite") as ledger:
+        ledger.add(make())
+    (folder / "study.sqlite").chmod(0o444)
+    folder.chmod(0o555)
+    yield folder / "study.sqlite"
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_ledger_in_a_folder_that_cannot_be_written_can_be_read(closed: Path) -> None:
+    assert as_nobody("print(len(Ledger.open(path).all()))", closed) == "1\n"
+
+
+@pytest.mark.parametrize("name", ["study.sqlite", "new.sqlite", "folder/new.sqlite"])
+def test_a_ledger_that_cannot_be_written_says_so(closed: Path, name: str) -> None:
+    said = as_nobody("try: Ledger(path).__enter__()\nexcept LedgerError as error: print(error)", closed.parent / name)
+    assert "Permission denied" in said
+    assert "make its folder writable" in said or "choose another place" in said
+
+
+# One writer, many readers
+
+
+def test_a_second_driver_is_refused_before_it_trains(filled: Path) -> None:
+    with Ledger(filled), pytest.raises(LedgerError, match=rf"being written by process {os.getpid()} .*wait for it"):
+        Ledger(filled).__enter__()
+
+
+def test_readers_read_while_a_driver_writes(path: Path, make: Make) -> None:
+    with Ledger(path) as ledger:
+        reader = Ledger.open(path)
+        assert len(reader.all()) == 0
+        ledger.add(make())
+        assert len(reader.all()) == 1
+        reader.close()
+        ledger.add(make(seed=1))
+        assert len(ledger) == 2
+
+
+def test_a_reader_does_not_write(filled: Path, make: Make) -> None:
+    with Ledger.open(filled) as ledger, pytest.raises(LedgerError, match="opened for reading"):
+        ledger.add(make(seed=9))
+
+
+def test_the_ledger_is_free_and_one_file_when_the_driver_is_done(filled: Path) -> None:
+    assert [p.name for p in filled.parent.iterdir()] == ["study.sqlite"]
+    with Ledger(filled) as ledger:
+        assert len(ledger) == 4
+
+
+def test_a_ledger_that_nobody_closed_is_free_once_it_is_gone(path: Path, make: Make) -> None:
+    Ledger(path).add(make())
+    with Ledger(path) as ledger:
+        assert len(ledger) == 1
+
+
+def test_a_driver_that_is_killed_loses_nothing_and_holds_nothing(path: Path, make: Make) -> None:
+    code = (
+        "import os, sys, signal, pickle\n"
+        "from results.ledger import Ledger\n"
+        "ledger = Ledger(sys.argv[1]).__enter__()\n"
+        "from results.record import read_records\n"
+        "from pathlib import Path\n"
+        "for record in read_records(Path(sys.argv[2])): ledger.add(record)\n"
+        "ledger._db.execute('BEGIN'); ledger._db.execute('DELETE FROM records')\n"  # under way when the end comes
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    from results.record import write_records
+
+    records = [make(seed=s) for s in range(5)]
+    write_records(path.parent / "records.jsonl", records)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), str(path.parent / "records.jsonl")], cwd=ROOT, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    with Ledger(path) as ledger:
+        assert ledger.keys() == {r.key for r in records}

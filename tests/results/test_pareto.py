@@ -1,0 +1,121 @@
+"""Fronts and volumes agree with their definitions, spelled out slowly."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from results.interval import bootstrap_interval, t_interval
+from results.pareto import capacity_curve, front, front_shares, hypervolume, largest_pairs
+
+
+def by_definition(points: list[tuple[float, ...]], maximise: list[bool]) -> list[bool]:
+    signed = [[-v if up else v for v, up in zip(p, maximise, strict=True)] for p in points]
+
+    def dominates(a: list[float], b: list[float]) -> bool:
+        return all(x <= y for x, y in zip(a, b, strict=True)) and any(x < y for x, y in zip(a, b, strict=True))
+
+    return [not any(dominates(other, own) for other in signed) for own in signed]
+
+
+@pytest.mark.parametrize(
+    "maximise", [list(m) for n in (1, 2, 3) for m in itertools.product([True, False], repeat=n)], ids=str
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_front_is_those_that_no_other_dominates(maximise: list[bool], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 6, size=(60, len(maximise))).astype(float)  # a coarse grid: many ties
+    assert front(points, maximise).tolist() == by_definition([tuple(p) for p in points.tolist()], maximise)
+
+
+def test_a_front_of_more_points_than_are_compared_at_a_time() -> None:
+    points = np.random.default_rng(0).normal(size=(700, 2))
+    assert front(points, [True, False]).tolist() == by_definition([tuple(p) for p in points.tolist()], [True, False])
+
+
+def test_equal_points_stand_together() -> None:
+    assert front([(1, 1), (1, 1), (0, 2)], [True, False]).tolist() == [True, True, False]
+
+
+def test_no_points_have_no_front_and_no_volume() -> None:
+    assert front([], [True, False]).tolist() == []
+    assert hypervolume([], (0, 1), [True, False]) == 0
+
+
+def test_a_failed_trial_has_no_place_on_a_front() -> None:
+    with pytest.raises(ValueError, match="leave failed trials out"):
+        front([(np.nan, 1.0)], [True, False])
+
+
+@pytest.mark.parametrize("goals", [2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_volume_is_the_number_of_grid_cells_that_are_dominated(goals: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 9, size=(8, goals))
+    reference = (7,) * goals
+    cells = np.array(list(itertools.product(range(7), repeat=goals)))
+    counted = sum(bool((points <= cell).all(axis=1).any()) for cell in cells)
+    assert hypervolume(points, reference, [False] * goals) == counted
+    assert hypervolume(-points, [-r for r in reference], [True] * goals) == counted
+
+
+def test_more_goals_than_are_exact_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 or 3 goals, got 4"):
+        hypervolume([(1, 1, 1, 1)], (2, 2, 2, 2), [False] * 4)
+
+
+def test_seeds_that_never_differ_leave_the_front_sure() -> None:
+    shares = front_shares([[0.9, 0.9], [0.5, 0.5], [0.4, 0.4]], [100, 50, 60], np.random.default_rng(0), draws=50)
+    assert shares.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_rival_within_the_noise_is_on_the_front_about_half_the_time() -> None:
+    shares = front_shares([[0.4, 0.6], [0.4, 0.6]], [100, 100], np.random.default_rng(0), draws=2000)
+    # Means tie with 3/8; otherwise each wins half of the time.
+    assert shares == pytest.approx([3 / 8 + 5 / 16] * 2, abs=0.05)
+
+
+def test_a_capacity_curve_goes_from_small_to_large() -> None:
+    curve = capacity_curve({2000: [0.9, 1.0], 1000: [0.5]}, np.random.default_rng(0))
+    assert [(p.state_bytes, p.mean, p.seeds) for p in curve] == [(1000, 0.5, 1), (2000, pytest.approx(0.95), 2)]
+    assert curve[0].interval is None
+    assert curve[1].interval is not None
+    assert 0.9 <= curve[1].interval[0] <= 0.95 <= curve[1].interval[1] <= 1.0
+
+
+def test_capacity_ends_at_the_first_number_of_pairs_that_is_not_held() -> None:
+    assert largest_pairs({4: 1.0, 8: 0.995, 16: 0.9, 32: 0.99}) == 8
+    assert largest_pairs({4: 0.5}) == 0
+    assert largest_pairs({4: 0.8, 8: 0.8}, threshold=0.8) == 8
+
+
+@pytest.mark.parametrize(("values", "half"), [([1.0, 3.0], 12.7062), ([1.0, 2.0, 3.0], 4.3027 / 3**0.5)])
+def test_the_t_interval_is_the_textbook_one(values: list[float], half: float) -> None:
+    assert t_interval(values) == pytest.approx((2.0 - half, 2.0 + half), abs=1e-3)
+
+
+def test_beyond_its_table_the_t_interval_goes_on_smoothly() -> None:
+    values = np.linspace(0, 1, 61)  # 60 degrees of freedom: t = 2.0003
+    low, high = t_interval(values.tolist()) or (0.0, 0.0)
+    assert (high - low) / 2 == pytest.approx(2.0003 * values.std(ddof=1) / 61**0.5, rel=1e-4)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert t_interval([0.5]) is None
+    assert bootstrap_interval([0.5], np.random.default_rng(0)) is None
+
+
+def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(300):
+        low, high = bootstrap_interval(rng.normal(size=30).tolist(), rng, level=0.8, draws=200) or (0.0, 0.0)
+        covered += low <= 0 <= high
+    assert 0.70 < covered / 300 < 0.88
+
+
+def test_the_same_generator_gives_the_same_interval() -> None:
+    first, second = (bootstrap_interval([0.1, 0.5, 0.9], np.random.default_rng(3)) for _ in range(2))
+    assert first == second
