@@ -307,7 +307,7 @@ class Ledger:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            said = str(error)
+            said = str(error).replace("*** in database main ***", "").strip()
             if "not a database" in said:
                 reason = f"{self.path} is not an SQLite file; give the path of a ledger, or move this file away"
             elif "locked" in said:

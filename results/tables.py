@@ -136,7 +136,8 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
     else:
         columns = [Column(name=name, tasks=(task,)) for task, name in MAD.items()] + [Column(name="mean", mean=True)]
     sheet = _Sheet(found, columns, theirs)
-    missing = [name for task, name in MAD.items() if task not in {m.task for m in found}]
+    trained = {m.task for m in found}
+    missing = [MAD.get(task, task) for column in columns for task in column.tasks if task not in trained]
     notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
     counts = [f"{c.name} {len(sheet.settings(c))}" + (f" of {c.settings}" if c.settings else "") for c in sheet.parts]
     notes.append(f"Settings in a column{', here of published' if theirs else ''}: {', '.join(counts)}.")

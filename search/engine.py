@@ -14,7 +14,7 @@ from results.ledger import Ledger
 from results.record import Record
 from search import codec
 from search.cohort import default_device, follow_cohort, pack, record_of, room
-from search.study import StudySpec
+from search.study import StudySpec, steps_of
 from search.training import Outcome, Progress
 from search.trial import TrialSpec
 
@@ -136,6 +136,5 @@ class _Clock:
 def _effort(spec: TrialSpec) -> float:
     """Roughly the operations of a trial's training: good enough to share out time."""
     length = spec.task.shape[0]
-    steps = spec.training.steps or (spec.training.epochs or 0) * -(-(spec.data.train or 0) // spec.training.batch)
     blocks = sum(1 for _ in flatten(spec.arch.stack))
-    return steps * spec.training.batch * length * blocks * spec.arch.width * (spec.arch.width + 64)
+    return steps_of(spec) * spec.training.batch * length * blocks * spec.arch.width * (spec.arch.width + 64)

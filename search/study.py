@@ -123,13 +123,19 @@ class _Reading:
 
     def trial(self, point: propose.Point) -> TrialSpec:
         node = Node({"trial": self.base}, self.base.place, {"trial": self.base.place})
+        faults: list[Fault] = []
         for patch in point:
-            node = patched(node, patch)
+            try:
+                node = patched(node, patch)
+            except SpecError as error:
+                faults += error.faults
             node = node.with_key("trial", _opened(node.value["trial"], self.open_arch), node.keys["trial"])
         try:
             spec: TrialSpec = typed.read(TrialSpec, node.value["trial"], openers=self.openers, memo=self.memo)
         except SpecError as error:
-            raise SpecError(Fault(f.place, _of_trial(f.path), f.message) for f in error.faults) from error
+            faults += [Fault(f.place, _of_trial(f.path), f.message) for f in error.faults]
+        if faults:
+            raise SpecError(faults)
         return spec
 
     def open_arch(self, node: Node) -> Node:
@@ -140,14 +146,15 @@ class _Reading:
 
 
 def _opened(trial: Node, open_arch: typed.Opener) -> Node:
-    """The trial with its architecture written out, so that a patch can reach inside."""
+    """The trial with its architecture written out, so that a patch can reach inside. One that cannot be opened stays a
+    name: reading the trial finds that out again, and says it beside all else that is wrong."""
     arch = trial.get("arch")
     if arch is None or not isinstance(arch.value, str):
         return trial
     try:
         return trial.with_key("arch", open_arch(arch), trial.keys["arch"])
-    except SpecError as error:
-        raise SpecError(Fault(f.place, f.path or "trial.arch", f.message) for f in error.faults) from error
+    except SpecError:
+        return trial
 
 
 def steps_of(spec: TrialSpec) -> int:

@@ -96,7 +96,10 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
-    """One trial. `task` is trained on (unless `mix` is given), validated on and tested on; `tests` are tested besides."""
+    """One trial. `task` is trained on (unless `mix` is given), validated on and tested on; `tests` are tested besides.
+
+    `version` is that of the training protocol: part of the trial, so that its key changes when numbers do.
+    """
 
     task: Task
     arch: BackboneSpec
@@ -105,8 +108,13 @@ class TrialSpec:
     mix: tuple[Portion, ...] = ()
     tests: tuple[Task, ...] = ()
     seed: int = 0
+    version: int = VERSION
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+        if self.version != VERSION:
+            raise ValueError(f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out")
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
 

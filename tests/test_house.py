@@ -17,8 +17,6 @@ FILES = sorted(path.relative_to(ROOT) for pillar in PILLARS for path in (ROOT / 
 MAY_IMPORT = {"synth": {"synth"}, "arch": {"arch"}, "results": {"results"}, "search": set(PILLARS)}
 ONLY_IN = {
     "yaml": "search/codec.py",
-    "pydantic": "search/codec.py",
-    "pydantic_core": "search/codec.py",
     "ray": "search/tune.py",
     "optuna": "search/propose.py",
 }

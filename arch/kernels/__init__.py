@@ -9,27 +9,38 @@ from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
+from arch.kernels.linear_scan import linear_scan, linear_scan_step
 from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
+from arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
+from arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
 
 __all__ = [
     "AttentionState",
-    "MesaState",
     "MemoryState",
+    "MesaRlsState",
+    "MesaState",
+    "MlstmState",
     "attention",
     "attention_step",
     "delta",
     "delta_step",
     "gated_linear",
     "gated_linear_step",
-    "mesa",
-    "mesa_step",
-    "mesa_steps_taken",
     "kernel_attention",
     "kernel_attention_read",
     "kernel_delta",
     "kernel_delta_read",
+    "linear_scan",
+    "linear_scan_step",
     "memory",
     "memory_read",
     "memory_step",
+    "mesa",
+    "mesa_rls",
+    "mesa_rls_step",
+    "mesa_step",
+    "mesa_steps_taken",
+    "mlstm",
+    "mlstm_step",
 ]

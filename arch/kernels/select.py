@@ -56,48 +56,45 @@ def choose(
 ) -> str:
     """The implementation that serves: `wanted`, or for "auto" the most preferred one that can.
 
-    `sizes` may tell batch, time, heads, key_width and value_width; one token ("time" 1) goes to `recurrent` in place of
+    `sizes` may tell batch, time, heads, key_width and value_width; one token ("time" 1) goes to `recurrent` rather than to
     `chunked`. Raises ValueError where `wanted` cannot serve, with the reason and what can.
     """
-    device, sizes = torch.device(device), sizes or {}
-    there = implementations(op)
-    if wanted == "auto":
-        order = sorted(there, key=("fused", "recurrent", "chunked").index) if sizes.get("time") == 1 else there
-        return next(name for name in order if _why_not(op, name, device, dtype, differentiable, sizes) is None)
-    reason = _why_not(op, wanted, device, dtype, differentiable, sizes)
-    if reason is None:
+    order = PREFERENCE if (sizes or {}).get("time") != 1 else ("fused", "recurrent", "chunked")
+    reasons = {
+        name: why_not(op, name, device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)
+        for name in order
+        if name in implementations(op) or name == wanted
+    }
+    if wanted not in order and wanted != "auto":
+        raise ValueError(f"there is no implementation {wanted!r}; there are {', '.join(implementations(op))} and auto")
+    serving = [name for name, reason in reasons.items() if reason is None]
+    if wanted == "auto" and serving:
+        return serving[0]
+    if wanted in serving:
         return wanted
-    serving = [name for name in there if _why_not(op, name, device, dtype, differentiable, sizes) is None]
     instead = " or ".join(repr(name) for name in [*serving[:1], "auto"])
-    raise ValueError(f"implementation {wanted!r} {reason}; use {instead}")
+    raise ValueError(f"implementation {wanted!r} {reasons[wanted]}; use {instead}")
 
 
-def _why_not(
-    op: str, name: str, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]
+def why_not(
+    op: str,
+    name: str,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    differentiable: bool = True,
+    sizes: Mapping[str, int] | None = None,
 ) -> str | None:
-    if name not in PREFERENCE:
-        return f"is not known: there are {', '.join(implementations(op))}"
+    """Why implementation `name` of `op` cannot serve, None where it can."""
+    device = torch.device(device)
     if name == "fused" and device.type != "cuda":
         return f"needs a CUDA tensor, got one on {device}"
     if name not in implementations(op):
-        return f"of {op!r} does not exist"
-    if not dtype.is_floating_point:
-        return f"needs floating-point tensors, got {dtype}"
+        return f"of op {op!r} does not exist"
     if name != "fused":
         return None
     limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
-    return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)
-
-
-@contextmanager
-def record_choices() -> Iterator[dict[str, str]]:
-    """Within it, the mapping it gives fills with every op that is called and the implementation that served."""
-    chosen: dict[str, str] = {}
-    _WITNESSES.append(chosen)
-    try:
-        yield chosen
-    finally:
-        _WITNESSES.remove(chosen)
+    return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
 
 
 def load(op: str, name: str) -> Callable[..., Any]:

@@ -54,7 +54,7 @@ class Solver(NamedTuple):
             r = rhs - system.multiply(x, *operator)
         p, square = r, _dot(r, r)
         # Below its own rounding a residual carries no information, and in the end it would leave the range of normal numbers.
-        enough = square * max(self.tolerance or 0.0, 1.0 * torch.finfo(rhs.dtype).eps) ** 2
+        enough = square * max(self.tolerance or 0.0, 0.01 * torch.finfo(rhs.dtype).eps) ** 2
         taken = torch.zeros_like(square)
         for _ in range(self.steps):
             image = system.multiply(p, *operator)

@@ -1,0 +1,334 @@
+"""The page in a browser: what is shown is what the ledger has, and a click finds a trial everywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.dashboard import write_page
+from results.ledger import Ledger
+from results.record import Record
+from results.tables import table_of
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs chromium and chromedriver"
+)
+
+Make = Callable[..., Record]
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+PATIENCE = 60  # seconds; a shared machine can be slow
+
+
+class Browser:
+    """A Chromium that remembers what its pages said and asked for."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium import webdriver
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(shutil.which("chromium"))
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        service = webdriver.ChromeService(str(shutil.which("chromedriver")))
+        self.driver = webdriver.Chrome(options=options, service=service)
+
+    def show(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        self.messages()
+        self.requests()
+        self.driver.get(path.as_uri())
+        self.wait("return document.body.dataset.ready === 'true'")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not self.run(condition):
+            assert time.monotonic() < end, f"waited in vain for: {condition}; {self.messages()}"
+            time.sleep(0.02)
+
+    def messages(self) -> list[str]:
+        """What the console was told since the last time."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses asked for since the last time."""
+        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+
+    def click(self, x: float, y: float) -> None:
+        """Press the mouse there, in pixels of the window."""
+        at = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **at})
+
+    def key(self, name: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name})
+
+
+# Pixels of a point of the first figure, and the trial that it is.
+WHERE = """
+const [name, number] = arguments, figure = document.getElementById("state");
+figure.scrollIntoView({ block: "center" });
+const trace = figure.data.find((one) => one.meta === "trials" && one.name === name);
+const { xaxis, yaxis, _size } = figure._fullLayout, box = figure.getBoundingClientRect();
+return [box.x + _size.l + xaxis.c2p(Math.log10(trace.x[number])), box.y + _size.t + yaxis.c2p(trace.y[number]), trace.customdata[number][0]];
+"""
+
+COUNTS = """
+return [...document.querySelectorAll("#view option")].map((option, i) => {
+  const select = document.getElementById("view");
+  select.value = i;
+  select.dispatchEvent(new Event("change"));
+  const traces = document.getElementById("state").data.filter((one) => one.meta === "trials");
+  return [option.textContent, traces.reduce((sum, one) => sum + one.x.length, 0), document.querySelectorAll("#trials tbody tr").length];
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def ledger(study: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "study.sqlite"
+    with Ledger(path) as ledger:
+        ledger.merge(study)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(ledger: Path) -> Path:
+    path = ledger.with_name("page.html")
+    records = Ledger.open(ledger).all()
+    write_page(path, records, title="A study", tables=table_of(records))
+    return path
+
+
+def apart(make: Make, **rest: Any) -> list[Record]:
+    """Trials far enough apart to be clicked."""
+    rates = [{"lr": 1e-3}, {"lr": 1e-4}]
+    return [
+        make(
+            arch=arch,
+            score=score + n / 10,
+            state_bytes=state,
+            training=rates[n],
+            curve={"step": [10, 20], "validation_accuracy": [0.1, score]},
+            **rest,
+        )
+        for arch, score, state in (("mesa", 0.7, 60_000), ("gla", 0.3, 1000))
+        for n in range(2)
+    ]
+
+
+@pytest.fixture
+def few(make: Make, tmp_path: Path) -> Path:
+    records = apart(make)
+    write_page(tmp_path / "page.html", records, title="Few", tables=table_of(records))
+    return tmp_path / "page.html"
+
+
+def test_as_many_points_as_finished_rows_in_the_ledger(browser: Browser, page: Path, ledger: Path) -> None:
+    browser.show(page)
+    counts = browser.run(COUNTS)
+    assert sum(points for _, points, _ in counts) == len(Ledger.open(ledger).keys())
+    assert all(points == rows for _, points, rows in counts)
+    assert len(counts) == 9
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)], ids=["light", "dark", "phone"])
+def test_a_page_is_quiet_and_asks_for_nothing(browser: Browser, page: Path, dark: bool, width: int) -> None:
+    browser.show(page, dark=dark, width=width)
+    browser.run(COUNTS)
+    assert browser.messages() == []
+    assert browser.requests() == [page.as_uri()]
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_nothing_invites_to_share(browser: Browser, page: Path) -> None:
+    browser.show(page)
+    buttons = browser.run("return [...document.querySelectorAll('.modebar-btn')].map((b) => b.dataset.title)")
+    assert buttons
+    assert not [b for b in buttons if "hare" in b or "loud" in b or "plotly" in b.lower()]
+
+
+def test_dark_and_light_are_drawn_in_their_own_colours(browser: Browser, page: Path) -> None:
+    look = (
+        "const style = getComputedStyle(document.body);"
+        "return [style.backgroundColor, document.getElementById('state')._fullLayout.font.color,"
+        " document.getElementById('state').data.find((t) => t.meta === 'means').marker.color]"
+    )
+    browser.show(page)
+    light = browser.run(look)
+    browser.show(page, dark=True)
+    dark = browser.run(look)
+    assert [a == b for a, b in zip(light, dark, strict=True)] == [False, False, False]
+    scheme = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)  # and when the reader changes their mind
+    browser.wait(f"{look.replace('return [', 'return JSON.stringify([')}) === JSON.stringify({json.dumps(light)})")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_never_wider_than_the_window(browser: Browser, page: Path, width: int) -> None:
+    browser.show(page, width=width)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def picked(browser: Browser) -> list[int]:
+    return list(browser.run("return [...now.picked]"))
+
+
+def highlighted(browser: Browser) -> dict[str, Any]:
+    return dict(
+        browser.run(
+            """
+            const curves = document.getElementById("curves").data.filter((one) => one.meta === "picked");
+            return {
+              curves: curves.map((one) => [one.name, one.customdata[0][0]]),
+              trials: [...document.querySelectorAll("#trials tr.picked")].map((line) => Number(line.dataset.trial)),
+              rows: [...document.querySelectorAll("#tables tr.picked th")].map((cell) => cell.textContent),
+              ring: document.getElementById("state").data.at(-1).x.length,
+              words: document.getElementById("picked").textContent,
+            };"""
+        )
+    )
+
+
+def test_a_click_on_a_point_finds_its_curve_and_its_rows(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    x, y, trial = browser.run(WHERE, "mesa", 0)  # not of the chosen learning rate
+    browser.click(x, y)
+    browser.wait("return now.picked.size > 0")
+    browser.wait("return document.getElementById('curves').data.some((one) => one.meta === 'picked')")
+    assert picked(browser) == [trial]
+    assert highlighted(browser) == {
+        "curves": [["mesa", trial]],
+        "trials": [trial],
+        "rows": [],  # the score table rests on the other learning rate
+        "ring": 1,
+        "words": "Picked: mesa, seed 0: test 70.0 %Clear",
+    }
+    browser.key("Escape")
+    browser.wait("return now.picked.size === 0")
+    assert highlighted(browser) == {"curves": [], "trials": [], "rows": [], "ring": 0, "words": ""}
+
+
+def test_a_row_of_the_score_table_finds_its_trials(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    browser.run("document.querySelector('#tables tr[data-line=\"1\"]').focus()")
+    browser.key("Enter")
+    browser.wait("return now.picked.size > 0")
+    found = highlighted(browser)
+    assert found["rows"] == ["gla"]
+    assert found["curves"] == [["gla", found["trials"][0]]]
+
+
+def test_a_row_of_the_trials_finds_its_point(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    browser.run("document.querySelector('#trials tbody tr').click()")
+    browser.wait("return now.picked.size > 0")
+    found = highlighted(browser)
+    assert (found["rows"], found["ring"]) == (["mesa"], 1)
+    assert found["words"] == "Picked: mesa, seed 0: test 80.0 %Clear"
+
+
+def test_a_cell_of_the_heat_map_finds_its_trials(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    x, y = browser.run(
+        "const figure = document.getElementById('heat'); figure.scrollIntoView({ block: 'center' });"
+        "const { xaxis, yaxis, _size } = figure._fullLayout, box = figure.getBoundingClientRect();"
+        "return [box.x + _size.l + xaxis.c2p(0), box.y + _size.t + yaxis.c2p(1) + 10]"
+    )
+    browser.click(x, y)
+    browser.wait("return now.picked.size > 0")
+    assert highlighted(browser)["rows"] == ["gla"]
+
+
+def test_tables_are_sorted_from_their_headings_with_the_keyboard(browser: Browser, page: Path) -> None:
+    browser.show(page)
+    order = "return [...document.querySelectorAll('#tables table')[0].tBodies[0].rows].map((line) => line.cells[0].textContent)"
+    press = "document.querySelectorAll('#tables table')[0].querySelectorAll('thead button')[arguments[0]].focus()"
+    first = browser.run(order)
+    browser.run(press, 0)
+    browser.key("Enter")
+    assert browser.run(order) == sorted(first)
+    browser.key("Enter")
+    assert browser.run(order) == sorted(first, reverse=True)
+    assert browser.run("return document.querySelector('#tables th').getAttribute('aria-sort')") == "descending"
+    browser.run(press, 9)  # the mean, best first
+    browser.key("Enter")
+    assert browser.run(order) == first
+
+
+def test_a_click_in_the_legend_hides_an_architecture_everywhere(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    browser.run("document.querySelector('#legend button').click()")
+    browser.wait("return document.getElementById('state').data.every((one) => one.name !== 'gla')")
+    assert browser.run("return document.getElementById('curves').data.map((one) => one.name)") == ["mesa"]
+    assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 2
+
+
+def test_a_state_that_grows_is_told_apart(browser: Browser, make: Make, tmp_path: Path) -> None:
+    records = [make(), make(arch="attention", state_grows=True, length=64)]
+    write_page(tmp_path / "page.html", records, title="Growing", tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    symbols = "return Object.fromEntries(document.getElementById('state').data.filter((t) => t.meta === 'means').map((t) => [t.name, t.marker.symbol]))"
+    assert browser.run(symbols) == {"mesa": "circle", "attention": "diamond-open"}
+    legend = browser.run("return [...document.querySelectorAll('#legend button')].map((b) => b.textContent)")
+    assert legend == ["◇attentiongrows; here after 64 tokens", "●mesa"]
+
+
+def test_hostile_names_are_only_names(browser: Browser, make: Make, tmp_path: Path) -> None:
+    name = "</script><img src=x onerror=alert(1)><a href='https://example.org'>b</a>"
+    records = [*apart(make), make(arch=name, state_bytes=8000), make(arch=name, seed=1, error=name)]
+    write_page(tmp_path / "page.html", records, title=name, tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    assert browser.messages() == []
+    assert browser.requests() == [(tmp_path / "page.html").as_uri()]
+    assert browser.run("return document.querySelectorAll('img, a[href]').length") == 0
+    assert name in browser.run("return [...document.querySelectorAll('#trials th')].map((cell) => cell.textContent)")
+
+
+def test_very_many_trials_are_all_drawn(browser: Browser, make: Make, tmp_path: Path) -> None:
+    curve = {"step": [1, 2], "validation_accuracy": [0.1, 0.2]}
+    records = [make(arch=f"a{n % 20}", seed=n, score=n / 4000, state_bytes=1000 + n, curve=curve) for n in range(4000)]
+    write_page(tmp_path / "page.html", records, title="Many", tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    assert [n for _, n, _ in browser.run(COUNTS)] == [4000]
+    assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 100
+    browser.run("document.getElementById('more').click()")
+    assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 4000
+
+
+def test_a_page_without_trials_opens(browser: Browser, tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", [], title="None", tables=[])
+    browser.driver.get((tmp_path / "page.html").as_uri())
+    assert "nothing has been trained" in browser.run("return document.body.textContent")

@@ -1,0 +1,123 @@
+"""Hyper-parameters are chosen on validation and reported on test, and what failed is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from results.choose import answers, choose_hyperparameters, measures, row_names
+from results.record import Record
+
+Make = Callable[..., Record]
+
+
+def test_validation_chooses_and_test_is_reported(make: Make) -> None:
+    records = [
+        make(training={"lr": 1e-3}, score=0.9, validation=0.5),
+        make(training={"lr": 1e-4}, score=0.6, validation=0.7),
+    ]
+    (choice,) = choose_hyperparameters(records)
+    assert choice.trials == (records[1],)
+    assert choice.candidates == 2
+    assert measures(records)[0].values == {0: 0.6}
+
+
+def test_seeds_are_averaged_before_the_choice(make: Make) -> None:
+    lucky = [make(training={"lr": 1e-3}, seed=s, score=v) for s, v in enumerate((1.0, 0.2, 0.2))]
+    steady = [make(training={"lr": 1e-4}, seed=s, score=0.6) for s in range(3)]
+    (choice,) = choose_hyperparameters(lucky + steady)
+    assert list(choice.trials) == steady
+
+
+def test_a_lucky_survivor_does_not_win(make: Make) -> None:
+    survivor = [make(training={"lr": 1e-2}, seed=0, score=0.99), make(training={"lr": 1e-2}, seed=1, error="diverged")]
+    steady = [make(training={"lr": 1e-3}, seed=s, score=0.6) for s in range(2)]
+    (choice,) = choose_hyperparameters(survivor + steady)
+    assert list(choice.trials) == steady
+    assert choice.failed == (survivor[1],)
+
+
+def test_a_trial_whose_score_is_not_finite_counts_as_failed(make: Make) -> None:
+    records = [make(score=float("nan")), make(seed=1, score=0.5)]
+    (choice,) = choose_hyperparameters(records)
+    assert choice.trials == (records[1],)
+    assert choice.failed == (records[0],)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"arch": "gla"},
+        {"task": "parity"},
+        {"dials": {"pairs": 8}},
+        {"arch_dials": {"width": 64}},
+        {"data": {"train": 800}},
+        {"protocol": "zoology"},
+    ],
+    ids=str,
+)
+def test_only_training_values_compete(other: dict[str, object], make: Make) -> None:
+    assert len(choose_hyperparameters([make(), make(**other)])) == 2
+
+
+def test_a_published_protocol_chooses_on_what_it_reports(make: Make) -> None:
+    records = [
+        make(training={"lr": 1e-3}, score=0.6, validation=0.9, protocol="mad-lab", published_choice={"accuracy": 0.7}),
+        make(training={"lr": 1e-4}, score=0.5, validation=0.1, protocol="mad-lab", published_choice={"accuracy": 0.8}),
+    ]
+    assert [m.values for m in measures(records, on="test")] == [{0: 0.8}]
+    assert [m.values for m in measures(records, on="validation")] == [{0: 0.6}]
+
+
+def test_a_choice_without_a_score_to_choose_by_is_an_error(make: Make) -> None:
+    records = [replace(make(training={"lr": lr}), validation={}) for lr in (1e-3, 1e-4)]
+    with pytest.raises(ValueError, match=r"differ in hyper-parameters, but .* has no validation score 'accuracy'"):
+        choose_hyperparameters(records)
+    assert len(choose_hyperparameters(records[:1])) == 1  # nothing to choose
+
+
+def further(length: int, score: float, **rest: object) -> dict[str, object]:
+    return {
+        "task": "mqar",
+        "setting": f"length={length}",
+        "length": length,
+        "chance": 0.1,
+        "ceiling": 1.0,
+        "scores": {"accuracy": score},
+        **rest,
+    }
+
+
+def test_settings_that_were_only_tested_on_are_measured_too(make: Make) -> None:
+    specs = [{"kind": "mqar", "vocab": 256, "length": n, "pairs": 4} for n in (128, 256)]
+    records = [make(seed=s, tests=[further(128, 0.5), further(256, 0.2)], test_specs=specs) for s in range(2)]
+    found = measures(records)
+    assert [(m.dials["length"], m.tested, m.values) for m in found] == [
+        (64, False, {0: 0.5, 1: 0.5}),
+        (128, True, {0: 0.5, 1: 0.5}),
+        (256, True, {0: 0.2, 1: 0.2}),
+    ]
+
+
+def test_the_setting_trained_on_is_not_counted_twice(make: Make) -> None:
+    record = make(tests=[{**further(64, 0.5), "setting": ""}])
+    assert len(answers(record)) == 1
+
+
+def test_a_state_that_grows_is_counted_at_the_length_tested(make: Make) -> None:
+    known = answers(make(tests=[further(256, 0.5, state_bytes=4000)]))
+    unknown = answers(make(tests=[further(256, 0.5)]))
+    assert [(a.state_bytes, a.state_length) for a in known] == [(1000, 64), (4000, 256)]
+    assert [(a.state_bytes, a.state_length) for a in unknown] == [(1000, 64), (1000, 64)]
+
+
+def test_architectures_of_one_name_are_told_apart_by_what_differs(make: Make) -> None:
+    blocks = [{"mixer": {"kind": "mesa", "heads": 2}}] * 2
+    records = [
+        make(arch_dials={"width": 64, "stack": blocks}),
+        make(arch_dials={"width": 128, "stack": blocks}, seed=1),
+        make(arch="gla"),
+    ]
+    assert [row_names(records)[r.key] for r in records] == ["mesa width=64", "mesa width=128", "gla"]

@@ -1,0 +1,241 @@
+"""The page holds every trial, stays small, lets nothing in or out, and says in words what it shows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.dashboard import page, write_page
+from results.record import SHORT, Record
+from results.tables import table_of
+from results.views import figures
+
+Make = Callable[..., Record]
+
+MEGABYTE = 1_000_000
+
+
+class Reader(HTMLParser):
+    """Scripts, addresses and visible words of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.words: list[str] = []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
+        elif self.inside != "style":
+            self.words.append(data)
+
+
+def read(records: list[Record]) -> Reader:
+    return Reader(page(records, title="A study", tables=table_of(records)))
+
+
+@pytest.fixture(scope="module")
+def whole(study: list[Record]) -> Reader:
+    return read(study)
+
+
+def data_of(reader: Reader) -> dict[str, Any]:
+    (text,) = (text for traits, text in reader.scripts if traits.get("type") == "application/json")
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_every_finished_trial_is_in_one_setting_and_every_failed_one_is_listed(
+    study: list[Record], whole: Reader
+) -> None:
+    data = data_of(whole)
+    done = {r.key[:SHORT]: r for r in study if r.status == "done"}
+    shown = [trial for view in data["views"] for trial in view["trials"]]
+    assert sorted(data["trials"]["key"][trial] for trial in shown) == sorted(done)
+    for view in data["views"]:
+        for trial, score, state in zip(view["trials"], view["scores"], view["states"], strict=True):
+            record = done[data["trials"]["key"][trial]]
+            assert score == round(10_000 * (record.score or 0))
+            assert state == record.state_bytes
+    failed = [r for r in study if r.status == "failed"]
+    assert "".join(whole.words).count("diverged: the loss was not finite at step 312 of 1000") == len(failed) + 1
+
+
+def test_nothing_is_loaded_from_anywhere(whole: Reader) -> None:
+    assert not [a for a in whole.attributes if a[1] in ("src", "href", "srcset", "action", "data", "ping")]
+
+
+def test_the_policy_allows_the_scripts_of_the_page_and_nothing_else(whole: Reader) -> None:
+    (policy,) = (value for _, name, value in whole.attributes if name == "content" and value and "default-src" in value)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    running = [text for traits, text in whole.scripts if not traits.get("type")]
+    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in running}
+    assert set(rules.pop("script-src").split()) == hashes
+    assert rules == {
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def test_the_page_is_no_more_than_plotly_and_its_data(study: list[Record]) -> None:
+    assert len(page(study, title="A study", tables=table_of(study)).encode()) < 5 * MEGABYTE
+
+
+def test_a_curve_has_at_most_sixty_points_and_keeps_its_ends(make: Make) -> None:
+    steps = list(range(1, 1001))
+    record = make(curve={"step": steps, "validation_accuracy": [s / 1000 for s in steps]})
+    data = figures([record], [])
+    (clock, values) = data["trials"]["curve"][0]
+    assert len(values) == len(data["clocks"][clock]) == 60
+    assert (data["clocks"][clock][0], data["clocks"][clock][-1]) == (1, 1000)
+    assert (values[0], values[-1]) == (1, 1000)
+
+
+def test_very_many_trials_share_the_room_for_curves(make: Make) -> None:
+    curve = {"step": list(range(60)), "validation_accuracy": [0.5] * 60}
+    data = figures([make(seed=s, curve=curve) for s in range(3000)], [])
+    assert sum(len(values) for _, values in data["trials"]["curve"]) == 3000 * 20
+
+
+def test_the_front_is_drawn_through_the_means(make: Make) -> None:
+    sizes = {"small": (1000, 0.5), "worse": (2000, 0.4), "large": (3000, 0.9)}
+    records = [make(arch=a, state_bytes=b, score=s, seed=n) for a, (b, s) in sizes.items() for n in range(2)]
+    (view,) = figures(records, [])["views"]
+    assert [(m["state"], m["mean"], m["front"]) for m in view["means"]] == [
+        (1000, 0.5, True),
+        (2000, 0.4, False),
+        (3000, 0.9, True),
+    ]
+
+
+def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> None:
+    def test(length: int, score: float) -> dict[str, Any]:
+        named = {"task": "mqar", "setting": f"length={length}", "length": length, "state_bytes": length}
+        return {**named, "chance": 0.1, "ceiling": 1.0, "scores": {"accuracy": score}}
+
+    specs = [{"kind": "mqar", "vocab": 256, "pairs": 4, "length": n} for n in (128, 256)]
+    records = [make(seed=s, score=0.9, tests=[test(128, 0.6), test(256, 0.3)], test_specs=specs) for s in range(2)]
+    views = {v["label"]: v for v in figures(records, [])["views"]}
+    assert list(views) == ["mean over 3 settings", "length 64", "length 128", "length 256"]
+    assert views["mean over 3 settings"]["scores"] == [6000, 6000]
+    assert views["mean over 3 settings"]["chance"] == pytest.approx((0.25 + 0.1 + 0.1) / 3)
+    assert [v["length"] for v in views.values()] == [256, 64, 128, 256]
+    assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
+
+
+# What is said in words
+
+
+def seen(records: list[Record]) -> str:
+    return str(figures(records, [])["views"][0]["seen"])
+
+
+def test_the_sentence_names_the_best_of_fixed_state_and_the_cheapest_near_it(make: Make) -> None:
+    records = [
+        make(arch="attention", score=1.0, state_bytes=100_000, state_grows=True),
+        make(arch="large", score=0.95, state_bytes=40_000),
+        make(arch="thrifty", score=0.92, state_bytes=10_000),
+        make(arch="weak", score=0.5, state_bytes=1000),
+    ]
+    assert seen(records) == (
+        "Most recall: attention, 100.0 % with 100 kB of state, which grows with length. "
+        "With a state of fixed size: large, 95.0 % with 40 kB. "
+        "Within 5 points of that with the least state: thrifty, 92.0 % with 10 kB."
+    )
+    assert seen(records[1::2]) == (
+        "Most recall: large, 95.0 % with 40 kB of state. None with less state comes within 5 points of that."
+    )
+    assert seen(records[1:2]) == "Most recall: large, 95.0 % with 40 kB of state."
+
+
+def test_the_sentence_on_learning_names_the_first_and_those_who_never(make: Make) -> None:
+    def learner(arch: str, scores: list[float]) -> Record:
+        return make(arch=arch, score=scores[-1], curve={"step": [100, 200, 300], "validation_accuracy": scores})
+
+    records = [learner("quick", [0.3, 0.9, 0.9]), learner("slow", [0.3, 0.4, 0.9]), learner("never", [0.3, 0.3, 0.3])]
+    assert figures(records, [])["views"][0]["learnt"] == (
+        "First half-way from chance to ceiling: quick, after 200 steps (median over seeds). Not half-way by the end: never."
+    )
+
+
+def test_the_heat_map_is_the_table_from_chance_to_ceiling(make: Make) -> None:
+    records = [make(dials={"pairs": p}, chance=0.2, score=s) for p, s in ((4, 0.6), (8, 0.1))]
+    (table,) = figures(records, table_of(records))["tables"]
+    assert table["cells"][0][:2] == [[0.6, None, 1, 0.5], [0.1, None, 1, 0.0]]
+    assert table["chance"][:2] == [0.2, 0.2]
+
+
+# At the edges
+
+
+def test_no_trials_make_a_page_that_says_so() -> None:
+    reader = read([])
+    assert "There are no trials here yet: nothing has been trained." in reader.words
+    assert reader.scripts == []
+
+
+def test_nothing_but_failures_still_makes_a_page(make: Make) -> None:
+    reader = read([make(error="Traceback:\n  somewhere\nOutOfMemory: no room", seed=s) for s in range(2)])
+    words = "".join(reader.words)
+    assert reader.scripts == []
+    assert "2 × OutOfMemory: no room" in words
+    assert "Traceback" not in words
+
+
+def test_very_many_failures_are_counted_and_some_listed(make: Make) -> None:
+    words = "".join(read([make(error="lost", seed=s) for s in range(300)]).words)
+    assert "300 × lost" in words
+    assert "The first 200 of 300 are listed." in words
+
+
+@pytest.mark.parametrize(
+    "name", ["</script><script>alert(1)</script>", "<!--<script>", "a\u2028b", "$title ${x} $$", "&amp;"]
+)
+def test_no_name_breaks_out_of_the_page(name: str, make: Make) -> None:
+    reader = read(
+        [make(arch=name, curve={"step": [1], "validation_accuracy": [0.5]}), make(arch=name, seed=1, error=name)]
+    )
+    assert len(reader.scripts) == 4
+    assert data_of(reader)["archs"][0]["name"] == name
+
+
+def test_a_page_is_replaced_whole_or_not_at_all(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pages" / "page.html"
+    write_page(path, [], title="First", tables=[])
+    first = path.read_text()
+
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_page(path, [], title="Second", tables=[])
+    assert path.read_text() == first
+    assert [p.name for p in path.parent.iterdir()] == ["page.html"]
+
+
+def test_titles_are_text(make: Make) -> None:
+    assert re.search(r"<title>a &lt;b&gt; c</title>", page([], title="a <b> c", tables=[]))

@@ -1,0 +1,320 @@
+"""Tables say what was measured, beside what was published, and hide nothing that failed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from results.published import Published
+from results.record import Record
+from results.render import html, latex, markdown, render
+from results.tables import MAD, Cell, Line, Table, size, table_of
+
+Make = Callable[..., Record]
+
+MESANET = Published.from_dict(
+    {
+        "name": "a_paper",
+        "source": "A paper",
+        "tables": [
+            {
+                "about": "mad",
+                "where": "Table 9",
+                "unit": "percent",
+                "columns": [
+                    {"name": "recall", "tasks": ["in_context_recall", "noisy_in_context_recall"], "settings": 25},
+                    {"name": "copying", "tasks": ["selective_copying"], "settings": 13},
+                    {"name": "average", "mean": True},
+                ],
+                "rows": [{"arch": "mesa", "values": [100, 96, 98]}, {"arch": "hawk", "values": [90, 80, 85]}],
+            }
+        ],
+    }
+)
+
+
+@pytest.fixture
+def small(make: Make) -> list[Record]:
+    """Two architectures on three tasks; one trial failed."""
+    scores = {"in_context_recall": 0.9, "noisy_in_context_recall": 0.7, "selective_copying": 0.95}
+    records = [
+        make(
+            arch=arch,
+            task=task,
+            seed=seed,
+            score=score * skill + (0.01 if seed else 0.0),
+            chance=0.1,
+            state_bytes=state,
+        )
+        for arch, skill, state in (("gla", 0.5, 16384), ("mesa", 1.0, 65536))
+        for task, score in scores.items()
+        for seed in range(2)
+    ]
+    return [*records, make(arch="gla", task="selective_copying", seed=2, error="out of memory", chance=0.1)]
+
+
+def line(table: Table, name: str) -> Line:
+    return next(one for one in table.lines if one.labels[0] == name)
+
+
+def cell(table: Table, row: str, column: str) -> Cell:
+    return line(table, row).cells[table.columns.index(column)]
+
+
+# Golden texts: what a user reads
+
+MARKDOWN = """\
+### MAD
+
+| architecture | state | seeds | recall | copying | average |
+| --- | --- | --- | ---: | ---: | ---: |
+| mesa | 65.5 kB | 2 | **80.5** ±6.4 | **95.5** ±6.4 | **88.0** ±6.4 |
+| *↳ published* |  |  | 100.0 | 96.0 | 98.0 |
+| *↳ difference* |  |  | −19.5 | −0.5 | −10.0 |
+| gla | 16.4 kB | 2 | 40.5 ±6.4 | 48.0 ±6.4 †1 | 44.2 ±6.4 †1 |
+| chance |  |  | 10.0 | 10.0 | 10.0 |
+| ceiling |  |  | 100.0 | 100.0 | 100.0 |
+| hawk (published) |  |  | 90.0 | 80.0 | 85.0 |
+
+- Accuracy on test, percent: mean over seeds, ± half of the 95 % t interval over seeds.
+- †n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.
+- Settings in a column, here of published: recall 2 of 25, copying 1 of 13.
+- Published: A paper, Table 9.
+"""
+
+
+def test_markdown_beside_a_paper(small: list[Record]) -> None:
+    (table,) = table_of(small, MESANET)
+    assert markdown(table) == MARKDOWN
+
+
+LATEX = r"""\begin{table}
+\centering
+\caption{mqar. Accuracy on test, percent: mean over seeds, no interval, which needs two seeds. Everywhere: vocab 256.}
+\begin{tabular}{lllr}
+\toprule
+architecture & state & seeds & length 64, pairs 4 \\
+\midrule
+gated\_deltanet & 512 B & 1 & \textbf{90.0} \\
+mesa & 1 kB, grows & 1 & 80.0 \\
+\midrule
+chance &  &  & 25.0 \\
+ceiling &  &  & 100.0 \\
+\bottomrule
+\end{tabular}
+\end{table}
+"""
+
+
+def test_latex(make: Make) -> None:
+    records = [make(score=0.8, state_grows=True), make(arch="gated_deltanet", score=0.9, state_bytes=512)]
+    (table,) = table_of(records)
+    assert latex(table) == LATEX
+
+
+def test_csv_has_a_figure_a_line_unrounded(small: list[Record]) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(table_of(small, MESANET), "csv"))))
+    assert len(rows) == 5 * 3
+    (own,) = [r for r in rows if (r["architecture"], r["column"]) == ("mesa", "recall")]
+    assert float(own["mean"]) == pytest.approx(0.805)
+    assert float(own["published"]) == 1.0
+    assert float(own["difference"]) == pytest.approx(-0.195)
+    assert (own["seeds"], own["settings"], own["failed"], own["mark"]) == ("2", "2", "0", "best")
+
+
+def test_html_keeps_names_harmless(make: Make) -> None:
+    (table,) = table_of([make(arch="<script>alert(1)</script>|&")])
+    assert "<script>" not in html(table)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in html(table)
+    assert "| &lt;script>alert(1)&lt;/script>\\|& |" in markdown(table)
+
+
+def test_an_unknown_format_says_the_known_ones(small: list[Record]) -> None:
+    with pytest.raises(ValueError, match="markdown, csv or latex, got 'word'"):
+        render(table_of(small), "word")  # type: ignore[arg-type]
+
+
+# Which tables there are
+
+
+def test_a_study_of_several_tasks_gives_a_table_of_mad_and_one_for_each_other_task(study: list[Record]) -> None:
+    tables = table_of(study)
+    assert [t.title for t in tables] == ["MAD", "mqar"]
+    assert tables[0].columns == (*MAD.values(), "mean")
+    assert tables[1].columns == ("length 64, pairs 4", "length 128, pairs 8", "length 256, pairs 16", "mean")
+
+
+def test_one_task_of_mad_alone_is_shown_by_setting(make: Make) -> None:
+    (table,) = table_of([make(task="selective_copying", dials={"copies": n}) for n in (64, 16, 32)])
+    assert table.title == "selective_copying"
+    assert table.columns == ("copies 16", "copies 32", "copies 64", "mean")
+    assert "Everywhere: vocab 16, length 256." in table.notes
+
+
+def test_settings_that_differ_in_data_are_columns_of_their_own(make: Make) -> None:
+    (table,) = table_of([make(task="compression", data={"train": n}) for n in (800, 12800)])
+    assert table.columns == ("train 800", "train 12800", "mean")
+
+
+def test_protocols_are_kept_apart_and_a_published_one_is_shown_both_ways(make: Make) -> None:
+    tasks = ("compression", "memorization")
+    records = [make(task=t, protocol="mad-lab", score=0.5, published_choice={"accuracy": 0.75}) for t in tasks]
+    tables = table_of(records + [make(task=t) for t in tasks])
+    assert [t.title for t in tables] == [
+        "MAD, protocol mad-lab as published: chosen on test",
+        "MAD, protocol mad-lab",
+        "MAD",
+    ]
+    assert [cell(t, "mesa", "compression").mean for t in tables[:2]] == [0.75, 0.5]
+    assert any("chosen on the test set" in note and "flatters" in note for note in tables[0].notes)
+    assert not any("chosen on the test set" in note for note in tables[1].notes)
+
+
+def test_no_records_make_no_tables() -> None:
+    assert table_of([]) == []
+
+
+# Honesty
+
+
+def test_a_task_is_the_mean_of_its_settings_and_a_column_of_its_tasks(make: Make) -> None:
+    clean = [make(task="in_context_recall", dials={"length": n}, score=s) for n, s in ((128, 0.9), (256, 0.5))]
+    noisy = [make(task="noisy_in_context_recall", score=0.3)]
+    copying = [make(task="selective_copying", score=0.4)]
+    (table,) = table_of(clean + noisy + copying, MESANET)
+    assert cell(table, "mesa", "recall").mean == pytest.approx((0.7 + 0.3) / 2)
+    assert cell(table, "mesa", "average").mean == pytest.approx((0.5 + 0.4) / 2)
+
+
+def test_a_mean_over_tasks_needs_all_of_them(small: list[Record]) -> None:
+    (table,) = table_of(small)
+    assert cell(table, "mesa", "in-context recall").mean == pytest.approx(0.905)
+    assert cell(table, "mesa", "compression").mean is None
+    assert cell(table, "mesa", "mean").mean is None
+    assert any("Not trained here: fuzzy recall, compression, memorization" in note for note in table.notes)
+
+
+def test_a_column_with_a_setting_missing_is_marked_and_cannot_be_best(make: Make) -> None:
+    easy = [make(task="parity", arch="gla", dials={"length": 40}, score=0.99)]
+    both = [make(task="parity", dials={"length": n}, score=s) for n, s in ((40, 0.9), (80, 0.5))]
+    copying = [make(task=t, arch=a) for t in ("compression", "memorization") for a in ("gla", "mesa")]
+    harder = [make(task="compression", dials={"vocab": 64}, score=0.1)]
+    parity, mad = (
+        next(t for t in table_of(easy + both + copying + harder) if t.title == name) for name in ("parity", "MAD")
+    )
+    assert cell(parity, "gla", "mean").mean is None
+    assert cell(mad, "gla", "compression").mark == "partial"
+    assert cell(mad, "mesa", "compression").mark == "best"
+    assert "50.0*" in markdown(mad)
+    assert any(note.startswith("*:") for note in mad.notes)
+
+
+def test_failures_are_counted_where_they_are_missing(small: list[Record]) -> None:
+    (table,) = table_of(small)
+    assert cell(table, "gla", "selective copying").failed == 1
+    assert cell(table, "gla", "in-context recall").failed == 0
+    assert line(table, "gla").labels[2] == "2"
+
+
+def test_an_architecture_that_always_failed_is_still_there(make: Make) -> None:
+    (table,) = table_of([make(), make(arch="gla", error="out of memory"), make(arch="gla", seed=1, error="diverged")])
+    assert "| gla | 1 kB | 0 | failed †2 |" in markdown(table)
+    assert "failed <small>†2</small>" in html(table)
+
+
+def test_the_interval_is_over_seeds_of_the_mean_not_over_settings(make: Make) -> None:
+    records = [
+        make(task="parity", seed=s, dials={"length": n}, score=v) for s in range(3) for n, v in ((40, 0.9), (80, 0.1))
+    ]
+    (table,) = table_of(records)
+    assert cell(table, "mesa", "mean").interval == pytest.approx((0.5, 0.5))
+
+
+def test_the_best_shares_its_mark_with_what_reads_the_same(make: Make) -> None:
+    (table,) = table_of([make(arch=a, score=s) for a, s in (("a", 0.90001), ("b", 0.9), ("c", 0.8))])
+    assert [one.cells[0].mark for one in table.lines[:3]] == ["best", "best", ""]
+
+
+def test_sizes_of_one_architecture_stand_together_by_state(make: Make) -> None:
+    sizes = [
+        make(arch=a, arch_dials={"width": w}, state_bytes=w * 100, score=w / 300)
+        for w in (256, 64)
+        for a in ("mesa", "gla")
+    ]
+    (table,) = table_of(sizes)
+    assert [one.labels[:2] for one in table.lines[:4]] == [
+        ("gla width=64", "6.4 kB"),
+        ("gla width=256", "25.6 kB"),
+        ("mesa width=64", "6.4 kB"),
+        ("mesa width=256", "25.6 kB"),
+    ]
+
+
+# Beside published figures
+
+README = {"vocab": 8192, "length": 64, "pairs": 4}
+FIGURE: dict[str, Any] = {
+    "name": "z",
+    "source": "Z",
+    "tables": [
+        {
+            "about": "mqar",
+            "where": "figure",
+            "how": "digitised",
+            "tolerance": 0.004,
+            "columns": [{"name": "one", "tasks": ["mqar"], "dials": README}],
+            "rows": [
+                {"arch": "mesa", "dials": {"width": 64}, "values": [0.9]},
+                {"arch": "mesa", "note": "other", "values": [0.1]},
+            ],
+        }
+    ],
+}
+
+
+def published(records: list[Record], figure: dict[str, Any] = FIGURE) -> float | None:
+    (table,) = table_of(records, Published.from_dict(figure))
+    return table.lines[0].cells[-1].published
+
+
+def test_a_figure_is_set_beside_the_same_setting_and_size_alone(make: Make) -> None:
+    same = {"dials": README, "arch_dials": {"width": 64}}
+    assert published([make(**same)]) == 0.9
+    assert published([make(**{**same, "dials": {**README, "vocab": 256}})]) is None
+    assert published([make(**{**same, "arch_dials": {"width": 128}})]) is None
+    assert published([make(**same, arch="gla")]) is None
+
+
+def test_a_model_trained_on_a_mix_is_not_set_beside_one_trained_on_the_setting(make: Make) -> None:
+    record = make(dials=README, arch_dials={"width": 64})
+    record.spec["mix"] = [{"task": {"kind": "mqar"}, "examples": 100}]
+    assert published([record]) is None
+    mixed = {**FIGURE, "tables": [{**FIGURE["tables"][0], "mix": True}]}
+    assert published([record], mixed) == 0.9
+
+
+def test_a_published_mean_needs_the_settings_that_it_averages(make: Make) -> None:
+    over = [{"pairs": 4}, {"pairs": 8}]
+    mean = {**FIGURE["tables"][0], "columns": [{"name": "mean", "mean": True, "over": over}]}
+    mean["rows"] = [{"arch": "mesa", "values": [0.7]}]
+    figure = {**FIGURE, "tables": [mean]}
+    assert published([make(dials={"pairs": n}) for n in (4, 8)], figure) == 0.7
+    assert published([make(dials={"pairs": n}) for n in (4, 16)], figure) is None
+    assert published([make(dials={"pairs": n}) for n in (4, 8, 16)], figure) is None
+
+
+def test_how_sure_published_figures_are_is_said(make: Make) -> None:
+    (table,) = table_of([make()], Published.from_dict(FIGURE))
+    assert "Published: Z, figure, digitised to ±0.4 points." in table.notes
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (512, "512 B"), (1000, "1 kB"), (34304, "34.3 kB"), (1_050_112, "1.05 MB"), (2_500_000_000, "2.5 GB")],
+)
+def test_sizes_are_in_units_of_a_thousand(count: int, text: str) -> None:
+    assert size(count) == text
