@@ -46,13 +46,23 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One published model: `arch` is what we call it, `dials` what else of ours must agree (such as width), `note` what
-    sets it apart. `values` stand in the order of the columns, None where nothing was published."""
+    """One published model. `values` stand in the order of the columns, None where nothing was published.
+
+    arch   what it is called
+    ours   our architectures that stand for it; that of the same name unless said
+    dials  what else of ours must agree, such as width
+    note   what sets it apart from all of ours: it is shown, but beside none
+    """
 
     arch: str
     values: tuple[float | None, ...]
+    ours: tuple[str, ...] = ()
     dials: Mapping[str, Value] = field(default_factory=dict)
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ours:
+            object.__setattr__(self, "ours", (self.arch,))
 
     @property
     def name(self) -> str:
@@ -124,7 +134,7 @@ def _table(data: Mapping[str, Any]) -> PublishedTable:
         raise ValueError(f"{data.get('where')}: unit must be 'fraction' or 'percent', got '{unit}'")
     scale = 100 if unit == "percent" else 1
     rows = (
-        _make(Row, row, values=tuple(None if value is None else value / scale for value in row["values"]))
+        _make(Row, row, values=_fractions(row["values"], scale), ours=tuple(row.get("ours", ())))
         for row in data["rows"]
     )
     columns = (
@@ -133,6 +143,10 @@ def _table(data: Mapping[str, Any]) -> PublishedTable:
     )
     plain = {name: value for name, value in data.items() if name != "unit"}
     return _make(PublishedTable, plain, rows=tuple(rows), columns=tuple(columns))
+
+
+def _fractions(values: Iterable[float | None], scale: float) -> tuple[float | None, ...]:
+    return tuple(None if value is None else value / scale for value in values)
 
 
 def _make(kind: type[T], data: Mapping[str, Any], **instead: Any) -> T:

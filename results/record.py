@@ -40,6 +40,9 @@ class Record:
     metric: str = "accuracy"  # which score is the headline
     chance: float = 0.0
     ceiling: float = 1.0
+    references: dict[str, float] = field(
+        default_factory=dict
+    )  # of baselines that are neither chance nor oracle, by name
     scores: dict[str, float] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(
@@ -73,7 +76,7 @@ class Record:
     created: str = ""  # ISO 8601, UTC
 
     def __post_init__(self) -> None:
-        for name in ("scores", "validation", "published_choice"):
+        for name in ("references", "scores", "validation", "published_choice"):
             object.__setattr__(self, name, _finite(getattr(self, name)))
         tests = [{**test, "scores": _finite(test.get("scores", {}))} for test in self.tests]
         object.__setattr__(self, "tests", tests)

@@ -270,7 +270,7 @@ class _Sheet:
             (table, row)
             for table in self.theirs
             for row in table.rows
-            if row.arch == measure.arch
+            if measure.arch in row.ours
             and not row.note
             and all(trait(*dial) in measure.traits for dial in row.dials.items())
         ]

@@ -144,9 +144,7 @@ def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
     return o
 
 
-def _results(
-    op: str, implementation: str, inputs: dict[str, Any], names: list[str], weights: Tensor
-) -> list[Tensor]:
+def _results(op: str, implementation: str, inputs: dict[str, Any], names: list[str], weights: Tensor) -> list[Tensor]:
     leaves = {name: inputs[name].detach().requires_grad_() for name in names}
     o = _run(op, implementation, inputs | leaves)
     return [o, *torch.autograd.grad(o, list(leaves.values()), weights)]

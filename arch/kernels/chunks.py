@@ -56,10 +56,9 @@ def carry(written: Tensor, decay: Decay, initial: Tensor | None, *, last: bool) 
         ahead.append(torch.zeros_like(new) if state is None else state)
         if len(ahead) == count and not last:
             break
-        if state is None:
-            state = new
-        else:
-            state = state + new if faded is None else state * faded + new
+        if state is not None and faded is not None:
+            state = state * faded
+        state = new if state is None else state + new
     final = state if last else None
     if count == 1:
         return (None if initial is None else initial[:, :, None]), final

@@ -97,6 +97,17 @@ def why_not(
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
 
 
+@contextmanager
+def record_choices() -> Iterator[dict[str, str]]:
+    """Within it, the mapping it gives fills with every op that is called and the implementation that served."""
+    chosen: dict[str, str] = {}
+    _WITNESSES.append(chosen)
+    try:
+        yield chosen
+    finally:
+        _WITNESSES[:] = [witness for witness in _WITNESSES if witness is not chosen]
+
+
 def load(op: str, name: str) -> Callable[..., Any]:
     """The function that is implementation `name` of `op`."""
     for chosen in _WITNESSES:

@@ -7,8 +7,33 @@ from arch.mixers.base_conv import BaseConv
 from arch.mixers.deltanet import DeltaNet
 from arch.mixers.gated_deltanet import GatedDeltaNet
 from arch.mixers.gla import GatedLinearAttention
+from arch.mixers.hawk import Hawk
+from arch.mixers.hgrn2 import HGRN2
 from arch.mixers.linear_attention import LinearAttention
+from arch.mixers.longhorn import Longhorn
+from arch.mixers.mamba1 import Mamba1
 from arch.mixers.mamba2 import Mamba2
 from arch.mixers.mesa import Mesa
+from arch.mixers.mesa_rls import MesaRls
+from arch.mixers.mlstm import MLSTM
+from arch.mixers.retnet import RetNet
+from arch.mixers.rwkv7 import Rwkv7
 
-Mixer = Attention | BaseConv | DeltaNet | GatedDeltaNet | GatedLinearAttention | LinearAttention | Mamba2 | Mesa
+Mixer = (
+    Attention
+    | BaseConv
+    | DeltaNet
+    | GatedDeltaNet
+    | GatedLinearAttention
+    | HGRN2
+    | Hawk
+    | LinearAttention
+    | Longhorn
+    | MLSTM
+    | Mamba1
+    | Mamba2
+    | Mesa
+    | MesaRls
+    | RetNet
+    | Rwkv7
+)

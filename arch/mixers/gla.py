@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import LowRankDecay, SigmoidDecay, WriteStrength
+from arch.parts.gates import LowRankDecay, SigmoidDecay, SignedDecay, WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
 
 
@@ -27,6 +27,7 @@ class GatedLinearAttention(Heads, MixerSpec):
     gate_rank   columns of W_1 ("vector" alone)
     write_gate  whether a token is written with strength beta = sigmoid(x W + b), or 1
     qk_norm     q and k of L2 norm 1; if not, scores are scaled by 1 / sqrt(key_dim)
+    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity ("scalar" alone)
     """
 
     kind: Literal["gla"] = "gla"
@@ -34,6 +35,7 @@ class GatedLinearAttention(Heads, MixerSpec):
     gate: Literal["scalar", "vector"] = "scalar"
     gate_rank: int = 16
     write_gate: bool = True
+    signed_decay: bool = False
 
     equation: ClassVar[str] = "S_t = diag(exp g_t) S_{t-1} + beta_t k_t^T v_t,  o_t = s q_t S_t"
     state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
@@ -42,6 +44,8 @@ class GatedLinearAttention(Heads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, gate_rank=self.gate_rank)
+        if self.signed_decay and self.gate != "scalar":
+            raise ValueError(f"signed_decay needs gate 'scalar', got {self.gate!r}; a sign belongs to a whole head")
 
     def build(self, width: int) -> MixerModule:
         return _GatedLinearAttention(self, width)
@@ -64,7 +68,7 @@ class _GatedLinearAttention(MixerModule):
         self.key_dim, value_dim = spec.sizes(width)
         self.qkv = QueryKeyValue(spec, width, qk_norm=spec.qk_norm)
         self.decay: nn.Module = (
-            SigmoidDecay(width, spec.heads)
+            (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
             if spec.gate == "scalar"
             else LowRankDecay(width, spec.heads * self.key_dim, rank=spec.gate_rank)
         )
@@ -75,7 +79,7 @@ class _GatedLinearAttention(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
-        log_decay = self.decay(x_BTD)
+        log_decay, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)
         if self.spec.gate == "vector":
             log_decay = log_decay.unflatten(-1, (self.spec.heads, self.key_dim))
         o_BTHV, memory = kernels.gated_linear(
@@ -84,6 +88,7 @@ class _GatedLinearAttention(MixerModule):
             v_BTHV,
             log_decay=log_decay,
             beta=None if self.write is None else self.write(x_BTD),
+            sign=sign_BTH,
             scale=1.0 if self.spec.qk_norm else self.key_dim**-0.5,
             initial_state=state.memory,
             return_state=return_state,

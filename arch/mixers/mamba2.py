@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, SoftplusDecay
+from arch.parts.gates import SigmoidDecay, SignedDecay, SoftplusDecay
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
 from arch.parts.norm import RMSNorm
 from arch.parts.short_conv import ShortConv
@@ -30,6 +30,7 @@ class Mamba2(MixerSpec):
           "shared_qk": the state-space model of Dao and Gu, where all heads share q and k, and one step size
           sets both what a token keeps (g = -step * A) and how strongly it is written (beta = step)
     key_dim, value_dim  channels of one head; None: width / heads. Dao and Gu have value_dim = 2 width / heads
+    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity ("mesanet" alone)
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -38,6 +39,7 @@ class Mamba2(MixerSpec):
     key_dim: int | None = None
     value_dim: int | None = None
     short_conv: int = 4
+    signed_decay: bool = False
 
     equation: ClassVar[str] = "S_t = exp(g_t) S_{t-1} + beta_t k_t^T v_t,  o_t = q_t S_t (+ D v_t)"
     state_formula: ClassVar[str] = "H K V + (taps - 1) (2 H K, or 2 K + H V with shared q and k)"
@@ -45,6 +47,8 @@ class Mamba2(MixerSpec):
 
     def __post_init__(self) -> None:
         self.around()  # checks its dials
+        if self.signed_decay and self.form != "mesanet":
+            raise ValueError(f"signed_decay needs form 'mesanet', got {self.form!r}; a step size has no sign")
 
     def around(self) -> Heads:
         return Heads(heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim, short_conv=self.short_conv)
@@ -77,18 +81,21 @@ class _Mesanet(MixerModule):
         super().__init__()
         around = spec.around()
         self.qkv = QueryKeyValue(around, width, qk_norm=True)
-        self.decay = SigmoidDecay(width, spec.heads)
+        self.signed = spec.signed_decay
+        self.decay: nn.Module = (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
         self.read = ReadOut(around, width)
         self.out = nn.Linear(spec.heads * around.sizes(width)[1], width, bias=False)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.signed else (self.decay(x_BTD), None)
         o_BTHV, memory = kernels.gated_linear(
             q_BTHK,
             k_BTHK,
             v_BTHV,
-            log_decay=self.decay(x_BTD),
+            log_decay=log_decay_BTH,
+            sign=sign_BTH,
             scale=1.0,
             initial_state=state.memory,
             return_state=return_state,

@@ -125,11 +125,12 @@ function scoreAxis(view) {
     : { title: { text: name, standoff: 8 } };
 }
 
-// Chance and ceiling, as lines that say what they are.
+// Chance, ceiling and other references, as lines that say what they are.
 function bounds(view) {
   const lines = [
     ["chance", view.chance],
     ["ceiling", view.ceiling],
+    ...Object.entries(view.references).map(([name, y]) => [plain(name), y]),
   ];
   return {
     shapes: lines.map(([, y]) => ({

@@ -14,14 +14,22 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils import _pytree as pytree
 
 from arch.mixers import (
+    HGRN2,
+    MLSTM,
     Attention,
     DeltaNet,
     GatedDeltaNet,
     GatedLinearAttention,
+    Hawk,
     LinearAttention,
+    Longhorn,
+    Mamba1,
     Mamba2,
     Mesa,
+    MesaRls,
     Mixer,
+    RetNet,
+    Rwkv7,
 )
 from arch.mixers.mixer import MixerModule, MixerSpec, State
 
@@ -62,6 +70,16 @@ SPECS = [
     Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
     Mesa(heads=2, x0="zero", tolerance=1e-13),
     Mesa(heads=2, signed_decay=True, lambda_floor=49.0, lambda_init=50.0),
+    GatedLinearAttention(heads=2, signed_decay=True),
+    Mamba2(heads=2, signed_decay=True),
+    RetNet(heads=2, key_dim=4, value_dim=6, short_conv=3, activation="silu"),
+    HGRN2(heads=2, key_dim=4, value_dim=6, lower_bound=0.5),
+    MLSTM(heads=2, key_dim=4, value_dim=6, activation="silu", out_gate=True),
+    Hawk(expand=1, gate_blocks=2, short_conv=0),
+    Rwkv7(heads=2, decay_rank=3, rate_rank=4, gate_rank=5),
+    Mamba1(expand=1.5, state_dim=3, step_rank=2, short_conv=0),
+    Longhorn(form="exact", state_dim=5),
+    MesaRls(heads=2, key_dim=6, value_dim=4, least_decay=1.0, conv_v=True),
 ]
 
 
@@ -250,7 +268,8 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
         spec.check(9)
 
 
-COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "gate_rank"}
+COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
+COUNTS |= {"gate_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(

@@ -74,19 +74,23 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses asked for since the last time."""
+        """Addresses asked for since the last time; what an address itself holds, as that of a picture may, is no request."""
         events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        urls = (e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent")
+        return [url for url in urls if not url.startswith(("data:", "blob:"))]
 
     def click(self, x: float, y: float) -> None:
-        """Press the mouse there, in pixels of the window."""
+        """Press the mouse on a mark of a figure, in pixels of the window, once the figure has noticed the mouse."""
         at = {"x": x, "y": y, "button": "left", "clickCount": 1}
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **at})
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": "mouseMoved", "button": "none"})
+        self.wait("return document.querySelector('.hoverlayer .hovertext') !== null")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": kind})
 
     def key(self, name: str) -> None:
+        text = {"text": "\r"} if name == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
-            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name})
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name, **text})
 
 
 # Pixels of a point of the first figure, and the trial that it is.
@@ -95,7 +99,8 @@ const [name, number] = arguments, figure = document.getElementById("state");
 figure.scrollIntoView({ block: "center" });
 const trace = figure.data.find((one) => one.meta === "trials" && one.name === name);
 const { xaxis, yaxis, _size } = figure._fullLayout, box = figure.getBoundingClientRect();
-return [box.x + _size.l + xaxis.c2p(Math.log10(trace.x[number])), box.y + _size.t + yaxis.c2p(trace.y[number]), trace.customdata[number][0]];
+const x = box.x + _size.l + xaxis.c2p(trace.x[number]), y = box.y + _size.t + yaxis.c2p(trace.y[number]);
+return [x, y, trace.customdata[number][0]];
 """
 
 COUNTS = """
@@ -104,7 +109,8 @@ return [...document.querySelectorAll("#view option")].map((option, i) => {
   select.value = i;
   select.dispatchEvent(new Event("change"));
   const traces = document.getElementById("state").data.filter((one) => one.meta === "trials");
-  return [option.textContent, traces.reduce((sum, one) => sum + one.x.length, 0), document.querySelectorAll("#trials tbody tr").length];
+  const points = traces.reduce((sum, one) => sum + one.x.length, 0);
+  return [option.textContent, points, document.querySelectorAll("#trials tbody tr").length];
 });
 """
 
@@ -300,7 +306,10 @@ def test_a_state_that_grows_is_told_apart(browser: Browser, make: Make, tmp_path
     records = [make(), make(arch="attention", state_grows=True, length=64)]
     write_page(tmp_path / "page.html", records, title="Growing", tables=table_of(records))
     browser.show(tmp_path / "page.html")
-    symbols = "return Object.fromEntries(document.getElementById('state').data.filter((t) => t.meta === 'means').map((t) => [t.name, t.marker.symbol]))"
+    symbols = (
+        "const means = document.getElementById('state').data.filter((one) => one.meta === 'means');"
+        "return Object.fromEntries(means.map((one) => [one.name, one.marker.symbol]))"
+    )
     assert browser.run(symbols) == {"mesa": "circle", "attention": "diamond-open"}
     legend = browser.run("return [...document.querySelectorAll('#legend button')].map((b) => b.textContent)")
     assert legend == ["◇attentiongrows; here after 64 tokens", "●mesa"]

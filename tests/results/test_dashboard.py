@@ -146,6 +146,23 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
     assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
 
 
+def test_references_of_the_setting_trained_on_are_lines_too(make: Make) -> None:
+    further = {
+        "task": "mqar",
+        "setting": "pairs=8",
+        "length": 64,
+        "chance": 0.1,
+        "ceiling": 1.0,
+        "scores": {"accuracy": 0.2},
+    }
+    views = figures([make(references={"3-gram": 0.4}, tests=[further])], [])["views"]
+    assert [(v["references"], v["own"]["references"]) for v in views] == [
+        ({}, {"3-gram": 0.4}),
+        ({"3-gram": 0.4}, {"3-gram": 0.4}),
+        ({}, {"3-gram": 0.4}),
+    ]
+
+
 # What is said in words
 
 

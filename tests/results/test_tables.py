@@ -289,6 +289,13 @@ def test_a_figure_is_set_beside_the_same_setting_and_size_alone(make: Make) -> N
     assert published([make(**same, arch="gla")]) is None
 
 
+def test_an_architecture_of_ours_may_stand_for_one_of_another_name(make: Make) -> None:
+    row = {"arch": "transformer", "ours": ["attention"], "values": [0.8]}
+    figure = {**FIGURE, "tables": [{**FIGURE["tables"][0], "rows": [row]}]}
+    assert published([make(arch="attention", dials=README)], figure) == 0.8
+    assert published([make(arch="transformer", dials=README)], figure) is None
+
+
 def test_a_model_trained_on_a_mix_is_not_set_beside_one_trained_on_the_setting(make: Make) -> None:
     record = make(dials=README, arch_dials={"width": 64})
     record.spec["mix"] = [{"task": {"kind": "mqar"}, "examples": 100}]

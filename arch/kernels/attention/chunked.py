@@ -76,7 +76,5 @@ def _on_device(positions: list[int], device: torch.device) -> Tensor:
     """The positions as a tensor, made of runs: a copy from the host has no place in a recorded graph."""
     begins = [i for i, p in enumerate(positions) if i == 0 or p != positions[i - 1] + 1]
     ends = [*begins[1:], len(positions)]
-    runs = [
-        torch.arange(positions[a], positions[a] + b - a, device=device) for a, b in zip(begins, ends, strict=True)
-    ]
+    runs = [torch.arange(positions[a], positions[a] + b - a, device=device) for a, b in zip(begins, ends, strict=True)]
     return runs[0] if len(runs) == 1 else torch.cat(runs)

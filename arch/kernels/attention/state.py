@@ -52,7 +52,7 @@ def start(
     prefix: int,
     like: Tensor,
 ) -> AttentionState:
-    """The state to go on from; `keys` and `values` are the shapes [B, heads, width]. Raises ValueError on one that does not fit."""
+    """The state to go on from; `keys` and `values` are the shapes [B, heads, width]. Raises ValueError where unfit."""
     if state is None:
         return AttentionState(like.new_zeros(keys[0], 0, *keys[1:]), like.new_zeros(values[0], 0, *values[1:]), 0)
     held = len(kept(state.position, window, prefix))

@@ -36,7 +36,7 @@ def linear_scan(
 
     States are fp32, fp64 where an input is. Differentiable in x, log_a and initial_state, through outputs and state. No tokens
     (T = 0) give no outputs and the initial state. Raises ValueError on shapes that do not fit and on an implementation that
-    cannot serve. Martin and Cundy 2018 (arXiv:1709.04057), eq. 5.
+    cannot serve. Martin and Cundy 2018 (arXiv:1709.04057).
     """
     if x.ndim < 3:
         raise ValueError(f"{OP}: x must be [batch, time, channels ...], got shape {list(x.shape)}")

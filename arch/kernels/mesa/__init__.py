@@ -132,7 +132,9 @@ def _run(
     shape = (batch, heads, key_width, value_width)
     if initial_state is not None or time == 0:
         kk, kv = start(initial_state, shape, q, k, v)
-        initial_state = MesaState((kk + kk.mT) / 2, kv)  # a skew part has no meaning; unrolled gradients would blow it up
+        initial_state = MesaState(
+            (kk + kk.mT) / 2, kv
+        )  # a skew part has no meaning; unrolled gradients would blow it up
     if time == 0:
         return v, initial_state if return_state else None, v.new_zeros(by_head)
     with full_precision(v.device):

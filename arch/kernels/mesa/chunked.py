@@ -60,7 +60,7 @@ def chunked(
     if return_state or initial is not None or v_.shape[2] > 1:
         written = decay.to_end(k if writes is None else k * writes[..., None])
         ahead, final = carry(written.mT @ kkv, decay, initial, last=return_state)
-    operator = (k, weights, lam.to(dtype)[:, None, None])
+    operator: tuple[Tensor, ...] = (k, weights, lam.to(dtype)[:, None, None])
     if ahead is not None:
         ahead_kk, ahead_kv = ahead.split((q.shape[-1], width), -1)
         operator = (*operator, fade, ahead_kk)

@@ -16,9 +16,7 @@ class MesaState(NamedTuple):
     kv: Tensor
 
 
-def start(
-    state: MesaState | None, shape: tuple[int, int, int, int], *inputs: Tensor | None
-) -> MesaState:
+def start(state: MesaState | None, shape: tuple[int, int, int, int], *inputs: Tensor | None) -> MesaState:
     """The state to go on from, zero where it is None; `shape` is [B, H, K, V]. Raises ValueError on one that does not fit."""
     batch, heads, key_width, _ = shape
     kk, kv = (None, None) if state is None else state

@@ -48,7 +48,7 @@ def mesa_rls(
 
     States are fp32, fp64 where an input is. Differentiable in q, k, v, lam, log_decay, beta and initial_state, through outputs
     and state. No tokens (T = 0) give no outputs and the initial state. Raises ValueError on shapes that do not fit and on an
-    implementation that cannot serve. von Oswald et al. 2023 (arXiv:2309.05858), eq. 9.
+    implementation that cannot serve. von Oswald et al. 2023 (arXiv:2309.05858).
     """
     batch, time, heads, key_width, value_width = check_qkv(OP, q, k, v)
     by_head = (batch, time, heads)

@@ -1,0 +1,96 @@
+"""HGRN2: gated linear attention whose key is what the gate lets go of.
+
+S_t = diag(a_t) S_{t-1} + (1 - a_t)^T v_t,   o_t = q_t S_t / sqrt(K),   a_t = b + (1 - b) sigmoid(x_t W)
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.gates import LEAST_LOG_DECAY
+from arch.parts.heads import check_at_least, head_size
+from arch.parts.norm import RMSNorm
+from arch.parts.precision import widen
+
+
+@dataclass(frozen=True, kw_only=True)
+class HGRN2(MixerSpec):
+    """key_dim, value_dim  channels of one head; None: width / heads
+    lower_bound  b, which every key channel keeps of itself at least; Qin et al. let it grow from block to block
+    """
+
+    kind: Literal["hgrn2"] = "hgrn2"
+    heads: int = 8
+    key_dim: int | None = None
+    value_dim: int | None = None
+    lower_bound: float = 0.0
+
+    equation: ClassVar[str] = "S_t = diag(a_t) S_{t-1} + (1 - a_t)^T v_t,  o_t = q_t S_t / sqrt(K)"
+    state_formula: ClassVar[str] = "H K V"
+    source: ClassVar[str] = "Qin et al. 2024 (HGRN2)"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim)
+        if not 0 <= self.lower_bound < 1:
+            raise ValueError(f"lower_bound must lie in [0, 1), got {self.lower_bound}")
+
+    def check(self, width: int) -> None:
+        self.sizes(width)
+
+    def sizes(self, width: int) -> tuple[int, int]:
+        """(K, V) in a model of `width`."""
+        return (
+            head_size(width, self.heads, self.key_dim, "key_dim"),
+            head_size(width, self.heads, self.value_dim, "value_dim"),
+        )
+
+    def build(self, width: int) -> MixerModule:
+        return _HGRN2(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim, value_dim = self.sizes(width)
+        return StateSize(self.heads * key_dim * value_dim)
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim, value_dim = self.sizes(width)
+        matrices = width * self.heads * (2 * key_dim + 2 * value_dim)
+        return 2 * matrices + 5 * self.heads * key_dim * value_dim
+
+
+class _HGRN2(MixerModule):
+    def __init__(self, spec: HGRN2, width: int) -> None:
+        super().__init__()
+        self.heads, self.lower_bound = spec.heads, spec.lower_bound
+        self.key_dim, value_dim = spec.sizes(width)
+        self.columns = [spec.heads * self.key_dim, spec.heads * self.key_dim, spec.heads * value_dim]
+        self.linear = nn.Linear(width, sum(self.columns), bias=False)
+        self.norm = RMSNorm(spec.heads * value_dim)
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        q_BTHK, gate_BTHK, v_BTHV = (
+            part.unflatten(-1, (self.heads, -1)) for part in self.linear(x_BTD).split(self.columns, dim=-1)
+        )
+        gate_BTHK = widen(gate_BTHK)
+        k_BTHK = (1 - self.lower_bound) * torch.sigmoid(-gate_BTHK)
+        log_decay_BTHK = torch.log1p(-k_BTHK) if self.lower_bound else F.logsigmoid(gate_BTHK)
+        o_BTHV, memory = kernels.gated_linear(
+            F.silu(q_BTHK),
+            k_BTHK.to(x_BTD.dtype),
+            v_BTHV,
+            log_decay=log_decay_BTHK.clamp(min=LEAST_LOG_DECAY),
+            scale=self.key_dim**-0.5,
+            initial_state=state,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return self.out(self.norm(o_BTHV.flatten(-2))), memory

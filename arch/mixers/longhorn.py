@@ -1,0 +1,97 @@
+"""Longhorn: the closed-form step of online regression, a channel's value on the token's key.
+
+exact      S_t = S_{t-1} + k_t^T (e_t * (v_t - k_t S_{t-1}))
+deployed   S_t = (1 - (k_t * k_t)^T e_t) * S_{t-1} + k_t^T (e_t * v_t)
+o_t = q_t S_t + d v_t,   e_t = beta_t / (1 + beta_t |k_t|^2),   beta_t = sigmoid(step) a channel
+
+B batch, T time, D model width, C channels, N key width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.channels import ChannelBlock, ChannelInputs, Channels
+from arch.parts.heads import HeadsState
+
+MOST_FORGOTTEN = 1 - 1e-6  # of an entry at once: its log must stay finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longhorn(Channels, MixerSpec):
+    """In Mamba's surroundings, keys and queries as they come.
+
+    form  "deployed": the diagonal of the exact recurrence alone, as Liu et al. train it; "exact": the whole of it
+    """
+
+    kind: Literal["longhorn"] = "longhorn"
+    form: Literal["deployed", "exact"] = "deployed"
+
+    equation: ClassVar[str] = (
+        "S_t = (1 - (k_t * k_t)^T e_t) * S_{t-1} + k_t^T (e_t * v_t),  e_t = b_t / (1 + b_t |k_t|^2),  o_t = q_t S_t"
+    )
+    state_formula: ClassVar[str] = "C N + (taps - 1) C,  C = expand D"
+    source: ClassVar[str] = "Liu et al. 2024 (Longhorn): the closed form, and its diagonal as deployed"
+
+    def build(self, width: int) -> MixerModule:
+        return _Longhorn(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        return StateSize(self.floats(width))
+
+    def flops(self, width: int, length: int) -> float:
+        return self.flops_of_block(width)
+
+
+class _Longhorn(MixerModule):
+    def __init__(self, spec: Longhorn, width: int) -> None:
+        super().__init__()
+        channels = spec.channels(width)
+        self.form = spec.form
+        self.block = ChannelBlock(spec, width, bias=torch.zeros(channels))
+        self.out = nn.Linear(channels, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        conv, memory = state or HeadsState()
+        inputs, gate_BTC, conv = self.block(x_BTD, conv)
+        beta_BTC = torch.sigmoid(inputs.step)
+        strength_BTC = beta_BTC / (1 + beta_BTC * inputs.k.square().sum(-1, keepdim=True))
+        recur = self.exact if self.form == "exact" else self.deployed
+        o_BTC, memory = recur(inputs, strength_BTC, memory, return_state)
+        return self.out(self.block.finish(o_BTC, inputs.u, gate_BTC)), HeadsState(conv, memory)
+
+    def exact(
+        self, inputs: ChannelInputs, strength_BTC: Tensor, memory: Tensor | None, return_state: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The delta rule with a head a channel, all with the same keys."""
+        o_BTC1, memory = kernels.delta(
+            inputs.q[:, :, None],
+            inputs.k[:, :, None],
+            inputs.u[..., None],
+            beta=strength_BTC,
+            scale=1.0,
+            initial_state=memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return o_BTC1.squeeze(-1), memory
+
+    def deployed(
+        self, inputs: ChannelInputs, strength_BTC: Tensor, memory: Tensor | None, return_state: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        k_BT1N = inputs.k[:, :, None]
+        forgotten_BTCN = (strength_BTC[..., None] * k_BT1N.square()).clamp(max=MOST_FORGOTTEN)
+        h_BTCN, memory = kernels.linear_scan(
+            (strength_BTC * inputs.u)[..., None] * k_BT1N,
+            log_a=torch.log1p(-forgotten_BTCN),
+            initial_state=memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        return (h_BTCN @ inputs.q[..., None]).squeeze(-1), memory

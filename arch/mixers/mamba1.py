@@ -1,0 +1,68 @@
+"""Mamba, the first: every channel a state-space model of its own, with steps, keys and queries of the token.
+
+h_t = exp(-D_t A) * h_{t-1} + D_t u_t k_t,   o_t = h_t . q_t + d u_t   for every channel, A a row of its own
+
+B batch, T time, D model width, C channels, N state width
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch import kernels
+from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.parts.channels import ChannelBlock, Channels
+from arch.parts.gates import LEAST_LOG_DECAY
+from arch.parts.heads import HeadsState
+
+FIRST_STEPS = (1e-3, 1e-1)  # before training, log-uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba1(Channels, MixerSpec):
+    """Gu and Dao's block with its own gate; the state is `state_dim` numbers a channel."""
+
+    kind: Literal["mamba1"] = "mamba1"
+
+    equation: ClassVar[str] = "h_t = exp(-D_t A) * h_{t-1} + D_t u_t k_t,  o_t = h_t . q_t + d u_t, a channel each"
+    state_formula: ClassVar[str] = "C N + (taps - 1) C,  C = expand D"
+    source: ClassVar[str] = "Gu and Dao 2023 (Mamba), algorithm 2"
+
+    def build(self, width: int) -> MixerModule:
+        return _Mamba1(self, width)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        return StateSize(self.floats(width))
+
+    def flops(self, width: int, length: int) -> float:
+        return self.flops_of_block(width)
+
+
+class _Mamba1(MixerModule):
+    def __init__(self, spec: Mamba1, width: int) -> None:
+        super().__init__()
+        channels = spec.channels(width)
+        step = torch.empty(channels).uniform_(*map(math.log, FIRST_STEPS)).exp()
+        self.block = ChannelBlock(spec, width, bias=step + torch.log(-torch.expm1(-step)))
+        self.log_rate = nn.Parameter(torch.arange(1, spec.state_dim + 1).log().repeat(channels, 1))
+        self.out = nn.Linear(channels, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        conv, memory = state or HeadsState()
+        (u_BTC, k_BTN, q_BTN, step_BTC), gate_BTC, conv = self.block(x_BTD, conv)
+        step_BTC = F.softplus(step_BTC)
+        h_BTCN, memory = kernels.linear_scan(
+            (step_BTC * u_BTC)[..., None] * k_BTN[:, :, None],
+            log_a=(-self.log_rate.exp() * step_BTC[..., None]).clamp(min=LEAST_LOG_DECAY),
+            initial_state=memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        o_BTC = (h_BTCN @ q_BTN[..., None]).squeeze(-1)
+        return self.out(self.block.finish(o_BTC, u_BTC, gate_BTC)), HeadsState(conv, memory)
