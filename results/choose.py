@@ -94,9 +94,12 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     return [_choose(group, on) for group in groups.values()]
 
 
-def measures(records: Sequence[Record], *, on: On = "validation") -> list[Measure]:
-    """Every architecture on every setting that it was trained or tested on."""
-    rows = row_names(records)
+def measures(
+    records: Sequence[Record], *, on: On = "validation", names: Mapping[str, str] | None = None
+) -> list[Measure]:
+    """Every architecture on every setting that it was trained or tested on. `names` as `row_names` gives them, where
+    they are to be those of more records than these."""
+    rows = names or row_names(records)
     return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows)]
 
 
@@ -145,7 +148,7 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     for name, variants in by_name.items():
         leaves = [dict(flatten(json.loads(spec))) for spec in variants]
         shown = differing(leaves)
-        labels = [" ".join([name, *_marks(leaf, shown)]) for leaf in leaves]
+        labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
             final = label if labels.count(label) == 1 else f"{label} #{number}"
             names.update(dict.fromkeys(keys, final))
@@ -162,6 +165,17 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(inner, f"{path}.{number}")
     else:
         yield path, value
+
+
+def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:
+    """Dials as people write them, "length 64": each by the last part of its path, once; those that are not set, not."""
+    said = []
+    for path in paths:
+        value = dials.get(path)
+        if value is not None:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            said.append(f"{path.rsplit('.', 1)[-1]}{link}{text.lower() if isinstance(value, bool) else text}")
+    return list(dict.fromkeys(said))
 
 
 def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -247,7 +261,3 @@ def _identity(record: Record, without: tuple[str, ...]) -> str:
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _marks(leaf: Mapping[str, Any], paths: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(f"{p.rsplit('.', 1)[-1]}={leaf[p]}" for p in paths if p in leaf))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from results.choose import Measure, On, differing, measures, trait
+from results.choose import Measure, On, differing, measures, trait, words
 from results.interval import t_interval
 from results.published import Column, Published, PublishedTable, Row
 from results.record import Record
@@ -139,8 +139,12 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
     trained = {m.task for m in found}
     missing = [MAD.get(task, task) for column in columns for task in column.tasks if task not in trained]
     notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
-    counts = [f"{c.name} {len(sheet.settings(c))}" + (f" of {c.settings}" if c.settings else "") for c in sheet.parts]
-    notes.append(f"Settings in a column{', here of published' if theirs else ''}: {', '.join(counts)}.")
+    counts = [f"{c.name} {len(sheet.settings(c))}" + (f" / {c.settings}" if c.settings else "") for c in sheet.parts]
+    notes.append(f"Settings in a column{', here / published' if theirs else ''}: {', '.join(counts)}.")
+    if theirs and protocol != "mad-lab":
+        notes.append(
+            f"Published figures are of protocol mad-lab, ours of {protocol}: differences are not like for like."
+        )
     return _table(sheet, f"MAD{_said(protocol)}", on, beside, notes)
 
 
@@ -154,12 +158,15 @@ def _task_table(found: list[Measure], task: str, protocol: str, on: On, beside: 
     columns = []
     for measure in settings:
         dials = {d: measure.dials[d] for d in shown if d in measure.dials}
-        words = ([measure.task] if several else []) + [f"{d.rsplit('.', 1)[-1]} {value}" for d, value in dials.items()]
-        columns.append(Column(name=", ".join(words) or "score", tasks=(measure.task,), dials=dials))
+        name = ", ".join([*([measure.task] if several else []), *words(dials, shown)])
+        name = name or ("score" if len(settings) == 1 else "default")
+        taken = sum(column.name.split(" #")[0] == name for column in columns)
+        name = f"{name} #{taken + 1}" if taken else name
+        columns.append(Column(name=name, tasks=(measure.task,), dials=dials))
     if len(columns) > 1:
         columns.append(Column(name="mean", mean=True))
-    same = {d: v for d, v in settings[0].dials.items() if d not in shown and "." not in d and v is not None}
-    notes = [f"Everywhere: {', '.join(f'{d} {v}' for d, v in same.items())}."] if same else []
+    same = words(settings[0].dials, [d for d in settings[0].dials if d not in shown and "." not in d])
+    notes = [f"Everywhere: {', '.join(same)}."] if same else []
     return _table(_Sheet(found, columns, _tables_about(beside, task)), f"{task}{_said(protocol)}", on, beside, notes)
 
 
@@ -185,7 +192,7 @@ def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: l
         corner=("architecture", "state", "seeds"),
         columns=tuple(column.name for column in sheet.columns),
         lines=tuple(lines),
-        notes=(*_notes(sheet.found, lines, on), *notes, *_source_notes(sheet.theirs, beside)),
+        notes=(*_notes(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
         percent=is_share(sheet.found[0].metric),
         mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
         beside=beside.source if beside and sheet.theirs else "",
@@ -361,13 +368,18 @@ def _tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
     return [table for table in beside.tables if table.about == about] if beside else []
 
 
-def _source_notes(theirs: list[PublishedTable], beside: Published | None) -> list[str]:
+def _source_notes(sheet: _Sheet, beside: Published | None) -> list[str]:
+    """Where published figures come from, for the tables that speak of our columns."""
+    if beside is None:
+        return []
+    rows = [(table, [(table, row) for row in table.rows]) for table in sheet.theirs]
+    used = [table for table, own in rows if any(sheet.published(column, own) is not None for column in sheet.columns)]
     notes = []
-    for table in theirs if beside else []:
+    for table in used:
         how = "" if table.how == "reported" else f", {table.how}"
         error = f" to ±{100 * table.tolerance:g} points" if table.tolerance else ""
-        notes.append(f"Published: {beside.source if beside else ''}, {table.where}{how}{error}. {table.note}".strip())
-    return notes
+        notes.append(f"Published: {beside.source}, {table.where}{how}{error}. {table.note}".strip())
+    return notes or [f"Published: {beside.source} has no figure for these settings, trained like this."]
 
 
 def _said(protocol: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from results.choose import Answer, Measure, answers, differing, flatten, measures, row_names
+from results.choose import Answer, Measure, answers, differing, flatten, measures, row_names, words
 from results.interval import t_interval
 from results.pareto import front
 from results.record import SHORT, Record
@@ -78,7 +78,7 @@ class _Index:
         self.trial = {r.key: number for number, r in enumerate(done)}
         self.row_of = row_of
         self.archs = _Names(sorted({r.arch for r in done}))
-        self.rows = _Names(sorted({row_of[r.key] for r in done}))
+        self.rows = _Names(sorted(set(row_of.values())))
 
 
 def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
                 settings[answer.setting][key] = answer
         points: dict[str, list[Measure]] = defaultdict(list)
         by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
-        for measure in measures(own):
+        for measure in measures(own, names=index.row_of):
             if measure.values:
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
@@ -108,8 +108,7 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
         shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
         for setting, by_key in settings.items():
             answer = next(iter(by_key.values()))
-            dials = [f"{d.rsplit('.', 1)[-1]} {answer.dials[d]}" for d in shown if answer.dials.get(d) is not None]
-            label = ", ".join([*([answer.task] if answer.task != task else []), *dials]) or task
+            label = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)]) or task
             single = {key: [answer] for key, answer in by_key.items()}
             views.append(_view(label, group, single, [[m] for m in points[setting]], index))
     views.sort(key=lambda view: -len(view["trials"]))
@@ -293,12 +292,7 @@ def hyper_names(records: Sequence[Record]) -> list[str]:
     """Training values that differ between trials, and always the learning rate."""
     leaves = [dict(flatten(r.spec.get("training", {}))) for r in records]
     shown = list(dict.fromkeys(["lr", *differing(leaves)]))
-    return [_said({d.rsplit(".", 1)[-1]: leaf[d] for d in shown if d in leaf}) for leaf in leaves]
-
-
-def _said(dials: Mapping[str, Any]) -> str:
-    words = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in dials.items()}
-    return ", ".join(f"{name} {word}" for name, word in words.items())
+    return [", ".join(words(leaf, shown)) for leaf in leaves]
 
 
 def _ten_thousandths(score: float | None) -> int | None:

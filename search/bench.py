@@ -5,15 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from arch.backbone import BackboneSpec
+from arch.kernels.bench import Shape, bench
 from search.training import Cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Task
+
+Row = dict[str, Any]  # plain values by name
 
 WARM_UPS = 3
 AGREEMENT = 1e-3  # relative difference of losses after the warm-up, in float32
@@ -29,7 +33,7 @@ def bench_step(
     steps: int = 20,
     dtype: str = "float32",
     device: str = "cpu",
-) -> list[dict[str, str | int | float]]:
+) -> list[Row]:
     """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
     by one (the first two stand for all on a GPU, where each costs a compilation). Raises RuntimeError where the losses
     disagree: what is wrong is not timed."""
@@ -43,7 +47,7 @@ def bench_step(
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
     if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
         raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
-    row: dict[str, str | int | float] = {
+    row: Row = {
         "arch": arch.name,
         "task": task.kind,
         "batch": batch,
@@ -58,6 +62,22 @@ def bench_step(
             ("one by one", theirs, preparing_alone),
         )
     ]
+
+
+def bench_op(op: str, shapes: Sequence[str], *, dtype: str, device: str) -> list[Row]:
+    """Rows of milliseconds of an op's implementations at shapes "B,T,H,K,V". Raises ValueError on a shape that is none, on
+    an unknown op, and where an implementation disagrees with the definition."""
+    return bench(op, [_shape(text) for text in shapes], dtype=getattr(torch, dtype), device=device)
+
+
+def _shape(text: str) -> Shape:
+    names = [f.name for f in fields(Shape)]
+    parts = text.split(",")
+    if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):
+        raise ValueError(
+            f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, got {text!r}"
+        )
+    return Shape(**dict(zip(names, map(int, parts), strict=True)))
 
 
 def _time(cohorts: Sequence[Sequence[TrialSpec]], device: torch.device) -> tuple[float, Tensor, float]:

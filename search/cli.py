@@ -49,6 +49,12 @@ class Form(StrEnum):
     latex = "latex"
 
 
+class Precision(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float64 = "float64"
+
+
 class Part(StrEnum):
     train = "train"
     validation = "validation"
@@ -270,6 +276,37 @@ def cost(
     print(f"  fixed          {fixed:>16,}   floats")
     print(f"  growing        {price.growing_floats:>16,}   floats")
     print(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="OP|step", help="An op, or step: the training step of a cohort.")],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width."),
+    ] = None,
+    arch: Annotated[str, typer.Option(help="Of the step: an architecture.")] = "conv_attention",
+    task: Annotated[str, typer.Option(help="Of the step: a task.")] = "mqar",
+    members: Annotated[int, typer.Option(min=2, help="Of the step: trials in the cohort.")] = 8,
+    dtype: Annotated[Precision, typer.Option(help="Of the inputs.")] = Precision.float32,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
+) -> None:
+    """Time implementations of an op, or a cohort's step and its trials one by one, after they agree."""
+    from search import codec
+    from search.bench import bench_op, bench_step
+    from search.listing import timings
+
+    where = str(_device(device))
+    try:
+        if what == "step":
+            rows = bench_step(
+                codec.read_arch(arch), codec.read_task(task), members=members, dtype=dtype.value, device=where
+            )
+        else:
+            rows = bench_op(what, shapes or ["32,64,2,32,32"], dtype=dtype.value, device=where)
+    except ValueError as error:
+        refuse(f"bench {what}: {error}")
+    _console().print(timings(rows))
 
 
 # What verbs share. --------------------------------------------------------------------------------

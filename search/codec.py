@@ -27,7 +27,7 @@ from search.typed import guess
 if TYPE_CHECKING:
     from arch.backbone import BackboneSpec
     from search.study import StudySpec
-    from synth.task import Task
+    from synth.tasks import Task
 
 MAX_BYTES = 256 * 1024
 MAX_DIGITS = 40  # of a number as written

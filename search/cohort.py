@@ -96,6 +96,7 @@ def record_of(
             "task": task.kind,
             "setting": setting(task),
             "length": task.shape[0],
+            "state_bytes": cost(spec.arch, vocab=vocab, length=task.shape[0]).state_bytes,
             "chance": task.chance(),
             "ceiling": task.ceiling(),
             "scores": scores,

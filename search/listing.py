@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,17 @@ def archs() -> Table:
         figures = f"{price.parameters:,}", f"{price.state_bytes:,}", grows
         table.add_row(name, str(spec.width), stack_of(spec.stack), *figures, codec.about("arch", name))
     table.caption = "parameters for 64 token ids, state bytes after 128 tokens"
+    return table
+
+
+def timings(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of a bench; what is the same in all of them is said once, below the table."""
+    same = {name: value for name, value in rows[0].items() if len(rows) > 1 and all(r[name] == value for r in rows)}
+    columns = [name for name in rows[0] if name not in same]
+    table = _table(*columns)
+    for row in rows:
+        table.add_row(*(f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in columns))
+    table.caption = ", ".join(f"{name} {value}" for name, value in same.items())
     return table
 
 

@@ -76,10 +76,12 @@ class Crew:
         for _ in range(threads):
             self.spare.put(copy.deepcopy(base))
         self.cores = threads
+        # The caller's own work (the optimizer) is small: shared out over cores it would only wait for the slower one.
+        torch.set_num_threads(1)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def dismiss(self) -> None:
-        """End the threads and give the caller's its cores back (MKL counts them for the whole process)."""
+        """End the threads and give the caller its cores back."""
         self.threads.shutdown(cancel_futures=True)
         torch.set_num_threads(self.cores)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from arch.kernels import select
 from arch.kernels.tolerance import Of, error, tolerance
 
-CONTENT = ("q", "k", "v", "a", "b")
+CONTENT = ("v", "x", "q", "k", "a", "b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ def bench(
 
 def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     """The largest error of outputs and gradients, as a part of what is allowed. Raises Disagreement above 1."""
-    dtype, device = inputs["v"].dtype, inputs["v"].device
+    dtype, device = _values(inputs).dtype, _values(inputs).device
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
     exact = {name: x.double() if isinstance(x, Tensor) else x for name, x in inputs.items()}
-    weights = torch.randn(inputs["v"].shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    weights = torch.randn(_values(inputs).shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
     results = _results(op, implementation, inputs, names, weights)
     references = _results(op, "recurrent", exact, names, weights.double())
     share = 0.0
@@ -138,6 +138,12 @@ def _on(inputs: dict[str, Any], dtype: torch.dtype, device: torch.device) -> dic
     }
 
 
+def _values(inputs: dict[str, Any]) -> Tensor:
+    """The input that outputs are shaped like."""
+    values: Tensor = inputs["v"] if "v" in inputs else inputs["x"]
+    return values
+
+
 def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
     door = getattr(import_module(f"arch.kernels.{op}"), op)
     o: Tensor = door(**inputs, implementation=implementation)[0]
@@ -152,7 +158,7 @@ def _results(op: str, implementation: str, inputs: dict[str, Any], names: list[s
 
 def _calls(op: str, implementation: str, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    weights = torch.ones_like(inputs["v"])
+    weights = torch.ones_like(_values(inputs))
 
     def forward() -> object:
         with torch.no_grad():

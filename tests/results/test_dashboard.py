@@ -146,6 +146,13 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
     assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
 
 
+def test_an_architecture_has_one_name_on_the_whole_page(make: Make) -> None:
+    wide, slim = {"arch_dials": {"width": 64}}, {"arch_dials": {"width": 32}}
+    data = figures([make(**wide), make(**slim), make(task="parity", **wide)], [])
+    names = {(view["group"], data["rows"][m["row"]]) for view in data["views"] for m in view["means"]}
+    assert names == {("mqar", "mesa width=64"), ("mqar", "mesa width=32"), ("parity", "mesa width=64")}
+
+
 def test_references_of_the_setting_trained_on_are_lines_too(make: Make) -> None:
     further = {
         "task": "mqar",

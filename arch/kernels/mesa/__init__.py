@@ -130,13 +130,12 @@ def _run(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )
     shape = (batch, heads, key_width, value_width)
-    if initial_state is not None or time == 0:
-        kk, kv = start(initial_state, shape, q, k, v)
-        initial_state = MesaState(
-            (kk + kk.mT) / 2, kv
-        )  # a skew part has no meaning; unrolled gradients would blow it up
     if time == 0:
-        return v, initial_state if return_state else None, v.new_zeros(by_head)
+        return v, start(initial_state, shape, q, k, v) if return_state else None, v.new_zeros(by_head)
+    if initial_state is not None:
+        kk, kv = start(initial_state, shape, q, k, v)
+        # A skew part of kk has no meaning, and unrolled gradients would blow it up.
+        initial_state = MesaState((kk + kk.mT) / 2, kv)
     with full_precision(v.device):
         result: tuple[Tensor, MesaState | None, Tensor] = select.load(OP, name)(
             q,

@@ -39,7 +39,7 @@ def step(
     write = torch.ones_like(kept) if beta is None else beta.to(dtype)[..., None, None]
     row = k[..., None, :] @ P
     energy = row @ k[..., None]
-    P = (P - write / (kept + write * energy) * row.mT * row) / kept
+    P = (P - write / (kept + write * energy) * (row.mT * row)) / kept
     kv = kept * kv + write * k[..., None] * v_[..., None, :]
     o = ((q[..., None, :] @ P) @ kv).squeeze(-2)
     return (o if scale is None else o * scale).to(v.dtype), MesaRlsState(P, kv)

@@ -35,7 +35,8 @@ def chunked(
     # Sums over the whole sequence and differences between them: in float64, which is cheap for one number a head.
     i_BTH, g_BTH = i.double(), logsigmoid(f.to(dtype)).double()
     m_0 = torch.zeros_like(i_BTH[:, 0]) if initial_state is None else initial_state.m.double()
-    m_BTH = _stabiliser(i_BTH, g_BTH, m_0).to(dtype)
+    until = g_BTH.cumsum(1)
+    m_BTH = _stabiliser(i_BTH - until, until, m_0).to(dtype)
     exact = m_BTH.double()
     before = torch.cat((m_0[:, None], exact[:, :-1]), 1)
     memory = None if initial_state is None else torch.cat((initial_state.C, initial_state.n[..., None]), -1)
@@ -54,10 +55,13 @@ def chunked(
     o_BTHV = in_proportion(o_BTHW[..., :-1], o_BTHW[..., -1], m_BTH).to(v.dtype)
     if final is None:
         return o_BTHV, None
-    return o_BTHV, MlstmState(final[..., :-1], final[..., -1], m_BTH[:, -1])
+    # Every m but the last cancels out, and so do their derivatives: the last alone is differentiated.
+    m_BH = until[:, -1] + torch.maximum((i_BTH - until).amax(1), m_0)
+    final = final * (exact[:, -1] - m_BH).to(dtype).exp()[..., None, None]
+    return o_BTHV, MlstmState(final[..., :-1], final[..., -1], m_BH.to(dtype))
 
 
-def _stabiliser(i_BTH: Tensor, g_BTH: Tensor, m_0: Tensor) -> Tensor:
-    i_BTH, g_BTH, m_0 = i_BTH.detach(), g_BTH.detach(), m_0.detach()
-    until = g_BTH.cumsum(1)
-    return until + torch.maximum((i_BTH - until).cummax(1).values, m_0[:, None])
+@torch.no_grad()
+def _stabiliser(ahead_BTH: Tensor, until_BTH: Tensor, m_0: Tensor) -> Tensor:
+    """m at every token, from i_t - G_t, G_t and the m before the first token."""
+    return until_BTH + torch.maximum(ahead_BTH.cummax(1).values, m_0[:, None])

@@ -34,7 +34,7 @@ def step(
     C, n, m_before = start(state, (*v.shape[:2], q.shape[-1], v.shape[-1]), q, k, v, i, f)
     q, k, v_, i, f = (x.to(C.dtype) for x in (q, k, v, i, f))
     kept = logsigmoid(f) + m_before
-    m = torch.maximum(kept, i).detach()
+    m = torch.maximum(kept, i)
     fade, write = (kept - m).exp()[..., None], (i - m).exp()[..., None]
     k = k * write
     C = C * fade[..., None] + k[..., :, None] * v_[..., None, :]

@@ -1,7 +1,7 @@
 """What mLSTM carries, and how its reads are put in proportion.
 
-The gates are exponentials, so C and n are kept divided by e^m. m is chosen so that nothing overflows; no output depends on
-which m it is, so m counts as a constant and no gradient flows through the choice.
+The gates are exponentials, so C and n are kept divided by e^m, with m such that nothing overflows. No output depends on which
+m it is.
 """
 
 from __future__ import annotations
