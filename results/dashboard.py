@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from results.learnability import section as online_section
 from results.record import Record
 from results.render import html as table_html
 from results.tables import Table
@@ -88,6 +89,7 @@ def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> s
     if done:
         data = figures(records, tables)
         sections += [_STATE, *([_HEAT] if data["tables"] else []), _CURVES]
+        sections += [found] if (found := online_section(done)) else []
         scripts = [
             ("application/json", _json(data)),
             ("", _plotly()),

@@ -155,7 +155,7 @@ def _task_table(found: list[Measure], task: str, protocol: str, on: On, beside: 
     shown = list(dict.fromkeys([*always, *differing([m.dials for m in settings])]))
     settings.sort(key=lambda m: (m.task != task, m.task, [_order(m.dials.get(d)) for d in shown]))
     several = len({m.task for m in settings}) > 1
-    columns = []
+    columns: list[Column] = []
     for measure in settings:
         dials = {d: measure.dials[d] for d in shown if d in measure.dials}
         name = ", ".join([*([measure.task] if several else []), *words(dials, shown)])

@@ -104,20 +104,18 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
         if most > 1:
             whole = {key: found for key, found in scored.items() if len(found) == most}
             groups = [own for own in by_choice.values() if len(own) == most]
-            views.append(_view(f"mean over {most} settings", group, whole, groups, index))
+            views.append(_view(f"{group}: mean over {most} settings", whole, groups, index))
         shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
         for setting, by_key in settings.items():
             answer = next(iter(by_key.values()))
-            label = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)]) or task
+            dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
+            label = f"{group}: {dials}" if dials else group
             single = {key: [answer] for key, answer in by_key.items()}
-            views.append(_view(label, group, single, [[m] for m in points[setting]], index))
-    views.sort(key=lambda view: -len(view["trials"]))
+            views.append(_view(label, single, [[m] for m in points[setting]], index))
     return views
 
 
-def _view(
-    label: str, group: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: _Index
-) -> dict[str, Any]:
+def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: _Index) -> dict[str, Any]:
     """What trials scored on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
     first, example = index.done[index.trial[next(iter(found))]], next(iter(found.values()))
     percent = is_share(first.metric)
@@ -126,7 +124,6 @@ def _view(
     on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
     return {
         "label": label,
-        "group": group,
         "metric": first.metric,
         "percent": percent,
         "chance": chance,
@@ -172,17 +169,17 @@ def _seen(means: list[dict[str, Any]], index: _Index, percent: bool, near: float
         return f"{index.rows.names[point['row']]}, {score} with {size(point['state'])}"
 
     def best_of(points: list[dict[str, Any]]) -> dict[str, Any]:
-        return max(points, key=lambda m: (m["mean"], -m["state"]))
+        return max(points, key=lambda m: (round(m["mean"], 3), -m["state"]))  # as it reads, ties to the smaller state
 
     grows = {index.archs.of(r.arch) for r in index.done if r.state_grows}
     fixed = [m for m in means if m["arch"] not in grows] or means
     best, best_fixed = best_of(means), best_of(fixed)
-    cheap = min((m for m in fixed if m["mean"] >= best_fixed["mean"] - near), key=lambda m: m["state"])
+    cheap = min((m for m in fixed if m["mean"] >= best_fixed["mean"] - near), key=lambda m: (m["state"], -m["mean"]))
     distance = f"{100 * near:.0f} points" if percent else f"{near:.2g}"
     parts = [f"Most recall: {say(best)} of state{', which grows with length' if best['arch'] in grows else ''}."]
     if best_fixed is not best:
         parts.append(f"With a state of fixed size: {say(best_fixed)}.")
-    if cheap is not best_fixed:
+    if cheap["state"] < best_fixed["state"]:
         parts.append(f"Within {distance} of that with the least state: {say(cheap)}.")
     elif len(fixed) > 1:
         parts.append(f"None with less state comes within {distance} of that.")

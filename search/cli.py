@@ -55,6 +55,13 @@ class Precision(StrEnum):
     float64 = "float64"
 
 
+class KeySort(StrEnum):
+    gaussian = "gaussian"
+    orthonormal = "orthonormal"
+    correlated = "correlated"
+    quantised = "quantised"
+
+
 class Part(StrEnum):
     train = "train"
     validation = "validation"
@@ -307,6 +314,53 @@ def bench(
     except ValueError as error:
         refuse(f"bench {what}: {error}")
     _console().print(timings(rows))
+
+
+@app.command()
+def probe(
+    archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
+    pairs: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Pairs a head; give it more than once.  [default: around the bounds]"),
+    ] = None,
+    keys: Annotated[KeySort, typer.Option(help="How keys lie to each other.")] = KeySort.gaussian,
+    passes: Annotated[int, typer.Option(min=1, help="How often the pairs are written over.")] = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
+) -> None:
+    """Measure, without training, how many key-value pairs the memory of each mixer holds."""
+    from search import codec
+    from search.listing import capacities_of
+    from search.probe import probe as measured
+
+    if output is not None and output.suffix not in (".html", ".json"):
+        refuse(f"--output: {output} may end in .html or .json")
+    rows: list[dict[str, Any]] = []
+    for arch in archs:
+        try:
+            rows += measured(codec.read_arch(arch), pairs=pairs, keys=keys.value, passes=passes, seed=seed)
+        except ValueError as error:
+            refuse(str(error))
+    _console().print(capacities_of(rows))
+    if output is None:
+        return
+    try:
+        _write_capacities(output, rows)
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {error.strerror or error}")
+    print(f"{output}: {len(rows)} measurements")
+
+
+def _write_capacities(path: Path, rows: list[dict[str, Any]]) -> None:
+    import json
+
+    from results.capacity import write_page
+    from results.write import write_whole
+
+    if path.suffix == ".json":
+        write_whole(path, json.dumps(rows, indent=1) + "\n")
+    else:
+        write_page(path, rows, title=f"Capacity of {', '.join(dict.fromkeys(row['arch'] for row in rows))}")
 
 
 # What verbs share. --------------------------------------------------------------------------------

@@ -120,11 +120,14 @@ def schema(what: str) -> dict[str, Any]:
     from search import schema as schemas
 
     found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
+    if what == "trial":  # without a kind it is a model's
+        found["anyOf"] = [{"$ref": "#/$defs/TrialSpec"}, {"$ref": "#/$defs/OnlineTrial", "required": ["kind"]}]
     if what == "study":  # its base trial may leave to the space whatever that varies
-        base = schema("trial")["$defs"]
-        base["TrialSpec"]["required"] = []
-        found["$defs"] = {**base, **found["$defs"]}
-        found["$defs"]["StudySpec"]["properties"]["trial"] = {"$ref": "#/$defs/TrialSpec"}
+        whole = schema("trial")
+        for sort in ("TrialSpec", "OnlineTrial"):
+            whole["$defs"][sort]["required"] = []
+        found["$defs"] = {**whole["$defs"], **found["$defs"]}
+        found["$defs"]["StudySpec"]["properties"]["trial"] = {"anyOf": whole["anyOf"]}
     return found
 
 
@@ -251,9 +254,9 @@ def _hint(what: str) -> Any:
 
         return BackboneSpec
     if what == "trial":
-        from search.trial import TrialSpec
+        from search.study import Trial
 
-        return TrialSpec
+        return Trial
     if what == "study":
         from search.study import StudySpec
 

@@ -7,21 +7,21 @@ import functools
 import importlib.metadata
 import platform
 import subprocess
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arch.cost import cost
 from arch.kernels.select import record_choices
 from results.record import Record
 from search import codec
-from search.training import Outcome, Progress, peak_bytes, train
+from search.training import Outcome, Progress, peak_bytes
 from synth.task import Task
 
 if TYPE_CHECKING:
+    from search.study import Trial
     from search.trial import TrialSpec
 
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
@@ -36,13 +36,13 @@ def shape(spec: TrialSpec) -> Hashable:
     return (spec.arch, _geometry(spec.task), training, spec.data, mix, tuple(_geometry(t) for t in spec.tests))
 
 
-def pack(specs: Sequence[TrialSpec], most: int) -> list[list[int]]:
+def pack(specs: Sequence[Trial], most: int) -> list[list[int]]:
     """Cohorts of at most `most` members, as indices into `specs`, in the order of their first members."""
     if most < 1:
         raise ValueError(f"a cohort needs room for at least 1 member, got {most}")
     groups: dict[Hashable, list[int]] = {}
     for index, spec in enumerate(specs):
-        groups.setdefault(shape(spec), []).append(index)
+        groups.setdefault((spec.kind, spec.shape), []).append(index)
     cohorts = [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
     return sorted(cohorts)
 
@@ -53,7 +53,7 @@ def room(device: torch.device) -> int:
 
 
 def run_cohort(
-    specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None
+    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
 ) -> list[Record]:
     """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
     steps = follow_cohort(specs, study=study, device=device)
@@ -65,13 +65,14 @@ def run_cohort(
 
 
 def follow_cohort(
-    specs: Sequence[TrialSpec], *, study: str = "", device: torch.device | str | None = None
+    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
 ) -> Generator[Progress, None, list[Record]]:
     """run_cohort that reports its progress while it goes."""
-    if len({shape(s) for s in specs}) != 1:
+    if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
     with record_choices() as chosen:
+        train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
         outcomes = yield from train(specs, where)
     return [
         record_of(spec, outcome, study=study, device=where, members=len(specs), implementation=dict(chosen))
@@ -80,7 +81,7 @@ def follow_cohort(
 
 
 def record_of(
-    spec: TrialSpec,
+    spec: Trial,
     outcome: Outcome,
     *,
     study: str,
@@ -89,14 +90,13 @@ def record_of(
     implementation: dict[str, str],
 ) -> Record:
     """The record of one trial."""
-    length, vocab = spec.task.shape
-    price = cost(spec.arch, vocab=vocab, length=length)
+    price = spec.price()
     further = [
         {
             "task": task.kind,
             "setting": setting(task),
             "length": task.shape[0],
-            "state_bytes": cost(spec.arch, vocab=vocab, length=task.shape[0]).state_bytes,
+            "state_bytes": spec.price(task.shape[0]).state_bytes,
             "chance": task.chance(),
             "ceiling": task.ceiling(),
             "scores": scores,
@@ -117,6 +117,7 @@ def record_of(
         metric=spec.task.metric,
         chance=spec.task.chance(),
         ceiling=spec.task.ceiling(),
+        references=spec.task.references(),
         scores=outcome.scores,
         validation=outcome.validation,
         tests=further,
@@ -126,7 +127,7 @@ def record_of(
         state_floats=price.state_floats,
         state_bytes=price.state_bytes,
         state_grows=price.state_grows,
-        length=length,
+        length=spec.task.shape[0],
         flops_per_token=price.flops_per_token,
         steps=outcome.steps,
         selected_step=outcome.selected_step,

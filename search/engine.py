@@ -9,14 +9,12 @@ from pathlib import Path
 
 import torch
 
-from arch.stack import flatten
 from results.ledger import Ledger
 from results.record import Record
 from search import codec
 from search.cohort import default_device, follow_cohort, pack, record_of, room
-from search.study import StudySpec, steps_of
+from search.study import StudySpec, Trial
 from search.training import Outcome, Progress
-from search.trial import TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +37,8 @@ class Report:
 class Plan:
     """What a study would train: its trials, those the ledger lacks, and their cohorts (indices into `missing`)."""
 
-    trials: tuple[TrialSpec, ...]
-    missing: tuple[TrialSpec, ...]
+    trials: tuple[Trial, ...]
+    missing: tuple[Trial, ...]
     cohorts: tuple[tuple[int, ...], ...]
 
 
@@ -81,7 +79,7 @@ def run(
 
 
 def _train(
-    specs: Sequence[TrialSpec], study: str, device: torch.device, report: Callable[[Progress], None]
+    specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]
 ) -> list[Record]:
     """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails."""
     try:
@@ -105,20 +103,20 @@ class _Clock:
         self.work = work
         self.began = time.perf_counter()
         self.done = self.failed = 0
-        self.total = sum(_effort(t) for t in work.missing)
+        self.total = sum(t.effort for t in work.missing)
         self.spent = 0.0
 
-    def finish(self, specs: Sequence[TrialSpec], records: Sequence[Record]) -> None:
+    def finish(self, specs: Sequence[Trial], records: Sequence[Record]) -> None:
         self.failed += sum(r.status == "failed" for r in records)
         self.done += sum(r.status == "done" for r in records)
-        self.spent += sum(_effort(s) for s in specs)
+        self.spent += sum(s.effort for s in specs)
 
     def report(self, *, cohort: int = 0, progress: Progress | None = None, records: tuple[Record, ...] = ()) -> Report:
         seconds = time.perf_counter() - self.began
         spent = self.spent
         if progress is not None:
             specs = [self.work.missing[i] for i in self.work.cohorts[cohort - 1]]
-            spent += sum(_effort(s) for s in specs) * progress.step / progress.steps
+            spent += sum(s.effort for s in specs) * progress.step / progress.steps
         return Report(
             trials=len(self.work.trials),
             known=len(self.work.trials) - len(self.work.missing),
@@ -131,10 +129,3 @@ class _Clock:
             progress=progress,
             records=records,
         )
-
-
-def _effort(spec: TrialSpec) -> float:
-    """Roughly the operations of a trial's training: good enough to share out time."""
-    length = spec.task.shape[0]
-    blocks = sum(1 for _ in flatten(spec.arch.stack))
-    return steps_of(spec) * spec.training.batch * length * blocks * spec.arch.width * (spec.arch.width + 64)

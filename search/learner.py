@@ -10,7 +10,7 @@ Legend: M members, T positions, d width
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
@@ -24,6 +24,7 @@ from torch.nn import functional
 from synth.tasks.learnability import Learnability, bins
 
 Curves = NDArray[np.float32]  # [tasks, seeds, T]
+Member = tuple[Learnability, int]  # a task and a seed
 
 Optimizer = Literal["adamw", "adam", "rmsprop", "sgd"]
 
@@ -32,6 +33,7 @@ PAPER = tuple(
     for mapping in ("low_rank", "mlp", "attention_mlp", "attention_inputs", "window_mlp")
 )
 PANELS = ((2, 1), (3, 1), (2, 4), (3, 4))  # hidden layers, expansion
+REPORTS = 64  # from within a run over all positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +55,44 @@ class Learner:
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
 
+    @property
+    def name(self) -> str:
+        """`mlp 2x1`: hidden layers x expansion."""
+        return f"mlp {self.hidden}x{self.expand}"
+
+    def parameters(self, width: int) -> int:
+        """Weights and biases of an MLP on vectors of `width`."""
+        return sum((rows + 1) * columns for rows, columns in pairwise(self._sizes(width)))
+
+    @property
+    def moments(self) -> int:
+        """Floats that the optimizer keeps a parameter."""
+        return {"adamw": 2, "adam": 2, "rmsprop": 1, "sgd": 0}[self.optimizer]
+
     def curves(self, tasks: Sequence[Learnability], seeds: Sequence[int], device: str = "cpu") -> Curves:
         """The loss at every position, float32 [tasks, seeds, T]. Tasks must agree in width and length.
 
         A seed gives the same questions and the same initial weights to every task.
         """
-        if len({(task.width, task.length) for task in tasks}) != 1 or not seeds:
+        steps = self.follow([(task, seed) for task in tasks for seed in seeds], device)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return np.asarray(end.value.reshape(len(tasks), len(seeds), -1))
+
+    def follow(
+        self, members: Sequence[Member], device: str | torch.device = "cpu"
+    ) -> Generator[tuple[int, float], None, NDArray[np.float32]]:
+        """The loss at every position, float32 [M, T], as `curves` has it; yields how many positions are done, and the
+        mean loss at the last, some REPORTS times."""
+        if len({(task.width, task.length) for task, _ in members}) != 1:
             raise ValueError("give at least one seed, and tasks of one width and one length")
-        inputs_TMd, answers_TMd = _streams(tasks, seeds, device)
-        weights, biases = self._initial(tasks[0].width, len(tasks), seeds, device)
+        width, length = members[0][0].width, members[0][0].length
+        inputs_TMd, answers_TMd = _streams(members, device)
+        weights, biases = self._initial(width, [seed for _, seed in members], device)
         optimizer = self._optimizer([*weights, *biases])
-        losses_TM = []
+        losses_TM: list[Tensor] = []
         for x_Md, o_Md in zip(inputs_TMd, answers_TMd, strict=True):
             y_Md = _apply(weights, biases, x_Md)
             loss_M = (y_Md - o_Md).square().sum(-1) / o_Md.square().sum(-1)
@@ -71,11 +100,17 @@ class Learner:
             optimizer.zero_grad()
             loss_M.sum().backward()
             optimizer.step()
-        curves = torch.stack(losses_TM, dim=1).cpu().numpy()
-        return curves.reshape(len(tasks), len(seeds), -1)
+            if len(losses_TM) % max(1, length // REPORTS) == 0:
+                yield len(losses_TM), float(losses_TM[-1].mean())
+        return np.asarray(torch.stack(losses_TM, dim=1).cpu().numpy())
 
-    def _initial(self, width: int, tasks: int, seeds: Sequence[int], device: str) -> tuple[list[Tensor], list[Tensor]]:
-        sizes = [width, *[self.expand * width] * self.hidden, width]
+    def _sizes(self, width: int) -> list[int]:
+        return [width, *[self.expand * width] * self.hidden, width]
+
+    def _initial(
+        self, width: int, seeds: Sequence[int], device: str | torch.device
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        sizes = self._sizes(width)
         weights: list[list[Tensor]] = [[] for _ in sizes[1:]]
         biases: list[list[Tensor]] = [[] for _ in sizes[1:]]
         for seed in seeds:
@@ -84,7 +119,7 @@ class Learner:
                 bound = rows**-0.5  # larger weights start far above a loss of 1 where |o| shrinks with position
                 weights[i].append(torch.empty(rows, columns).uniform_(-bound, bound, generator=chance))
                 biases[i].append(torch.empty(1, columns).uniform_(-bound, bound, generator=chance))
-        return _members(weights, tasks, device), _members(biases, tasks, device)
+        return _members(weights, device), _members(biases, device)
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         match self.optimizer:
@@ -125,15 +160,15 @@ def moving_average(curves: Curves, window: int = 64) -> Curves:
     return np.asarray(views.mean(-1), dtype=np.float32)
 
 
-def _streams(tasks: Sequence[Learnability], seeds: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
-    drawn = [task.draw(np.random.default_rng(seed), 1) for task in tasks for seed in seeds]
+def _streams(members: Sequence[Member], device: str | torch.device) -> tuple[Tensor, Tensor]:
+    drawn = [task.draw(np.random.default_rng(seed), 1) for task, seed in members]
     inputs_TMd = np.stack([d.questions_nTd[0] for d in drawn], axis=1)
     answers_TMd = np.stack([d.answers_nTd[0] for d in drawn], axis=1)
     return torch.from_numpy(inputs_TMd).to(device), torch.from_numpy(answers_TMd).to(device)
 
 
-def _members(per_seed: list[list[Tensor]], tasks: int, device: str) -> list[Tensor]:
-    return [torch.stack(seeds * tasks).to(device).requires_grad_() for seeds in per_seed]
+def _members(by_member: list[list[Tensor]], device: str | torch.device) -> list[Tensor]:
+    return [torch.stack(members).to(device).requires_grad_() for members in by_member]
 
 
 def _apply(weights: list[Tensor], biases: list[Tensor], x_Md: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from search.document import Node, SpecError
 
 if TYPE_CHECKING:
     from search.engine import Plan
-    from search.trial import TrialSpec
+    from search.study import Trial
 
 
 def tasks() -> Table:
@@ -92,28 +92,40 @@ def studies() -> Table:
 
 def plan_of(plan: Plan) -> Table:
     """What is to be trained, a line for each architecture on each task setting. A step costs three forward passes."""
-    from arch.cost import cost
     from search.cohort import setting
-    from search.study import steps_of
 
     table = _table("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
-    groups: dict[tuple[str, str], list[TrialSpec]] = {}
+    groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in plan.missing:
         task = f"{trial.task.kind} {setting(trial.task)}".rstrip()
         groups.setdefault((trial.arch.name, task), []).append(trial)
     total = 0.0
     for (arch, task), trials in groups.items():
-        length, vocab = trials[0].task.shape
-        price = cost(trials[0].arch, vocab=vocab, length=length)
-        tokens = sum(steps_of(t) * t.training.batch * length for t in trials)
-        operations = 3 * price.flops_per_token * tokens
+        price = trials[0].price()
+        operations = 3 * price.flops_per_token * sum(t.tokens for t in trials)
         total += operations
-        steps = sorted({steps_of(t) for t in trials})
+        steps = sorted({t.steps for t in trials})
         span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}-{steps[-1]:,}"
         figures = f"{price.parameters:,}", f"{price.state_bytes:,}", span, f"{operations:.2g}"
         table.add_row(arch, task, str(len(trials)), *figures)
     table.add_section()
     table.add_row("all", "", str(len(plan.missing)), "", "", "", f"{total:.2g}")
+    return table
+
+
+def capacities_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What the probe measured, a line for each number of pairs."""
+    from results.capacity import said
+
+    columns = ("arch", "mixer", "keys", "pairs", "load", "error", "recall", "chance", "bounds")
+    table = _table(*columns)
+    for number, row in enumerate(rows):
+        if number and row["pairs"] < rows[number - 1]["pairs"]:
+            table.add_section()
+        table.add_row(*(said(row[name]) for name in columns))
+    table.caption = (
+        "load: pairs in all heads over floats of state; error: |o - v| / |v|; recall: nearest value is right"
+    )
     return table
 
 

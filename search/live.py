@@ -64,7 +64,7 @@ class Live:
 
 def line_of(record: Record) -> str:
     """One finished trial."""
-    training = record.spec.get("training", {})
+    training = record.spec.get("training") or record.spec.get("arch", {})  # an online learner has its own
     name = f"{record.arch}  {record.task} {record.setting}".rstrip()
     dials = f"lr {training.get('lr', '?')}  decay {training.get('weight_decay', '?')}  seed {record.seed}"
     if record.status == "failed":

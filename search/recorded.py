@@ -6,6 +6,7 @@ A step of a small model is hundreds of launches of a few microseconds each; repl
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from search.training import Cohort
 
 WARM_UPS = 3  # steps before recording, for the compiler and the libraries to settle; their effect is undone
+
+
+def compiled(function: Callable[..., Tensor], backend: str = "inductor") -> Callable[..., Tensor]:
+    """The function in one compiled piece; where that cannot be, calling it raises. What was compiled for another cohort is
+    forgotten: the compiler tells cohorts apart by guards on the model, gives up after eight, and then runs what it should
+    have compiled. The function must have run once as it is: ops load their implementations when they are first called."""
+    torch._dynamo.reset()
+    whole: Callable[..., Tensor] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
+    return whole
 
 
 class Recorded:
@@ -32,6 +42,8 @@ class Recorded:
         shapes = tuple(None if t is None else tuple(t.shape) for t in batch)
         if shapes not in self.graphs:
             began = time.perf_counter()
+            if not self.graphs:
+                self.cohort.compile(batch)
             self.graphs[shapes] = self._record(batch)
             self.seconds += time.perf_counter() - began
         return self.graphs[shapes].replay(batch)

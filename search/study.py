@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Literal
 
-from arch.backbone import BackboneSpec
-from arch.cost import Cost, cost
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
+from search.online import OnlineTrial
 from search.space import Grid, Space
 from search.trial import TrialSpec
+
+Trial = TrialSpec | OnlineTrial
 
 MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
 
@@ -44,12 +44,12 @@ class Constraints:
             if most is not None and most < 1:
                 raise ValueError(f"{f.name} must be at least 1 or null, got {most}")
 
-    def broken_by(self, spec: TrialSpec) -> str:
+    def broken_by(self, spec: Trial) -> str:
         """Why a trial is not trained, "" where it may be."""
         limits = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         if not limits:
             return ""
-        price = _price(spec.arch, *spec.task.shape)
+        price = spec.price()
         over = [
             f"{n} {getattr(price, n):,} (at most {most:,})" for n, most in limits.items() if getattr(price, n) > most
         ]
@@ -85,17 +85,17 @@ class StudySpec:
         if not isinstance(self.budgets.value, dict):
             raise fault(self.budgets.place, "budgets", "may come a mapping of budgets by name")
 
-    def trials(self) -> tuple[TrialSpec, ...]:
+    def trials(self) -> tuple[Trial, ...]:
         """The trials within the constraints, in the order of the space, none twice. Raises SpecError."""
         return tuple(spec for spec, why in self._judged if not why)
 
-    def rejected(self) -> tuple[tuple[TrialSpec, str], ...]:
+    def rejected(self) -> tuple[tuple[Trial, str], ...]:
         """The trials that break a constraint, and which."""
         return tuple((spec, why) for spec, why in self._judged if why)
 
     @cached_property
-    def _judged(self) -> tuple[tuple[TrialSpec, str], ...]:
-        specs: dict[str, TrialSpec] = {}
+    def _judged(self) -> tuple[tuple[Trial, str], ...]:
+        specs: dict[str, Trial] = {}
         faulty: list[tuple[propose.Point, Fault]] = []
         reading = _Reading(self.trial)
         points = propose.count(self.space)
@@ -121,7 +121,7 @@ class _Reading:
         self.openers = dict.fromkeys(codec.openers(), self.open_arch)
         self.base = _opened(base, self.open_arch)
 
-    def trial(self, point: propose.Point) -> TrialSpec:
+    def trial(self, point: propose.Point) -> Trial:
         node = Node({"trial": self.base}, self.base.place, {"trial": self.base.place})
         faults: list[Fault] = []
         for patch in point:
@@ -130,8 +130,10 @@ class _Reading:
             except SpecError as error:
                 faults += error.faults
             node = node.with_key("trial", _opened(node.value["trial"], self.open_arch), node.keys["trial"])
+        trial = node.value["trial"]
         try:
-            spec: TrialSpec = typed.read(TrialSpec, node.value["trial"], openers=self.openers, memo=self.memo)
+            sort = Trial if "kind" in trial else TrialSpec
+            spec: Trial = typed.read(sort, trial, openers=self.openers, memo=self.memo)
         except SpecError as error:
             faults += [Fault(f.place, _of_trial(f.path), f.message) for f in error.faults]
         if faults:
@@ -155,18 +157,6 @@ def _opened(trial: Node, open_arch: typed.Opener) -> Node:
         return trial.with_key("arch", open_arch(arch), trial.keys["arch"])
     except SpecError:
         return trial
-
-
-def steps_of(spec: TrialSpec) -> int:
-    """Optimizer steps of a trial."""
-    training = spec.training
-    sizes = [portion.examples for portion in spec.mix] or [spec.data.train or 0]
-    return training.steps or (training.epochs or 0) * sum(math.ceil(size / training.batch) for size in sizes)
-
-
-@cache
-def _price(arch: BackboneSpec, length: int, vocab: int) -> Cost:
-    return cost(arch, vocab=vocab, length=length)
 
 
 def _at_their_axes(base: Node, faulty: Sequence[tuple[propose.Point, Fault]], points: int) -> Iterator[Fault]:

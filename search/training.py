@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
-from search.recorded import Recorded
+from search.recorded import Recorded, compiled
 from search.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ class Cohort:
         self.rates = torch.tensor(rates, dtype=torch.float32, device=device)[..., None]
         self.bad_step = torch.full((len(specs),), -1, device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # optimizer steps taken
-        on_gpu = device.type == "cuda"
-        self.losses = torch.compile(self.member_losses, dynamic=False) if on_gpu else self.member_losses
-        self.recorded = Recorded(self) if on_gpu else None
+        self.losses: Callable[..., Tensor] = self.member_losses
+        self.recorded = Recorded(self) if device.type == "cuda" else None
         self.low_precision = first.training.dtype == "bfloat16"
 
     def answers(self, base: Backbone, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
@@ -106,6 +105,12 @@ class Cohort:
     def member_losses(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> Tensor:
         inputs, at, targets, weight = batch
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
+
+    def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> None:
+        """From now on take losses by one compiled function."""
+        with torch.no_grad():
+            self.member_losses(self.model.base, self.model.flat[:1], *(None if t is None else t[:1] for t in batch))
+        self.losses = compiled(self.member_losses, backend)
 
     def gradient(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Losses [N] and their gradients [N, P]."""

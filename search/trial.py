@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
+import torch
+
 from arch.backbone import BackboneSpec
+from arch.cost import Cost, cost
+from arch.stack import flatten
 from results.record import Record
-from search.cohort import run_cohort
+from search import training
+from search.cohort import run_cohort, shape
+from search.training import Outcome, Progress
 from synth.tasks import Task
 
 VERSION = (
@@ -101,6 +110,7 @@ class TrialSpec:
     `version` is that of the training protocol: part of the trial, so that its key changes when numbers do.
     """
 
+    kind: Literal["trial"] = "trial"
     task: Task
     arch: BackboneSpec
     training: Training
@@ -117,6 +127,43 @@ class TrialSpec:
             raise ValueError(f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out")
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
+
+    @property
+    def shape(self) -> Hashable:
+        """Trials that agree in it train as one cohort."""
+        return shape(self)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps."""
+        sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
+        epoch = sum(math.ceil(size / self.training.batch) for size in sizes)
+        return self.training.steps or (self.training.epochs or 0) * epoch
+
+    @property
+    def tokens(self) -> int:
+        """Positions of all steps together."""
+        return self.steps * self.training.batch * self.task.shape[0]
+
+    @property
+    def effort(self) -> float:
+        """Roughly the operations of training: good enough to share out time."""
+        return self.tokens * sum(1 for _ in flatten(self.arch.stack)) * self.arch.width * (self.arch.width + 64)
+
+    def price(self, length: int | None = None) -> Cost:
+        """What the model costs on sequences of this length; None: of its task."""
+        own, vocab = self.task.shape
+        return _price(self.arch, length or own, vocab)
+
+    @staticmethod
+    def train(specs: Sequence[TrialSpec], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
+        """All of one shape, together; an Outcome for every spec, in order."""
+        return training.train(specs, device)
+
+
+@cache
+def _price(arch: BackboneSpec, length: int, vocab: int) -> Cost:
+    return cost(arch, vocab=vocab, length=length)
 
 
 def run_trial(spec: TrialSpec, *, study: str = "", device: str | None = None) -> Record:

@@ -13,7 +13,8 @@ B batch, H heads (1 where heads share the tensor), N chunks, C tokens a chunk, K
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,18 @@ def pair_decays(g: Tensor) -> Tensor:
         low = (until - high).to(g.dtype).detach()  # what the sums lose to rounding; as a derivative it is zero
         exponent = exponent + (low[..., :, None] - low[..., None, :])
     return (exponent * strict + never).exp()
+
+
+def once(make: Callable[[Any], Any]) -> Any:
+    """A property that is made when it is first read (functools' own takes a lock, which torch.compile cannot trace)."""
+    name = f"_made_{make.__name__}"
+
+    def read(self: Any) -> Any:
+        if not hasattr(self, name):
+            setattr(self, name, make(self))
+        return getattr(self, name)
+
+    return property(read, doc=make.__doc__)
 
 
 class Decay(ABC):
@@ -95,7 +108,7 @@ class HeadDecay(Decay):
     def __init__(self, g_BHNC: Tensor) -> None:
         self.g = g_BHNC
 
-    @cached_property
+    @once
     def pairs(self) -> Tensor:
         """The factor from token s to token t, 0 for s > t: [B, H, N, t, s]."""
         return pair_decays(self.g)
@@ -150,7 +163,7 @@ class ChannelDecay(Decay):
     def scores_before(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._tree(rows, columns, torch.zeros_like(self.g[..., 0]), self._row_factors_before)
 
-    @cached_property
+    @once
     def _totals(self) -> list[Tensor]:
         """Log decay over every block of 1, 2, 4 ... C tokens: [..., blocks, 1, K]."""
         totals = [self.g.unsqueeze(-2)]
@@ -159,7 +172,7 @@ class ChannelDecay(Decay):
             totals.append(first + second)
         return totals
 
-    @cached_property
+    @once
     def _column_factors(self) -> list[Tensor]:
         """By block size 1, 2, 4 ... C / 2, for tokens of left blocks: to the border behind the block."""
         factors, fade = [], torch.zeros_like(self._totals[0])
@@ -169,12 +182,12 @@ class ChannelDecay(Decay):
             fade = torch.cat((left + _halves(totals)[1], right), -2)
         return factors
 
-    @cached_property
+    @once
     def _row_factors(self) -> list[Tensor]:
         """By block size, for tokens of right blocks: from the border ahead of the block, own decay included."""
         return self._from_border(self._totals[0])
 
-    @cached_property
+    @once
     def _row_factors_before(self) -> list[Tensor]:
         """The same without the token's own decay."""
         return self._from_border(torch.zeros_like(self._totals[0]))

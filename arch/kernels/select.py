@@ -109,9 +109,13 @@ def record_choices() -> Iterator[dict[str, str]]:
 
 
 def load(op: str, name: str) -> Callable[..., Any]:
-    """The function that is implementation `name` of `op`."""
-    for chosen in _WITNESSES:
-        chosen[op] = name
+    """The function that is implementation `name` of `op`.
+
+    It is imported when it is first asked for, which torch.compile cannot follow: call an op once before compiling it.
+    """
+    if not torch.compiler.is_compiling():  # what is compiled was called as it is before
+        for chosen in _WITNESSES:
+            chosen[op] = name
     if (op, name) not in _LOADED:
         _LOADED[op, name] = getattr(_module(op, name), name)
     return _LOADED[op, name]

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import check_at_least, head_size
 from arch.parts.rotary import rotate
+
+SHARPEST = 1e4  # of the probe: scores that leave all weight to the best key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,19 @@ class Attention(MixerSpec):
         window = length if self.window is None else min(self.window, length)
         seen = window - window * (window - 1) / (2 * length)  # the mean of min(t, window) over t = 1 ... length
         return 8 * width * channels + 4 * channels * seen
+
+    def memory(self, width: int) -> Memory:
+        """Without positions, and as sharp as queries can make it."""
+        head_dim = self.size(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            if self.window is not None:  # reads take no place in it: what a token of its own reads, each of them reads
+                behind = write.flip(1).cumsum(1).flip(1)  # pairs written from here on
+                k, v = (x * (behind < self.window)[..., None] for x in (k, v))
+            return kernels.attention(q, k, v, scale=SHARPEST)[0]
+
+        bounds = {} if self.window is None else {"window": self.window - 1}
+        return Memory(self.heads, head_dim, head_dim, answer, bounds)
 
 
 class _Attention(MixerModule):

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
 
@@ -52,6 +52,14 @@ class DeltaNet(Heads, MixerSpec):
     def flops(self, width: int, length: int) -> float:
         key_dim, value_dim = self.sizes(width)
         return self.flops_around(width) + self.heads * (2 * width + 6 * key_dim * value_dim)
+
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.delta(q, k, v, beta=write)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
 
 
 class _DeltaNet(MixerModule):

@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import LowRankDecay, SigmoidDecay, SignedDecay, WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, merge_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,17 @@ class GatedLinearAttention(Heads, MixerSpec):
         decay = width * self.heads if self.gate == "scalar" else self.gate_rank * (width + self.heads * key_dim)
         write = width * self.heads if self.write_gate else 0
         return self.flops_around(width) + 2 * (decay + write) + 5 * self.heads * key_dim * value_dim
+
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.gated_linear(q, k, v, beta=write)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
+
+    def merged(self, width: int) -> GatedLinearAttention | None:
+        return merge_heads(self, width)
 
 
 class _GatedLinearAttention(MixerModule):

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import HeadsState, check_at_least
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
-from arch.parts.poly import PolyFeatures
+from arch.parts.poly import PolyFeatures, count_monomials
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 
@@ -104,6 +104,30 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         core += weights * (5 + 6 * gradient)
         return self.flops_around(width) + self.flops_of_gates(width) + self.heads * core
 
+    def memory(self, width: int) -> Memory:
+        """As the dials say, at the largest learning rate, from the first weights that a model could have."""
+        key_dim, value_dim = self.sizes(width)
+        module = _KernelMemoryModule(self, width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            kernel, energy = module.to(q).learned_kernel()
+            anchors = module.learned_anchors(key_dim)
+            o: Tensor = self.op(
+                q,
+                k,
+                v,
+                kernel=kernel,
+                eta=write * self.rate / energy,
+                window=self.window,
+                gradient_chunk=self.chunk,
+                anchors=anchors,
+                residual=self.residual,
+            )[0]
+            return o
+
+        polynomial = {"C(d_k + p, p)": count_monomials(key_dim, self.degree)}
+        return Memory(self.heads, key_dim, value_dim, answer, polynomial if self.kernel == "polynomial" else {})
+
 
 class _KernelMemoryModule(MixerModule):
     def __init__(self, spec: _KernelMemory, width: int) -> None:
@@ -126,7 +150,7 @@ class _KernelMemoryModule(MixerModule):
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
-        kernel, energy = self._kernel()
+        kernel, energy = self.learned_kernel()
         given, conv = self.inputs(x_BTD, state.conv, energy)
         o_BTHV, memory = self.spec.op(
             given.q,
@@ -138,7 +162,7 @@ class _KernelMemoryModule(MixerModule):
             gamma=given.gamma,
             window=self.spec.window,
             gradient_chunk=self.spec.chunk,
-            anchors=self._anchors(given.k.shape[-1]),
+            anchors=self.learned_anchors(given.k.shape[-1]),
             residual=self.spec.residual,
             initial_state=state.memory,
             return_state=return_state,
@@ -150,16 +174,16 @@ class _KernelMemoryModule(MixerModule):
         """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
         carries on."""
         q_BTHK, cache = self.inputs.queries(x_BTD, cache)
-        o_BTHV = self.spec.answer(state.memory, q_BTHK, kernel=self._kernel()[0], residual=self.spec.residual)
+        o_BTHV = self.spec.answer(state.memory, q_BTHK, kernel=self.learned_kernel()[0], residual=self.spec.residual)
         return self.out(self.output(o_BTHV, x_BTD)), cache
 
-    def _kernel(self) -> tuple[Kernel, Tensor | float]:
+    def learned_kernel(self) -> tuple[Kernel, Tensor | float]:
         """kappa, and kappa(k, k) of a key of length 1."""
         if self.polynomial is None:
             return Exponential(self.spec.scale), math.exp(self.spec.scale)
         return Polynomial(self.polynomial.coefficients()), self.polynomial.energy()
 
-    def _anchors(self, key_dim: int) -> Anchors | None:
+    def learned_anchors(self, key_dim: int) -> Anchors | None:
         if self.spec.depth == 1:
             return None
         weights = tuple(self.weights)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
 
@@ -62,6 +62,19 @@ class LinearAttention(Heads, MixerSpec):
         columns = value_dim + (1 if self.normalize else 0)
         core = 4 * count_features(self.feature_map, key_dim) * columns
         return self.flops_around(width) + self.heads * core
+
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            q, k = (features(self.feature_map, x) for x in (q, k))
+            if not self.normalize:
+                return kernels.gated_linear(q, k, v, beta=write)[0]
+            o = kernels.gated_linear(q, k, torch.cat([v, torch.ones_like(v[..., :1])], dim=-1), beta=write)[0]
+            return o[..., :-1] / (o[..., -1:] + EPS)
+
+        bounds = {"features": count_features(self.feature_map, key_dim)}
+        return Memory(self.heads, key_dim, value_dim, answer, bounds)
 
 
 class _LinearAttention(MixerModule):

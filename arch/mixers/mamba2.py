@@ -7,7 +7,7 @@ B batch, T time, D model width, H heads, K key width, V value width, C channels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Channels, Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import SigmoidDecay, SignedDecay, SoftplusDecay
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
 from arch.parts.norm import RMSNorm
 from arch.parts.short_conv import ShortConv
 
@@ -74,6 +74,38 @@ class Mamba2(MixerSpec):
         inner = self.heads * value_dim
         matrices = width * (3 * inner + 2 * key_dim + self.heads)
         return 2 * matrices + 2 * self.short_conv * (inner + 2 * key_dim) + core + 2 * inner
+
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.around().sizes(width)
+        shared = self.form == "shared_qk"  # then all heads are one memory with wider values
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.gated_linear(q, k, v, beta=write)[0]
+
+        heads, value_dim = (1, self.heads * value_dim) if shared else (self.heads, value_dim)
+        return Memory(heads, key_dim, value_dim, answer, {"d_k": key_dim})
+
+    def merged(self, width: int) -> Mamba2 | None:
+        one = merge_heads(self.around(), width) if self.form == "mesanet" else None
+        return None if one is None else replace(self, heads=1, key_dim=one.key_dim, value_dim=one.value_dim)
+
+    def widened(self, width: int, factor: int) -> Mamba2 | None:
+        if factor < 2:
+            raise ValueError(f"factor must be at least 2, got {factor}")
+        return replace(self, key_dim=factor * self.around().sizes(width)[0]) if self.form == "shared_qk" else None
+
+    def key_channels(self, width: int) -> Channels | None:
+        if self.form != "shared_qk":
+            return None
+        key_dim, value_dim = self.around().sizes(width)
+        inner = self.heads * value_dim
+        first = {"linear.weight": 2 * inner} | ({"conv.weight": inner, "conv.bias": inner} if self.short_conv else {})
+        return Channels(
+            keys={name: range(at, at + key_dim) for name, at in first.items()},
+            queries={name: range(at + key_dim, at + 2 * key_dim) for name, at in first.items()},
+            muting=frozenset({"linear.weight", "conv.bias"}),
+            anew=frozenset({"linear.weight", "decay.log_rate", "decay.bias"}),
+        )
 
 
 class _Mesanet(MixerModule):

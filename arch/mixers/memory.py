@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.kernels.network import LayerNorm
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
 from arch.parts.heads import HeadsState, check_at_least
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
@@ -123,6 +123,38 @@ class _Memory(MemoryHeads, MixerSpec):
         more = (self.momentum != "none") + isinstance(self.loss, HuberLoss)
         return self.flops_around(width) + self.flops_of_gates(width, more) + self.heads * core
 
+    def memory(self, width: int) -> Memory:
+        """As the dials say, at the largest learning rate, from the first weights that a model could have."""
+        key_dim, value_dim = self.sizes(width)
+        module = _MemoryModule(self, width)
+        energy = 1.0 if module.features is None else module.features.energy()
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            module.to(q)
+            return kernels.memory(
+                q,
+                k,
+                v,
+                weights=tuple(module.weights),
+                rule=self.rule,
+                eta=write * self.rate / energy,
+                theta=None if module.theta is None else torch.zeros_like(write),
+                delta=None if module.delta is None else torch.full_like(write, torch.inf),
+                norm=module.norm(),
+                features=module.features,
+            )[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, self.bounds(width))
+
+    def bounds(self, width: int) -> dict[str, int]:
+        """Pairs that a head can hold, in the order of magnitude where the memory is deep (ATLAS, section 3)."""
+        key_dim, value_dim = self.sizes(width)
+        if self.depth == 1:
+            return {"C(d_k + p, p)": count_monomials(key_dim, self.degree)} if self.degree > 1 else {"d_k": key_dim}
+        shapes = [rows * columns for rows, columns in self.matrices(width)]
+        most = sum(min(shapes[i:]) for i in range(len(shapes)))
+        return {"deep, at least": key_dim * value_dim, "deep, at most": key_dim * value_dim * most}
+
 
 class _MemoryModule(MixerModule):
     def __init__(self, spec: _Memory, width: int) -> None:
@@ -157,7 +189,7 @@ class _MemoryModule(MixerModule):
             theta=None if self.theta is None else self.theta(x_BTD),
             gamma=given.gamma,
             delta=None if self.delta is None else self.delta(x_BTD),
-            norm=self._norm(),
+            norm=self.norm(),
             features=self.features,
             initial_state=state.memory,
             return_state=return_state,
@@ -169,10 +201,10 @@ class _MemoryModule(MixerModule):
         """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
         carries on."""
         q_BTHK, cache = self.inputs.queries(x_BTD, cache)
-        o_BTHV = kernels.memory_read(state.memory, q_BTHK, rule=self.rule, norm=self._norm(), features=self.features)
+        o_BTHV = kernels.memory_read(state.memory, q_BTHK, rule=self.rule, norm=self.norm(), features=self.features)
         return self.out(self.output(o_BTHV, x_BTD)), cache
 
-    def _norm(self) -> LayerNorm | None:
+    def norm(self) -> LayerNorm | None:
         if self.norm_weight is None or self.norm_bias is None:
             return None
         return LayerNorm(self.norm_weight, self.norm_bias)

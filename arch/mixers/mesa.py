@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
 from arch.parts.precision import widen
 
+LEAST_RIDGE = 1e-9  # of the probe: what a memory holds with Lambda -> 0
 SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a token can add up to and be turned over
 
 
@@ -81,6 +82,18 @@ class Mesa(Heads, MixerSpec):
         solve = (self.cg_steps + 1) * (2 * key_dim**2 + 12 * key_dim)
         core = 5 * key_dim * value_dim + 3 * key_dim**2 + solve
         return self.flops_around(width) + self.heads * (4 * width + core)
+
+    def memory(self, width: int) -> Memory:
+        """With hardly any regulariser, and as many steps as the dials say."""
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            lam = torch.full((self.heads, key_dim), LEAST_RIDGE, dtype=q.dtype, device=q.device)
+            return kernels.mesa(
+                q, k, v, beta=write, lam=lam, steps=self.cg_steps, tolerance=self.tolerance, x0=self.x0
+            )[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
 
 
 class _Mesa(MixerModule):

@@ -6,6 +6,7 @@ B batch, T time, D model width
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +28,31 @@ class StateSize(NamedTuple):
     def __add__(self, other: object) -> StateSize:
         assert isinstance(other, StateSize)
         return StateSize(self.fixed + other.fixed, self.growing + other.growing)
+
+
+class Memory(NamedTuple):
+    """A mixer's key-value memory by itself, to be measured without training. B batch, T time, H heads
+
+    answer  (q [B, T, H, K], k [B, T, H, K], v [B, T, H, V], write [B, T, H]) -> [B, T, H, V], by the mixer's op and with
+            every learned gate where it holds most: nothing fades; `write` 1 takes a pair in whole, 0 reads alone, and there
+            k and v are 0. Keys and queries have length 1.
+    bounds  pairs that a head can hold in theory, by the name of the bound; none where it holds whatever comes
+    """
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    bounds: Mapping[str, int]
+
+
+class Channels(NamedTuple):
+    """Where the parameters of a mixer hold its key channels, for state expansion: rows, by the parameter's name."""
+
+    keys: Mapping[str, range]
+    queries: Mapping[str, range]  # of the same parameters
+    muting: frozenset[str]  # those of them whose rows of 0 make a key channel 0
+    anew: frozenset[str]  # parameters that StateX reinitialises: of those above their key and query rows, of others all
 
 
 class MixerModule(nn.Module, ABC):
@@ -82,3 +108,19 @@ class MixerSpec(ABC):
     def flops(self, width: int, length: int) -> float:
         """Floating-point operations per token, forward, projections and core, at the mean context of `length` tokens.
         A multiply-add is 2."""
+
+    def memory(self, width: int) -> Memory | None:
+        """The key-value memory, for the capacity probe; None where there is none, or where it has not been said."""
+        return None
+
+    def merged(self, width: int) -> MixerSpec | None:
+        """This mixer with all its heads in one of as many channels; None where it has no heads to merge."""
+        return None
+
+    def widened(self, width: int, factor: int) -> MixerSpec | None:
+        """This mixer with `factor` times as many key channels; None where they cannot be widened by themselves."""
+        return None
+
+    def key_channels(self, width: int) -> Channels | None:
+        """Needed where `widened` is."""
+        return None

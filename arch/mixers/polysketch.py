@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
 from arch.parts.poly import PolySketch
 from arch.parts.precision import widen
@@ -65,6 +65,20 @@ class PolySketchFormer(Heads, MixerSpec):
             leaves, rows = leaves // 2, self.sketch
         core = 2 * (sketching + self.features(width)) + 4 * self.features(width) * (value_dim + self.normalize)
         return self.flops_around(width) + self.heads * core
+
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.sizes(width)
+        sketch = PolySketch(key_dim, self.degree, self.sketch)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            sketch.to(q)
+            q, k = (sketch(_standard(x)) for x in (q, k))
+            if not self.normalize:
+                return kernels.gated_linear(q, k, v, beta=write)[0]
+            o = kernels.gated_linear(q, k, torch.cat([v, torch.ones_like(v[..., :1])], dim=-1), beta=write)[0]
+            return o[..., :-1] / (1 + o[..., -1:])
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"features": self.features(width)})
 
 
 class _PolySketchFormer(MixerModule):

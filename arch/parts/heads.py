@@ -9,8 +9,8 @@ B batch, T time, D model width, H heads, K key width, V value width, C channels 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -85,6 +85,17 @@ class Heads:
         key_dim, value_dim = self.sizes(width)
         columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
         return 2 * width * columns + 2 * self.short_conv * self.shaped_channels(width)
+
+
+Dials = TypeVar("Dials", bound=Heads)
+
+
+def merge_heads(dials: Dials, width: int) -> Dials | None:
+    """One head with the channels of all; None where there is one already."""
+    key_dim, value_dim = dials.sizes(width)
+    if dials.heads == 1:
+        return None
+    return replace(dials, heads=1, key_dim=dials.heads * key_dim, value_dim=dials.heads * value_dim)
 
 
 class HeadsState(NamedTuple):

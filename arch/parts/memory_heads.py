@@ -8,15 +8,19 @@ B batch, T time, D model width, H heads, K key width, V value width, c window
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from arch.parts.gates import SigmoidDecay, WriteStrength
+from arch.parts.gates import WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, check_at_least
 from arch.parts.norm import RMSNorm
+from arch.parts.precision import widen
+
+RETENTION = 0.999  # of a token, before training: all matrices of a deep memory fade at once, and near zero none can learn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +107,16 @@ class MemoryInputs(nn.Module):
         super().__init__()
         self.dials = dials
         self.qkv = QueryKeyValue(dials, width, qk_norm=True)  # the stable rate is that of keys of length 1
-        self.retention = SigmoidDecay(width, dials.heads) if dials.forget else None
+        self.retention = nn.Linear(width, dials.heads) if dials.forget else None
+        if self.retention is not None:
+            nn.init.constant_(self.retention.bias, math.log(RETENTION / (1 - RETENTION)))
         self.rate = WriteStrength(width, dials.heads, bias=True, most=dials.rate)
         self.window = WriteStrength(width, dials.heads * dials.window, bias=True) if dials.window > 1 else None
 
     def forward(self, x_BTD: Tensor, cache: Tensor | None, energy: Tensor | float) -> tuple[Inputs, Tensor | None]:
         """`energy` is the squared length of a key's features."""
         q_BTHK, k_BTHK, v_BTHV, cache = self.qkv(x_BTD, cache)
-        alpha_BTH = None if self.retention is None else self.retention(x_BTD).exp()
+        alpha_BTH = None if self.retention is None else torch.sigmoid(widen(self.retention(x_BTD)))
         gamma_BTHc = None if self.window is None else self.window(x_BTD).unflatten(-1, (self.dials.heads, -1))
         return Inputs(q_BTHK, k_BTHK, v_BTHV, self.rate(x_BTD) / energy, alpha_BTH, gamma_BTHc), cache
 

@@ -149,7 +149,7 @@ function pick(list) {
 
 function draw() {
   const view = views[now.view];
-  $("stateseen").textContent = view.seen;
+  $("stateseen").textContent = view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0");
   $("curveseen").textContent = view.learnt;
   fillLegend();
   fillTrials();
@@ -158,17 +158,8 @@ function draw() {
   return Promise.all([drawState(), drawCurves()]);
 }
 
-function choices(select, names, groups, chosen, change) {
-  const parents = new Map();
-  names.forEach((name, i) => {
-    if (!parents.has(groups[i]))
-      parents.set(
-        groups[i],
-        groups[i] ? select.appendChild(make("optgroup", undefined, { label: groups[i] })) : select,
-      );
-    parents.get(groups[i]).append(make("option", name, { value: i }));
-  });
-  select.value = chosen;
+function choices(select, names, change) {
+  select.replaceChildren(...names.map((name, i) => make("option", name, { value: i })));
   select.closest(".controls").hidden = names.length < 2;
   select.addEventListener("change", () => change(Number(select.value)));
 }
@@ -217,28 +208,18 @@ async function start() {
     now.all = true;
     fillTrials();
   });
-  choices(
-    $("view"),
-    views.map((v) => v.label),
-    views.map((v) => v.group),
-    0,
-    (i) => {
-      now.view = i;
-      now.all = false;
-      draw();
-    },
-  );
+  const settings = views.map((view) => view.label);
+  choices($("view"), settings, (i) => {
+    now.view = i;
+    now.all = false;
+    draw();
+  });
+  const titles = tables.map((table) => table.title);
   if (tables.length)
-    choices(
-      $("table"),
-      tables.map((t) => t.title),
-      tables.map(() => ""),
-      0,
-      (i) => {
-        now.table = i;
-        drawHeat();
-      },
-    );
+    choices($("table"), titles, (i) => {
+      now.table = i;
+      drawHeat();
+    });
   await draw();
   if (tables.length) await drawHeat();
   $("state").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));

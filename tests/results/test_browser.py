@@ -302,6 +302,14 @@ def test_a_click_in_the_legend_hides_an_architecture_everywhere(browser: Browser
     assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 2
 
 
+def test_a_choice_of_one_is_not_offered(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    assert browser.run("return [...document.querySelectorAll('select')].map((one) => one.checkVisibility())") == [
+        False,
+        False,
+    ]
+
+
 def test_a_state_that_grows_is_told_apart(browser: Browser, make: Make, tmp_path: Path) -> None:
     records = [make(), make(arch="attention", state_grows=True, length=64)]
     write_page(tmp_path / "page.html", records, title="Growing", tables=table_of(records))

@@ -139,9 +139,9 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
     specs = [{"kind": "mqar", "vocab": 256, "pairs": 4, "length": n} for n in (128, 256)]
     records = [make(seed=s, score=0.9, tests=[test(128, 0.6), test(256, 0.3)], test_specs=specs) for s in range(2)]
     views = {v["label"]: v for v in figures(records, [])["views"]}
-    assert list(views) == ["mean over 3 settings", "length 64", "length 128", "length 256"]
-    assert views["mean over 3 settings"]["scores"] == [6000, 6000]
-    assert views["mean over 3 settings"]["chance"] == pytest.approx((0.25 + 0.1 + 0.1) / 3)
+    assert list(views) == [f"mqar: {x}" for x in ("mean over 3 settings", "length 64", "length 128", "length 256")]
+    assert views["mqar: mean over 3 settings"]["scores"] == [6000, 6000]
+    assert views["mqar: mean over 3 settings"]["chance"] == pytest.approx((0.25 + 0.1 + 0.1) / 3)
     assert [v["length"] for v in views.values()] == [256, 64, 128, 256]
     assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
 
@@ -149,7 +149,7 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
 def test_an_architecture_has_one_name_on_the_whole_page(make: Make) -> None:
     wide, slim = {"arch_dials": {"width": 64}}, {"arch_dials": {"width": 32}}
     data = figures([make(**wide), make(**slim), make(task="parity", **wide)], [])
-    names = {(view["group"], data["rows"][m["row"]]) for view in data["views"] for m in view["means"]}
+    names = {(view["label"], data["rows"][m["row"]]) for view in data["views"] for m in view["means"]}
     assert names == {("mqar", "mesa width=64"), ("mqar", "mesa width=32"), ("parity", "mesa width=64")}
 
 
@@ -193,6 +193,17 @@ def test_the_sentence_names_the_best_of_fixed_state_and_the_cheapest_near_it(mak
         "Most recall: large, 95.0 % with 40 kB of state. None with less state comes within 5 points of that."
     )
     assert seen(records[1:2]) == "Most recall: large, 95.0 % with 40 kB of state."
+
+
+def test_of_those_that_read_the_same_the_sentence_names_the_smaller(make: Make) -> None:
+    records = [
+        make(arch=a, score=s, state_bytes=b)
+        for a, s, b in (("x", 0.99999, 2000), ("y", 0.9998, 1000), ("z", 0.99, 1000))
+    ]
+    assert (
+        seen(records)
+        == "Most recall: y, 100.0 % with 1 kB of state. None with less state comes within 5 points of that."
+    )
 
 
 def test_the_sentence_on_learning_names_the_first_and_those_who_never(make: Make) -> None:

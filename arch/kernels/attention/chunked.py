@@ -5,8 +5,6 @@ B batch, T time, H heads, G heads of q and k (H or 1), S keys, C queries a block
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import torch
 from torch import Tensor
 
@@ -41,8 +39,8 @@ def chunked(
     for begin in range(0, time, size):
         end = min(begin + size, time)
         oldest = 0 if window is None else past.position + begin - window + 1
-        first = bisect_left(positions, prefix)
-        low, high = bisect_left(positions, oldest), len(positions) - time + end
+        first = _older(positions, prefix)
+        low, high = _older(positions, oldest), len(positions) - time + end
         spans = [(0 if prefix else low, high)] if low <= first else [(0, first), (low, high)]
         seen_keys, seen_values = _pick(keys_BGKS, spans, 3), _pick(values_BHSV, spans, 2)
         seen = [p for a, b in spans for p in positions[a:b]]
@@ -55,6 +53,11 @@ def chunked(
         return o, None
     position = past.position + time
     return o, AttentionState(keep(keys, position, window, prefix), keep(values, position, window, prefix), position)
+
+
+def _older(positions: list[int], limit: int) -> int:
+    """How many of the ascending positions lie ahead of `limit`."""
+    return sum(1 for position in positions if position < limit)
 
 
 def _pick(x: Tensor, spans: list[tuple[int, int]], dim: int) -> Tensor:

@@ -51,6 +51,9 @@ def recurrent(
     return_state: bool,
     chunk: int | None,
 ) -> tuple[Tensor, AttentionState | None]:
-    """`step` over time; `chunk` has no meaning here."""
-    o, final = loop(step, initial_state, {"q": q, "k": k, "v": v}, window=window, prefix=prefix, scale=scale)
-    return o, final if return_state else None
+    """`step` over time, in working precision so that gradients of keys and values add up in it; `chunk` has no meaning."""
+    dtype = working_dtype(q, k, v)
+    past = None if initial_state is None else initial_state.to(dtype, dtype)
+    sequences = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype)}
+    o, final = loop(step, past, sequences, window=window, prefix=prefix, scale=scale)
+    return o.to(v.dtype), final.to(k.dtype, v.dtype) if return_state and final is not None else None

@@ -23,6 +23,9 @@ class AttentionState(NamedTuple):
     values: Tensor
     position: int
 
+    def to(self, keys: torch.dtype, values: torch.dtype) -> AttentionState:
+        return AttentionState(self.keys.to(keys), self.values.to(values), self.position)
+
 
 def kept(position: int, window: int | None, prefix: int) -> list[int]:
     """Positions of the tokens that a state holds after `position` tokens."""

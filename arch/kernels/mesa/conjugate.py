@@ -17,11 +17,16 @@ Gradient = Literal["implicit", "unroll"]
 Operator = tuple[Tensor, ...]
 
 
-class System(NamedTuple):
-    """How to multiply by A and how to read its diagonal, from the tensors that make it up."""
+class System:
+    """How to multiply by A and how to read its diagonal, from the tensors that make it up.
 
-    multiply: Callable[..., Tensor]  # (x [..., K], *operator) -> x A
-    diagonal: Callable[..., Tensor]  # (*operator) -> diag(A), broadcastable to [..., K]
+    multiply  (x [..., K], *operator) -> x A
+    diagonal  (*operator) -> diag(A), broadcastable to [..., K]
+    """
+
+    def __init__(self, multiply: Callable[..., Tensor], diagonal: Callable[..., Tensor]) -> None:
+        self.multiply, self.diagonal = multiply, diagonal
+        self.implicit = _implicit(self)
 
 
 class Solver(NamedTuple):
@@ -38,36 +43,44 @@ class Solver(NamedTuple):
         The gradient "unroll" is that of these very steps. "implicit" is that of the solution they approach, by a second solve
         of the same kind; for few steps it differs.
         """
+        how = (self.steps, self.tolerance, self.x0)
         if self.gradient == "unroll":
-            return self.iterate(system, rhs, *operator)
+            return iterate(system, rhs, operator, *how)
         with torch.no_grad():
-            x, taken = self.iterate(system, rhs, *operator)
+            x, taken = iterate(system, rhs, operator, *how)
         residual = rhs - system.multiply(x, *operator)
-        return _Implicit.apply(x, residual, self, system, *operator), taken
+        if rhs.is_cuda and not torch.compiler.is_compiling():
+            # Dynamo under vmap takes tensors for constants and would drop the backward; opaque to it, all is well.
+            torch.compiler.allow_in_graph(system.implicit)
+        solution: Tensor = system.implicit.apply(x, residual, *how, *operator)
+        return solution, taken
 
-    def iterate(self, system: System, rhs: Tensor, *operator: Tensor) -> tuple[Tensor, Tensor]:
-        """The method itself (Hestenes and Stiefel 1952)."""
-        if self.x0 == "zero":
-            x, r = torch.zeros_like(rhs), rhs
-        else:
-            x = rhs / system.diagonal(*operator) if self.x0 == "diag" else rhs
-            r = rhs - system.multiply(x, *operator)
-        p, square = r, _dot(r, r)
-        # Below its own rounding a residual carries no information, and in the end it would leave the range of normal numbers.
-        enough = square * max(self.tolerance or 0.0, 0.01 * torch.finfo(rhs.dtype).eps) ** 2
-        taken = torch.zeros_like(square)
-        for _ in range(self.steps):
-            image = system.multiply(p, *operator)
-            curvature = _dot(p, image)
-            active = (square > enough) & (curvature > 0)
-            length = _ratio(square, curvature, active)
-            x = torch.addcmul(x, length, p)
-            r = torch.addcmul(r, length, image, value=-1)
-            following = _dot(r, r)
-            p = torch.addcmul(r, _ratio(following, square, active), p)
-            square = following
-            taken = taken + active
-        return x, taken.squeeze(-1)
+
+def iterate(
+    system: System, rhs: Tensor, operator: Operator, steps: int, tolerance: float | None, x0: Start
+) -> tuple[Tensor, Tensor]:
+    """The method itself (Hestenes and Stiefel 1952)."""
+    if x0 == "zero":
+        x, r = torch.zeros_like(rhs), rhs
+    else:
+        x = rhs / system.diagonal(*operator) if x0 == "diag" else rhs
+        r = rhs - system.multiply(x, *operator)
+    p, square = r, _dot(r, r)
+    # Below its own rounding a residual carries no information, and in the end it would leave the range of normal numbers.
+    enough = square * max(tolerance or 0.0, 0.01 * torch.finfo(rhs.dtype).eps) ** 2
+    taken = torch.zeros_like(square)
+    for _ in range(steps):
+        image = system.multiply(p, *operator)
+        curvature = _dot(p, image)
+        active = (square > enough) & (curvature > 0)
+        length = _ratio(square, curvature, active)
+        x = torch.addcmul(x, length, p)
+        r = torch.addcmul(r, length, image, value=-1)
+        following = _dot(r, r)
+        p = torch.addcmul(r, _ratio(following, square, active), p)
+        square = following
+        taken = taken + active
+    return x, taken.squeeze(-1)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
@@ -79,25 +92,30 @@ def _ratio(above: Tensor, below: Tensor, active: Tensor) -> Tensor:
     return torch.where(active, above, torch.zeros_like(above)) / torch.where(active, below, torch.ones_like(below))
 
 
-class _Implicit(torch.autograd.Function):
+def _implicit(system: System) -> Any:
     """x as a function of its residual rhs - x A: the derivative of the solution is that of the residual, solved once more.
 
     All dependence on rhs and on A comes in through the residual, which is ordinary arithmetic on a constant x.
     """
 
-    generate_vmap_rule = True
+    class Implicit(torch.autograd.Function):
+        generate_vmap_rule = True
 
-    @staticmethod
-    def forward(x: Tensor, residual: Tensor, solver: Solver, system: System, *operator: Tensor) -> Tensor:
-        return x.clone()
+        @staticmethod
+        def forward(
+            x: Tensor, residual: Tensor, steps: int, tolerance: float | None, x0: Start, *operator: Tensor
+        ) -> Tensor:
+            return x.clone()
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, _, ctx.solver, ctx.system, *operator = inputs
-        ctx.save_for_backward(*operator)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            _, _, *ctx.how = inputs[:5]
+            ctx.save_for_backward(*inputs[5:])
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        operator = ctx.saved_tensors
-        solved, _ = ctx.solver.iterate(ctx.system, gradients[0], *operator)
-        return None, solved, None, None, *(None for _ in operator)
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+            operator = ctx.saved_tensors
+            solved, _ = iterate(system, gradients[0], operator, *ctx.how)
+            return None, solved, *(None for _ in range(3 + len(operator)))
+
+    return Implicit

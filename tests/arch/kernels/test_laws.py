@@ -10,7 +10,7 @@ from torch import Tensor
 
 from arch import kernels
 from arch.kernels import bench, select
-from arch.kernels.tolerance import Case, error, tolerance
+from arch.kernels.tolerance import Case, Of, error, tolerance
 
 SIZES = {"batch": 2, "heads": 2, "key_width": 6, "value_width": 5}
 GATES = ("log_decay", "log_a", "beta", "lam", "i", "f")
@@ -104,7 +104,7 @@ def assert_agree(
     assert found.keys() == reference.keys()
     for key, x in found.items():
         gate = key.removeprefix("d_") in GATES
-        of = "output" if not key.startswith("d_") else "gate_gradient" if gate else "gradient"
+        of: Of = "output" if not key.startswith("d_") else "gate_gradient" if gate else "gradient"
         assert error(x, reference[key], per(key, x)) <= tolerance(op, dtype, of=of, case=case), key
 
 
@@ -136,12 +136,18 @@ def repeated(op: str, inputs: dict[str, Any]) -> dict[str, Any]:
     if "beta" in inputs:
         again["beta"] = torch.full_like(inputs["beta"], 1.9 if op == "delta" else 0.99)
     if "steps" in inputs:
-        again["steps"] = 30  # of an ill-conditioned system only the solution has digits in fp32, not the way to it
+        again["steps"] = 15  # of an ill-conditioned system only the solution has digits in fp32, not the way to it
     return again
 
 
-@pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
-@pytest.mark.parametrize("time", [1, 3, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    ("op", "variant", "time"),
+    [
+        (op, variant, time)
+        for op, variant in EVERY_VARIANT
+        for time in ((1, 3, 63, 64, 65, 200) if variant == bench.variants(op)[0] else (3, 65))
+    ],
+)
 def test_implementations_are_the_recurrence(op: str, variant: str, time: int) -> None:
     inputs, state = example(op, variant, time), carried(op, variant, 20) if time != 64 else None
     expected = everything(op, "recurrent", inputs, state, torch.float64)
@@ -152,7 +158,7 @@ def test_implementations_are_the_recurrence(op: str, variant: str, time: int) ->
 @pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_hard_gates_and_empty_keys_cost_no_precision(op: str, variant: str, dtype: torch.dtype) -> None:
-    inputs = rounded(hard(op, example(op, variant, 99)), dtype)
+    inputs = rounded(hard(op, example(op, variant, 70)), dtype)
     expected = everything(op, "recurrent", inputs, None, torch.float64)
     for name in (name for o, name in EVERY if o == op):
         assert_agree(op, everything(op, name, inputs, None, dtype), expected, dtype)
@@ -161,7 +167,7 @@ def test_hard_gates_and_empty_keys_cost_no_precision(op: str, variant: str, dtyp
 @pytest.mark.parametrize(("op", "variant"), WITH_KEYS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_repeated_keys_stay_within_their_own_bound(op: str, variant: str, dtype: torch.dtype) -> None:
-    inputs = rounded(repeated(op, example(op, variant, 99)), dtype)
+    inputs = rounded(repeated(op, example(op, variant, 70)), dtype)
     expected = everything(op, "recurrent", inputs, None, torch.float64)
     for name in (name for o, name in EVERY if o == op):
         assert_agree(op, everything(op, name, inputs, None, dtype), expected, dtype, "repeated")
@@ -170,7 +176,7 @@ def test_repeated_keys_stay_within_their_own_bound(op: str, variant: str, dtype:
 @pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_low_precision_inputs_cost_no_more_than_their_rounding(op: str, variant: str, dtype: torch.dtype) -> None:
-    inputs = rounded(example(op, variant, 100), dtype)
+    inputs = rounded(example(op, variant, 70), dtype)
     expected = everything(op, "recurrent", inputs, None, torch.float64)
     for name in (name for o, name in EVERY if o == op):
         found = everything(op, name, inputs, None, dtype)

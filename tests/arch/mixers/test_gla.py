@@ -45,12 +45,22 @@ def test_equal_channels_are_a_scalar_gate() -> None:
     assert_close(vector(x)[0], scalar(x)[0])
 
 
-@pytest.mark.parametrize("spec", [GatedLinearAttention(heads=2), VECTOR], ids=["scalar", "vector"])
+@pytest.mark.parametrize(
+    "spec",
+    [GatedLinearAttention(heads=2), GatedLinearAttention(heads=2, signed_decay=True), VECTOR],
+    ids=["scalar", "signed", "vector"],
+)
 def test_it_is_a_matrix_that_fades_and_is_added_to(spec: GatedLinearAttention) -> None:
     torch.manual_seed(0)
     module, x = spec.build(16).double(), torch.randn(1, 9, 16, dtype=torch.float64)
     q, k, v, _ = module.get_submodule("qkv")(x, None)
-    decay = module.get_submodule("decay")(x).exp().reshape(1, 9, spec.heads, -1, 1)
+    if spec.signed_decay:
+        torch.nn.init.zeros_(module.get_parameter("decay.linear.bias"))
+        decay = torch.tanh(module.get_submodule("decay.linear")(x) / 2)
+        assert decay.min() < 0 < decay.max()
+    else:
+        decay = module.get_submodule("decay")(x).exp()
+    decay = decay.reshape(1, 9, spec.heads, -1, 1)
     beta = torch.sigmoid(module.get_submodule("write.linear")(x)) if spec.write_gate else torch.ones(1, 9, spec.heads)
     memory, outputs = torch.zeros(1, spec.heads, *spec.sizes(16), dtype=torch.float64), []
     for t in range(9):
@@ -72,3 +82,8 @@ def test_its_size_is_that_of_the_table() -> None:
     count = sum(p.numel() for p in VECTOR.build(d).parameters())
     assert count == 2 * d * h * k + 3 * d * h * v + 16 * (d + h * k) + h * k + v
     assert VECTOR.state_size(d, 1000) == StateSize(h * k * v)
+
+
+def test_a_sign_a_channel_is_refused() -> None:
+    with pytest.raises(ValueError, match="signed_decay needs gate 'scalar', got 'vector'"):
+        GatedLinearAttention(gate="vector", signed_decay=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
@@ -41,6 +42,43 @@ def test_the_state_space_form_is_scalar_gla_plus_a_skip() -> None:
     o = torch.stack(outputs, 1).flatten(-2) * F.silu(gate)
     normed = o * (o.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     assert_close(module(x)[0], module.get_submodule("out")(normed))
+
+
+def test_new_state_without_keys_changes_nothing() -> None:
+    torch.manual_seed(0)
+    small, large = (Mamba2(form="shared_qk", heads=2, key_dim=k).build(16).double() for k in (3, 5))
+    with torch.no_grad():
+        for name, value in large.named_parameters():
+            old = small.get_parameter(name)
+            if value.shape == old.shape:
+                value.copy_(old)
+                continue
+            # [gate, v | v, k, q, decay]: k and q stand where 3 channels of each become 5, the new ones 0 in k.
+            start = {"linear.weight": 32, "conv.weight": 16, "conv.bias": 16}[name]
+            value.copy_(torch.randn_like(value))
+            value[:start], value[start : start + 3] = old[:start], old[start : start + 3]
+            value[start + 3 : start + 5] = 0
+            value[start + 5 : start + 8] = old[start + 3 : start + 6]
+    x = torch.randn(2, 37, 16, dtype=torch.float64)
+    assert_close(large(x)[0], small(x)[0])
+
+
+def test_a_signed_decay_may_turn_the_memory_over() -> None:
+    torch.manual_seed(0)
+    module = Mamba2(heads=2, signed_decay=True).build(16).double()
+    torch.nn.init.zeros_(module.get_parameter("decay.linear.bias"))
+    x = torch.randn(1, 9, 16, dtype=torch.float64)
+    q, k, v, _ = module.get_submodule("qkv")(x, None)
+    fade = torch.tanh(module.get_submodule("decay.linear")(x) / 2)
+    assert fade.min() < 0 < fade.max()
+    memory, outputs = torch.zeros(1, 2, 8, 8, dtype=torch.float64), []
+    for t in range(9):
+        memory = fade[:, t, :, None, None] * memory + k[:, t, ..., None] * v[:, t, :, None]
+        outputs.append((q[:, t, :, None] @ memory).squeeze(-2))
+    read = module.get_submodule("read")(torch.stack(outputs, 1), x)
+    assert_close(module(x)[0], module.get_submodule("out")(read))
+    with pytest.raises(ValueError, match="signed_decay needs form 'mesanet', got 'shared_qk'"):
+        Mamba2(form="shared_qk", signed_decay=True)
 
 
 def test_its_size_is_that_of_the_table() -> None:

@@ -1,0 +1,133 @@
+"""Capacity curves of the probe as a part of a page: how exactly memories answer, against how many pairs they hold."""
+
+from __future__ import annotations
+
+import html
+import importlib.resources
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from results.write import write_whole
+
+Row = Mapping[str, Any]  # of search.probe.probe
+
+LEAST_ERROR = 1e-12  # smaller ones are drawn there
+COLOURS = 7  # of style.css
+WIDTH, HEIGHT, LEFT, TOP, BELOW = 720, 300, 58, 16, 42
+
+_READ = """Pairs of random vectors are written through the mixer's op, nothing fades, and each is read back by its key.
+Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Dashed: what a bound
+of theory allows, in pairs a head. Nothing is trained."""
+
+
+def section(rows: Sequence[Row]) -> str:
+    """Curves and table of the probe's rows as one HTML section that needs no script."""
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        curves.setdefault(f"{row['arch']}, {row['mixer']}, {row['keys']} keys", []).append(row)
+    legend = "".join(
+        f'<li><span style="color:{_colour(number)}">&#9644;</span> {html.escape(name)}</li>'
+        for number, name in enumerate(curves)
+    )
+    figures = "".join(
+        f"<figure>{_figure(list(curves.values()), *what)}</figure>"
+        for what in (("error", "relative error"), ("recall", "nearest value is right"))
+    )
+    return (
+        f'<section id="capacity">\n<h2>How many pairs does a memory hold?</h2>\n<p class="read">{_READ}</p>\n'
+        f'<ul class="legend">{legend}</ul>\n{figures}\n{_table(rows)}\n</section>'
+    )
+
+
+def page(rows: Sequence[Row], *, title: str) -> str:
+    """The section as a page of its own, which loads nothing and runs nothing."""
+    text = {name: _asset(name) for name in ("page.html", "style.css")}
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    return Template(text["page.html"]).substitute(
+        policy=policy,
+        title=html.escape(title),
+        style=text["style.css"],
+        lead="A memory measured without training.",
+        body=section(rows),
+        footer="<p>The page holds all that it shows, loads nothing and sends nothing.</p>",
+        scripts="",
+    )
+
+
+def write_page(path: Path, rows: Sequence[Row], *, title: str) -> None:
+    """Raises OSError where it cannot be written."""
+    write_whole(path, page(rows, title=title))
+
+
+def _figure(curves: Sequence[Sequence[Row]], score: str, label: str) -> str:
+    """Pairs go along a logarithmic axis; errors up another, recall up a linear one."""
+    pairs = [row["pairs"] for curve in curves for row in curve]
+    low, high = min(pairs), max(max(pairs), min(pairs) + 1)
+    errors = score == "error"
+    top = max(1.0, *(row["error"] for curve in curves for row in curve)) if errors else 1.0
+
+    def x(count: float) -> float:
+        return LEFT + (WIDTH - LEFT - 12) * math.log(count / low) / math.log(high / low)
+
+    def y(value: float) -> float:
+        least, most = math.log10(LEAST_ERROR), math.log10(top)
+        share = (math.log10(max(value, LEAST_ERROR)) - least) / (most - least) if errors else value
+        return TOP + (HEIGHT - TOP - BELOW) * (1 - share)
+
+    def words(at_x: float, at_y: float, text: str, anchor: str = "middle") -> str:
+        style = f'font-size="12" fill="currentColor" text-anchor="{anchor}"'
+        return f'<text x="{at_x:.1f}" y="{at_y:.1f}" {style}>{html.escape(text)}</text>'
+
+    def line(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
+        return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {more}/>'
+
+    parts = []
+    for tick in [1e-12, 1e-9, 1e-6, 1e-3, 1.0] if errors else [0.0, 0.25, 0.5, 0.75, 1.0]:
+        parts += [line(LEFT, y(tick), WIDTH - 12, y(tick), 'stroke="var(--rule)"')]
+        parts += [words(LEFT - 6, y(tick) + 4, f"{tick:g}", "end")]
+    for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1):
+        parts.append(words(x(2**power), HEIGHT - BELOW + 18, str(2**power)))
+    parts += [words((LEFT + WIDTH) / 2, HEIGHT - 6, "pairs written"), words(LEFT, 12, label, "start")]
+    for number, curve in enumerate(curves):
+        colour = _colour(number)
+        for name, bound in curve[0]["bounds"].items():
+            if low <= bound <= high:
+                dashed = f'stroke="{colour}" stroke-dasharray="4 4"'
+                parts.append(f"<g>{line(x(bound), TOP, x(bound), HEIGHT - BELOW, dashed)}")
+                parts.append(f"<title>{html.escape(name)} = {bound}</title></g>")
+        points = " ".join(f"{x(row['pairs']):.1f},{y(row[score]):.1f}" for row in curve)
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    body = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)} against pairs">{body}</svg>'
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    names = ("arch", "mixer", "keys", "passes", "pairs", "load", "error", "recall", "chance", "state_floats", "bounds")
+    heads = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(said(row[n]))}</td>' for n in names)}</tr>" for row in rows)
+    return (
+        '<div class="wide tall" tabindex="0" role="region" aria-label="Every measurement of the probe">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def said(value: Any) -> str:
+    """One figure of a row, for people."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {bound:,}" for name, bound in value.items()) or "none"
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _colour(number: int) -> str:
+    return f"var(--c{number % COLOURS})"
+
+
+def _asset(name: str) -> str:
+    return importlib.resources.files("results").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,0 +1,179 @@
+"""A trial in phases: train, make the state larger, train on with what was learned: PhasedTrial -> Record."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from arch.backbone import BackboneSpec
+from arch.cost import Cost
+from arch.expand import Start, expand, expand_weights
+from search import training
+from search.training import Outcome, Progress
+from search.trial import VERSION, Data, Portion, Training, TrialSpec
+from synth.tasks import Task
+
+APART = 2**32  # between the seeds of two phases, so that no phase reads again what an earlier one has read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """A larger state for `count` blocks, evenly spread (see arch.expand), and what their weights start from."""
+
+    heads: Literal["merge"] | None = None
+    factor: int | None = None
+    layers: Literal["uniform"] = "uniform"
+    count: int | Literal["all"] = 4
+    start: Start = "reinitialise"
+
+    def of(self, arch: BackboneSpec) -> BackboneSpec:
+        return expand(arch, heads=self.heads, factor=self.factor, layers=self.layers, count=self.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One stretch of training, ahead of it an expansion. What is not said is as the trial says."""
+
+    expand: Expansion | None = None
+    task: Task | None = None
+    training: Training | None = None
+    data: Data | None = None
+    mix: tuple[Portion, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasedTrial:
+    """Phases one after the other; each starts from the checkpoint that validation chose in the one before.
+
+    The last phase is the trial's own: its `task` is validated on and tested on, `tests` are tested besides. The optimizer,
+    its schedule and the data start anew in each. Steps, seconds and curves are those of all phases.
+    """
+
+    kind: Literal["phased"] = "phased"
+    task: Task
+    arch: BackboneSpec
+    training: Training
+    phases: tuple[Phase, ...]
+    data: Data = field(default_factory=Data)
+    mix: tuple[Portion, ...] = ()
+    tests: tuple[Task, ...] = ()
+    seed: int = 0
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise ValueError("phases must hold at least one phase, got none")
+        if self.phases[-1].task is not None:
+            raise ValueError("phases: the last one trains on the trial's own task, leave its task out")
+        if not 0 <= self.seed < APART:
+            raise ValueError(f"seed must lie in 0..{APART - 1}, got {self.seed}")
+        forms = {(p.task.shape[1], p.task.signal, p.task.readout) for p in self.parts}
+        if len(forms) > 1:
+            said = ", ".join(str(p.task.shape[1]) for p in self.parts)
+            raise ValueError(f"phases must agree in vocabulary and in how they are read, got vocabularies of {said}")
+
+    @cached_property
+    def parts(self) -> tuple[TrialSpec, ...]:
+        """The phases as trials of their own."""
+        parts: list[TrialSpec] = []
+        for number, phase in enumerate(self.phases):
+            arch = parts[-1].arch if parts else self.arch
+            part = TrialSpec(
+                task=phase.task or self.task,
+                arch=phase.expand.of(arch) if phase.expand else arch,
+                training=phase.training or self.training,
+                data=phase.data or self.data,
+                mix=self.mix if phase.mix is None else phase.mix,
+                tests=self.tests if number == len(self.phases) - 1 else (),
+                seed=self.seed + number * APART,
+                version=self.version,
+            )
+            parts.append(part)
+        return tuple(parts)
+
+    @property
+    def name(self) -> str:
+        """That of the last architecture, and how its larger blocks started."""
+        starts = dict.fromkeys(p.expand.start for p in self.phases if p.expand)
+        return " ".join([self.parts[-1].arch.name, *starts])
+
+    @property
+    def shape(self) -> Hashable:
+        """Trials that agree in it train as one cohort."""
+        return tuple((part.shape, phase.expand) for part, phase in zip(self.parts, self.phases, strict=True))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return sum(part.steps for part in self.parts)
+
+    @property
+    def tokens(self) -> int:
+        """Positions of all steps together."""
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def effort(self) -> float:
+        """Roughly the operations of training: good enough to share out time."""
+        return sum(part.effort for part in self.parts)
+
+    def price(self, length: int | None = None) -> Cost:
+        """What the last model costs on sequences of this length; None: of its task."""
+        return self.parts[-1].price(length)
+
+    @staticmethod
+    def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
+        """All of one shape, together; an Outcome for every spec, in order. A member that fails leaves the others."""
+        outcomes: list[Outcome] = []
+        going = list(range(len(specs)))
+        before = 0
+        for number in range(len(specs[0].phases)):
+            parts = [specs[m].parts[number] for m in going]
+            starts = [_start(specs[m], number, outcomes[m].weights) for m in going] if number else None
+            steps = training.train(parts, device, starts=starts)
+            while True:
+                try:
+                    progress = next(steps)
+                except StopIteration as end:
+                    found: list[Outcome] = end.value
+                    break
+                yield replace(progress, step=before + progress.step, steps=specs[0].steps)
+            if not number:
+                outcomes = found
+            for member, outcome in zip(going, found, strict=True) if number else ():
+                outcomes[member] = _joined(outcomes[member], outcome, before, number + 1)
+            before += parts[0].steps
+            going = [m for m in going if outcomes[m].error is None]
+            if not going:
+                break
+        return outcomes
+
+
+def _start(spec: PhasedTrial, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a phase after the first starts from."""
+    expansion, old, new = spec.phases[number].expand, spec.parts[number - 1], spec.parts[number]
+    if expansion is None:
+        return weights
+    return expand_weights(old.arch, new.arch, weights, mode=expansion.start, seed=new.seed)
+
+
+def _joined(earlier: Outcome, later: Outcome, before: int, number: int) -> Outcome:
+    """The outcome of all phases up to phase `number`, of which `before` steps were planned ahead of its own."""
+    curve = {
+        name: [*earlier.curve[name], *([before + s for s in values] if name == "step" else values)]
+        for name, values in later.curve.items()
+    }
+    return replace(
+        later,
+        error=None if later.error is None else f"phase {number}: {later.error}",
+        curve=curve,
+        steps=earlier.steps + later.steps,
+        selected_step=before + later.selected_step,
+        seconds=earlier.seconds + later.seconds,
+        compile_seconds=earlier.compile_seconds + later.compile_seconds,
+    )

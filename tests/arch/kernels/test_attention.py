@@ -1,0 +1,104 @@
+"""Attention: what a token sees, against a dense softmax in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from arch.kernels import AttentionState, attention, attention_step, bench
+
+
+def example(time: int, **sizes: int) -> dict[str, Any]:
+    return bench.example("attention", "full", bench.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes))
+
+
+def dense(inputs: dict[str, Any], window: int | None, prefix: int) -> np.ndarray:
+    """Every query against every key, one sequence and one head at a time."""
+    q, k, v = (inputs[name].numpy() for name in "qkv")
+    o = np.zeros_like(v)
+    for b, t, h in np.ndindex(*v.shape[:3]):
+        seen = [j for j in range(t + 1) if window is None or j > t - window or j < prefix]
+        scores = np.array([q[b, t, h] @ k[b, j, h] for j in seen]) / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max())
+        o[b, t, h] = sum(w * v[b, j, h] for w, j in zip(weights / weights.sum(), seen, strict=True))
+    return o
+
+
+@pytest.mark.parametrize(("window", "prefix"), [(None, 0), (1, 0), (5, 0), (5, 3), (5, 30), (200, 2)])
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_a_token_sees_its_window_and_the_prefix(
+    window: int | None, prefix: int, implementation: str, chunk: int | None
+) -> None:
+    inputs = example(20)
+    o, _ = attention(**inputs, window=window, prefix=prefix, implementation=implementation, chunk=chunk)
+    np.testing.assert_allclose(o.numpy(), dense(inputs, window, prefix), rtol=1e-12, atol=1e-14)
+
+
+def test_a_window_of_everything_is_attention() -> None:
+    """I-1"""
+    inputs = example(70)
+    torch.testing.assert_close(attention(**inputs, window=70)[0], attention(**inputs)[0], rtol=1e-13, atol=0)
+
+
+def test_a_window_of_one_is_the_value() -> None:
+    """I-1"""
+    inputs = example(70)
+    assert torch.equal(attention(**inputs, window=1)[0], inputs["v"])
+
+
+def test_huge_scores_stay_finite() -> None:
+    inputs = {key: 1e3 * x.float() for key, x in example(30).items()}
+    for implementation in ("recurrent", "chunked"):
+        assert attention(**inputs, implementation=implementation)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(("window", "prefix", "held"), [(None, 0, 50), (8, 0, 8), (8, 3, 11), (60, 3, 50)])
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
+def test_a_state_holds_what_later_tokens_may_see(window: int | None, prefix: int, held: int, implementation: str) -> None:
+    inputs = example(50)
+    _, state = attention(
+        **inputs, window=window, prefix=prefix, implementation=implementation, return_state=True
+    )
+    assert state is not None
+    assert state.position == 50
+    assert torch.equal(state.keys[:, -8:], inputs["k"][:, -8:])
+    assert state.keys.shape[1] == state.values.shape[1] == held
+    if prefix:
+        assert torch.equal(state.values[:, :prefix], inputs["v"][:, :prefix])
+
+
+def test_a_state_of_another_window_is_refused() -> None:
+    inputs = example(20)
+    _, state = attention(**inputs, window=8, return_state=True)
+    with pytest.raises(ValueError, match=r"keys of a state at position 20 has shape \[2, 8, 2, 4\], must be \[2, 5, 2, 4\]"):
+        attention(**inputs, window=5, initial_state=state)
+
+
+def test_keys_are_kept_as_they_came() -> None:
+    inputs = {key: x.bfloat16() for key, x in example(20).items()}
+    for implementation in ("recurrent", "chunked"):
+        _, state = attention(**inputs, return_state=True, implementation=implementation)
+        assert state is not None
+        assert state.keys.dtype == state.values.dtype == torch.bfloat16
+
+
+def test_decoding_with_a_window_forgets() -> None:
+    inputs = example(30)
+    state: AttentionState | None = None
+    outputs: list[Tensor] = []
+    for t in range(30):
+        o, state = attention_step(state, *(inputs[key][:, t] for key in "qkv"), window=4, prefix=2)
+        outputs.append(o)
+        assert state.keys.shape[1] == min(t + 1, 6)
+    np.testing.assert_allclose(torch.stack(outputs, 1).numpy(), dense(inputs, 4, 2), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "value"), [("window", 0), ("prefix", -1), ("chunk", 0)])
+def test_sizes_that_cannot_be_are_told(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"attention: {name} must be at least"):
+        attention(**example(5), **{name: value})

@@ -1,0 +1,109 @@
+"""The bench times what agrees, and refuses what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from arch.kernels import bench, select
+from arch.kernels.tolerance import TABLE, error, tolerance
+
+SMALL = bench.Shape(batch=2, time=20, heads=2, key_width=4, value_width=3)
+
+
+def test_rows_stand_side_by_side() -> None:
+    rows = bench.bench("delta", [SMALL], repeats=2, warm_up=1)
+    assert [row["implementation"] for row in rows] == ["chunked", "recurrent"]
+    for row in rows:
+        assert row["op"] == "delta"
+        assert row["time"] == 20
+        assert row["dtype"] == "float32"
+        assert 0 < row["forward_ms"]
+        assert 0 < row["forward_backward_ms"]
+        assert 0 < row["error_share"] < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_disagrees_is_not_timed(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = select.load("delta", "chunked")
+
+    def wrong(*args: Any, **arguments: Any) -> Any:
+        o, final = honest(*args, **arguments)
+        return o * 1.1, final
+
+    monkeypatch.setitem(select._LOADED, ("delta", "chunked"), wrong)
+    timed: list[Callable[[], object]] = []
+    monkeypatch.setattr(bench, "_milliseconds", lambda call, *_: timed.append(call) or 1.0)
+    with pytest.raises(bench.Disagreement, match=r"'chunked' of 'delta' in .*: outputs differ .* a wrong result is not timed"):
+        bench.bench("delta", [SMALL], dtype=dtype)
+    assert not timed
+
+
+def test_a_wrong_gradient_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = select.load("delta", "chunked")
+
+    def wrong(*args: Any, log_decay: Any, **arguments: Any) -> Any:
+        return honest(*args, log_decay=log_decay.detach() + 0.5 * (log_decay - log_decay.detach()), **arguments)
+
+    monkeypatch.setitem(select._LOADED, ("delta", "chunked"), wrong)
+    with pytest.raises(bench.Disagreement, match="gradients of log_decay differ"):
+        bench.bench("delta", [SMALL])
+
+
+def test_what_cannot_serve_is_refused() -> None:
+    with pytest.raises(ValueError, match="implementation 'fused' needs a CUDA tensor"):
+        bench.bench("delta", [SMALL], implementations=["fused"])
+    with pytest.raises(ValueError, match="op 'delta' has no variant 'heads'; there are head, plain"):
+        bench.bench("delta", [SMALL], variant="heads")
+    with pytest.raises(ValueError, match="time must be at least 1, got 0"):
+        bench.Shape(time=0)
+
+
+def test_errors_are_relative_to_each_head() -> None:
+    reference = torch.ones(2, 5, 3, 4, dtype=torch.float64)
+    reference[:, :, 1] = 1e-3
+    x = reference.clone()
+    assert error(x, reference, (0, 2)) == 0
+    x[0, :, 1] += 1e-5
+    assert error(x, reference, (0, 2)) == pytest.approx(1e-2)
+    x[0, 0, 0, 0] = torch.nan
+    assert error(x, reference, (0, 2)) == torch.inf
+
+
+def test_one_large_error_among_many_small_ones_counts() -> None:
+    reference = torch.ones(1, 10_000, 1, 1, dtype=torch.float64)
+    x = reference.clone()
+    x[0, 0] += 1
+    assert error(x, reference, (0, 2)) == pytest.approx(0.1)
+
+
+def test_nothing_equals_nothing_only() -> None:
+    reference = torch.zeros(1, 5, 1, 2, dtype=torch.float64)
+    assert error(reference.clone(), reference, (0, 2)) == 0
+    assert error(reference + 1e-30, reference, (0, 2)) == torch.inf
+
+
+def test_the_table_is_asked_by_dtype() -> None:
+    assert tolerance("delta", torch.float64) == 1e-10
+    assert tolerance("delta", torch.float32, case="repeated") == 5e-5
+    assert tolerance("attention", torch.float32, case="repeated") == tolerance("attention", torch.float32)
+    assert tolerance("mesa", torch.bfloat16, of="gate_gradient") == 4e-2
+    assert tolerance("gated_linear", torch.float32, tf32=True) == 2e-3
+    with pytest.raises(ValueError, match="'mesa' must not compute in tf32"):
+        tolerance("mesa", torch.float32, tf32=True)
+    with pytest.raises(ValueError, match="no tolerance is known for 'sort'"):
+        tolerance("sort", torch.float32)
+
+
+@pytest.mark.parametrize("op", select.ops())
+def test_an_op_without_examples_says_what_it_lacks(op: str) -> None:
+    """And one with examples has a tolerance."""
+    try:
+        bench.variants(op)
+    except ValueError as lacking:
+        assert f"arch/kernels/{op}/example.py" in str(lacking)  # noqa: PT017
+    else:
+        assert op in TABLE

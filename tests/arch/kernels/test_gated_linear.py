@@ -1,0 +1,145 @@
+"""Gated linear attention: against its dense sum in numpy, and the systems that are the same thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arch.kernels import bench, gated_linear
+
+IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
+
+
+def example(variant: str, time: int = 40, **sizes: int) -> dict[str, Any]:
+    shape = bench.Shape(**{"batch": 2, "heads": 2, "key_width": 4, "value_width": 3, **sizes}, time=time)
+    return bench.example("gated_linear", variant, shape)
+
+
+def dense(q: Any, k: Any, v: Any, log_decay: Any = None, beta: Any = None, sign: Any = None) -> np.ndarray:
+    """o_t = sum_s (q_t * product of the decays after s) . k_s beta_s v_s, every product on its own."""
+    q, k, v = (x.numpy() for x in (q, k, v))
+    q, k = (np.broadcast_to(x, (*v.shape[:3], x.shape[-1])) for x in (q, k))
+    decay = np.ones((*v.shape[:3], 1)) if log_decay is None else np.exp(log_decay.numpy()).reshape(*v.shape[:3], -1)
+    if sign is not None:
+        decay = decay * sign.numpy()[..., None]
+    write = np.ones(v.shape[:3]) if beta is None else beta.numpy()
+    o = np.zeros_like(v)
+    for b, t, h in np.ndindex(*v.shape[:3]):
+        for s in range(t + 1):
+            faded = q[b, t, h] * np.prod(decay[b, s + 1 : t + 1, h], axis=0)
+            o[b, t, h] += faded @ k[b, s, h] * write[b, s, h] * v[b, s, h]
+    return o
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("variant", ["head", "channel", "shared", "signed", "plain"])
+def test_the_dense_sum(variant: str, implementation: str) -> None:
+    inputs = example(variant, time=24)
+    o, _ = gated_linear(**inputs, scale=1.0, implementation=implementation)
+    np.testing.assert_allclose(o.numpy(), dense(**inputs), rtol=1e-11, atol=1e-13)
+
+
+@IMPLEMENTATIONS
+def test_a_decay_of_one_is_linear_attention(implementation: str) -> None:
+    """I-2"""
+    inputs = example("plain", time=70)
+    nothing = torch.zeros(2, 70, 2, dtype=torch.float64)
+    plain, _ = gated_linear(**inputs, implementation=implementation)
+    for log_decay in (nothing, nothing[..., None].expand(-1, -1, -1, 4)):
+        o, _ = gated_linear(**inputs, log_decay=log_decay, scale=1.0, implementation=implementation)
+        torch.testing.assert_close(o, plain, rtol=1e-12, atol=1e-13)
+
+
+@IMPLEMENTATIONS
+def test_equal_channels_are_one_head(implementation: str) -> None:
+    """I-2"""
+    inputs = example("head", time=70)
+    by_channel = inputs["log_decay"][..., None].expand(-1, -1, -1, 4)
+    expected, _ = gated_linear(**inputs, implementation=implementation)
+    o, _ = gated_linear(**{**inputs, "log_decay": by_channel}, scale=1.0, implementation=implementation)
+    torch.testing.assert_close(o, expected, rtol=1e-12, atol=1e-13)
+
+
+@IMPLEMENTATIONS
+def test_retnet_is_a_constant_decay(implementation: str) -> None:
+    """I-2: one learned or fixed number a head stands for gates at every token, gradients included."""
+    inputs = example("plain", time=70)
+    constant = (1 - 2.0 ** (-5 - torch.arange(2, dtype=torch.float64))).log().requires_grad_()
+    o, _ = gated_linear(**inputs, log_decay=constant, implementation=implementation)
+    np.testing.assert_allclose(
+        o.detach().numpy(), dense(**inputs, log_decay=constant.detach().expand(2, 70, 2)), rtol=1e-11, atol=1e-13
+    )
+    gates = constant.detach().expand(2, 70, 2).clone().requires_grad_()
+    gated_linear(**inputs, log_decay=gates, implementation=implementation)[0].sum().backward()
+    o.sum().backward()
+    assert gates.grad is not None
+    torch.testing.assert_close(constant.grad, gates.grad.sum((0, 1)))
+
+
+@IMPLEMENTATIONS
+def test_merged_heads(implementation: str) -> None:
+    """I-6: one head of all channels sums over all pairs of key head and value head; a block mask gives the heads back."""
+    inputs = example("channel", time=30)
+    merged = {key: x.flatten(2).unsqueeze(2) for key, x in inputs.items()}
+    o, state = gated_linear(**merged, scale=1.0, return_state=True, implementation=implementation)
+    by_head, states = gated_linear(**inputs, scale=1.0, return_state=True, implementation=implementation)
+    assert state is not None
+    assert states is not None
+
+    pairs = torch.zeros_like(inputs["v"])
+    for keys in range(2):
+        crossed = {key: x[:, :, [keys] * 2] for key, x in inputs.items() if key != "v"}
+        pairs = pairs + gated_linear(**crossed, v=inputs["v"], scale=1.0, implementation=implementation)[0]
+    torch.testing.assert_close(o.unflatten(-1, (2, 3)).squeeze(2), pairs, rtol=1e-11, atol=1e-12)
+    assert not torch.allclose(pairs, by_head)
+    for head in range(2):
+        block = state[:, 0, 4 * head : 4 * head + 4, 3 * head : 3 * head + 3]
+        torch.testing.assert_close(block, states[:, head], rtol=1e-11, atol=1e-12)
+        read = inputs["q"][:, -1, head, None] @ block
+        torch.testing.assert_close(read.squeeze(1), by_head[:, -1, head], rtol=1e-11, atol=1e-12)
+
+
+def test_a_scale_of_none_is_by_kind_of_gate() -> None:
+    inputs = example("channel")
+    torch.testing.assert_close(gated_linear(**inputs)[0], 0.5 * gated_linear(**inputs, scale=1.0)[0])
+    inputs = example("head")
+    assert torch.equal(gated_linear(**inputs)[0], gated_linear(**inputs, scale=1.0)[0])
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("variant", ["head", "channel"])
+def test_decays_that_erase_all_leave_numbers(variant: str, implementation: str) -> None:
+    """Gates as strong as they may be, -30 at every token, whose sums would overflow an inverse."""
+    inputs = {key: x.float().requires_grad_() for key, x in example(variant, time=200).items()}
+    inputs["log_decay"] = torch.full_like(inputs["log_decay"], -30.0).requires_grad_()
+    o, state = gated_linear(**inputs, return_state=True, implementation=implementation)
+    assert state is not None
+    gradients = torch.autograd.grad((o.sum(), state.sum()), list(inputs.values()))
+    assert all(x.isfinite().all() for x in (o, state, *gradients))
+
+
+def test_states_of_low_precision_inputs_are_fp32() -> None:
+    inputs = {key: x.bfloat16() for key, x in example("plain").items()}
+    for implementation in ("recurrent", "chunked"):
+        o, state = gated_linear(**inputs, return_state=True, implementation=implementation)
+        assert o.dtype == torch.bfloat16
+        assert state is not None
+        assert state.dtype == torch.float32
+
+
+def test_chunks_of_channels_are_powers_of_two() -> None:
+    with pytest.raises(ValueError, match="chunk must be a power of two where log_decay goes by key channel, got 24"):
+        gated_linear(**example("channel"), chunk=24)
+
+
+def test_gates_that_do_not_fit_are_told() -> None:
+    inputs = example("head", time=5)
+    with pytest.raises(ValueError, match=r"log_decay has shape \[2, 4, 2\], must be \[2, 5, 2\] or \[2, 5, 2, 4\]"):
+        gated_linear(**{**inputs, "log_decay": inputs["log_decay"][:, :4]})
+    with pytest.raises(ValueError, match=r"initial_state has shape \[2, 2, 3, 4\], must be \[2, 2, 4, 3\]"):
+        gated_linear(**inputs, initial_state=torch.zeros(2, 2, 3, 4))
+    with pytest.raises(ValueError, match="beta must be a floating-point tensor, got torch.int64"):
+        gated_linear(**{**inputs, "beta": torch.ones(2, 5, 2, dtype=torch.int64)})

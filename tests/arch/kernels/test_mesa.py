@@ -1,0 +1,229 @@
+"""Mesa: against a dense solve for every token in numpy, and the systems that are the same thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from arch.kernels import MesaState, bench, delta, gated_linear, mesa, mesa_steps_taken
+
+IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
+
+
+def example(variant: str, time: int = 40, **sizes: int) -> dict[str, Any]:
+    shape = bench.Shape(**{"batch": 2, "heads": 2, "key_width": 6, "value_width": 3, **sizes}, time=time)
+    return bench.example("mesa", variant, shape)
+
+
+def dense(inputs: dict[str, Any]) -> np.ndarray:
+    """np.linalg.solve for every token, with the sums over the past written out."""
+    q, k, v, lam, decay, beta = (inputs[name].numpy() for name in ("q", "k", "v", "lam", "log_decay", "beta"))
+    decay = np.exp(decay) * (inputs["sign"].numpy() if "sign" in inputs else 1)
+    o = np.zeros_like(v)
+    for b, t, h in np.ndindex(*v.shape[:3]):
+        weight = np.array([np.prod(decay[b, s + 1 : t + 1, h]) * beta[b, s, h] for s in range(t + 1)])[:, None]
+        keys, values = k[b, : t + 1, h], v[b, : t + 1, h]
+        system = keys.T @ (weight * keys) + np.diag(lam[h])
+        o[b, t, h] = np.linalg.solve(system, q[b, t, h]) @ (keys.T @ (weight * values))
+    return o
+
+
+def recursive_least_squares(inputs: dict[str, Any]) -> np.ndarray:
+    """P_t = (P - beta P k^T k P / (gamma + beta k P k^T)) / gamma from P_0 = 1 / lam, o = q P_t kv_t."""
+    q, k, v, lam, decay, beta = (inputs[name].numpy() for name in ("q", "k", "v", "lam", "log_decay", "beta"))
+    o = np.zeros_like(v)
+    for b, h in np.ndindex(v.shape[0], v.shape[2]):
+        inverse, kv = np.diag(1 / lam[h]), np.zeros((k.shape[-1], v.shape[-1]))
+        for t in range(v.shape[1]):
+            key, gamma, write = k[b, t, h], np.exp(decay[b, t, h]), beta[b, t, h]
+            kv = gamma * kv + write * np.outer(key, v[b, t, h])
+            image = inverse @ key
+            inverse = (inverse - write * np.outer(image, image) / (gamma + write * key @ image)) / gamma
+            o[b, t, h] = q[b, t, h] @ inverse @ kv
+    return o
+
+
+def close(x: Tensor, y: Tensor, rtol: float = 1e-9) -> None:
+    torch.testing.assert_close(x, y, rtol=rtol, atol=1e-12)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("x0", ["diag", "q", "zero"])
+@pytest.mark.parametrize("variant", ["head", "signed"])
+def test_thirty_steps_are_the_dense_solve(variant: str, x0: str, implementation: str) -> None:
+    """I-14, at 8 wide: CG(30) = np.linalg.solve."""
+    inputs = example(variant)
+    o, _ = mesa(**inputs, x0=x0, steps=30, implementation=implementation)
+    np.testing.assert_allclose(o.numpy(), dense(inputs), rtol=1e-9, atol=1e-12)
+
+
+@IMPLEMENTATIONS
+def test_no_step_from_the_query_is_gated_linear_attention(implementation: str) -> None:
+    """I-14; from q / diag it is not."""
+    inputs = example("head")
+    plain = {key: x for key, x in inputs.items() if key != "lam"}
+    expected, _ = gated_linear(**plain, implementation=implementation)
+    close(mesa(**inputs, steps=0, x0="q", implementation=implementation)[0], expected)
+    assert not torch.allclose(mesa(**inputs, steps=0, x0="diag", implementation=implementation)[0], expected)
+
+
+@IMPLEMENTATIONS
+def test_a_huge_regulariser_is_gated_linear_attention(implementation: str) -> None:
+    """I-14: lam o -> GLA."""
+    inputs = example("head")
+    lam = inputs.pop("lam")
+    expected, _ = gated_linear(**inputs, implementation=implementation)
+    o, _ = mesa(**inputs, lam=torch.full_like(lam, 1e12), implementation=implementation)
+    torch.testing.assert_close(1e12 * o, expected, rtol=1e-9, atol=1e-9)
+
+
+@IMPLEMENTATIONS
+def test_one_step_from_zero_points_along_gated_linear_attention(implementation: str) -> None:
+    """I-14"""
+    inputs = example("head")
+    plain = {key: x for key, x in inputs.items() if key != "lam"}
+    along, _ = gated_linear(**plain, implementation=implementation)
+    o, _ = mesa(**inputs, steps=1, x0="zero", implementation=implementation)
+    cosine = torch.nn.functional.cosine_similarity(o, along, dim=-1)
+    close(cosine, torch.ones_like(cosine))
+    assert not torch.allclose(o, along)
+
+
+@IMPLEMENTATIONS
+def test_without_a_regulariser_recall_is_perfect(implementation: str) -> None:
+    """I-14: lam -> 0 and no more tokens than key channels: every key gives its value, in fp64 to the last but few digits."""
+    inputs = example("head", time=6)
+    inputs["lam"] = torch.full_like(inputs["lam"], 1e-9)
+    _, state = mesa(**inputs, return_state=True, implementation=implementation)
+    nothing = {"k": torch.zeros_like(inputs["k"]), "v": torch.zeros_like(inputs["v"]), "lam": inputs["lam"]}
+    o, _ = mesa(inputs["k"], **nothing, initial_state=state, steps=60, implementation=implementation)
+    torch.testing.assert_close(o, inputs["v"], rtol=1e-4, atol=1e-5)
+    dull, _ = gated_linear(inputs["k"], inputs["k"], inputs["v"])
+    assert not torch.allclose(dull, inputs["v"], rtol=0.1, atol=0.1)
+
+
+@IMPLEMENTATIONS
+def test_it_is_recursive_least_squares(implementation: str) -> None:
+    """I-14: without decay with the same lam, with decay where lam fades like the state."""
+    inputs = example("head")
+    fading = recursive_least_squares(inputs)
+    lam = inputs["lam"]
+    past = MesaState(torch.diag_embed(lam).expand(2, -1, -1, -1), torch.zeros(2, 2, 6, 3).double())
+    o, _ = mesa(**inputs | {"lam": torch.full_like(lam, 1e-14)}, initial_state=past, implementation=implementation)
+    np.testing.assert_allclose(o.numpy(), fading, rtol=1e-7, atol=1e-9)
+
+    inputs["log_decay"] = torch.zeros_like(inputs["log_decay"])
+    o, _ = mesa(**inputs, implementation=implementation)
+    np.testing.assert_allclose(o.numpy(), recursive_least_squares(inputs), rtol=1e-9, atol=1e-11)
+
+
+@IMPLEMENTATIONS
+def test_it_takes_newton_steps(implementation: str) -> None:
+    """I-14: without decay Phi_t = Phi_{t-1} - (kk_t + lam)^-1 beta k^T (k Phi_{t-1} - v), read by q."""
+    inputs = example("head", time=20)
+    inputs["log_decay"] = torch.zeros_like(inputs["log_decay"])
+    o, _ = mesa(**inputs, implementation=implementation)
+    q, k, v, lam, beta = (inputs[name].numpy() for name in ("q", "k", "v", "lam", "beta"))
+    for b, h in np.ndindex(2, 2):
+        curvature, phi = np.diag(lam[h]), np.zeros((6, 3))
+        for t in range(20):
+            key, write = k[b, t, h], beta[b, t, h]
+            curvature = curvature + write * np.outer(key, key)
+            phi = phi - np.linalg.solve(curvature, write * np.outer(key, key @ phi - v[b, t, h]))
+            np.testing.assert_allclose(o[b, t, h].numpy(), q[b, t, h] @ phi, rtol=1e-9, atol=1e-11)
+
+
+@IMPLEMENTATIONS
+def test_its_first_token_is_longhorns(implementation: str) -> None:
+    """I-9: at t = 1, Mesa with beta and lam is the delta rule of (beta / lam) / (1 + beta / lam |k|^2)."""
+    inputs = example("head", time=1)
+    inputs["lam"] = torch.full_like(inputs["lam"], 0.7)
+    ratio = inputs["beta"] / 0.7
+    longhorn = ratio / (1 + ratio * inputs["k"].square().sum(-1))
+    expected, _ = delta(inputs["q"], inputs["k"], inputs["v"], beta=longhorn, implementation=implementation)
+    close(mesa(**inputs, implementation=implementation)[0], expected)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("gradient", ["implicit", "unroll"])
+@pytest.mark.parametrize("x0", ["diag", "q", "zero"])
+def test_gradients_are_those_of_the_exact_solution(x0: str, gradient: str, implementation: str) -> None:
+    """At more steps than channels; the reference is autograd through torch.linalg.solve."""
+    inputs = {key: x.requires_grad_() for key, x in example("head", time=12).items()}
+    weights = torch.randn(2, 12, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    o, _ = mesa(**inputs, x0=x0, gradient=gradient, steps=9, implementation=implementation)
+    found = torch.autograd.grad(o, list(inputs.values()), weights)
+
+    kk, kv, outputs = torch.zeros(2, 2, 6, 6).double(), torch.zeros(2, 2, 6, 3).double(), []
+    for t in range(12):
+        q, k, v, decay, beta = (inputs[key][:, t] for key in ("q", "k", "v", "log_decay", "beta"))
+        fade, write = decay.exp()[..., None, None], (beta[..., None] * k)[..., None]
+        kk, kv = fade * kk + write * k[..., None, :], fade * kv + write * v[..., None, :]
+        solved = torch.linalg.solve(kk + torch.diag_embed(inputs["lam"]), q)
+        outputs.append((solved[..., None, :] @ kv).squeeze(-2))
+    expected = torch.autograd.grad(torch.stack(outputs, 1), list(inputs.values()), weights)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9)
+
+
+@IMPLEMENTATIONS
+def test_few_steps_have_another_gradient_unrolled(implementation: str) -> None:
+    inputs = {key: x.requires_grad_() for key, x in example("head", time=12).items()}
+    gradients = [
+        torch.autograd.grad(mesa(**inputs, steps=1, gradient=g, implementation=implementation)[0].sum(), inputs["k"])[0]
+        for g in ("implicit", "unroll")
+    ]
+    assert not torch.allclose(*gradients, rtol=1e-3)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("gradient", ["implicit", "unroll"])
+def test_zero_queries_and_converged_rows_divide_by_nothing(gradient: str, implementation: str) -> None:
+    inputs = {key: x.float() for key, x in example("head", time=20).items()}
+    inputs["q"][:, 3:5], inputs["k"][:, 4:6], inputs["beta"][:, 7] = 0, 0, 0
+    inputs = {key: x.requires_grad_() for key, x in inputs.items()}
+    o, _ = mesa(**inputs, steps=200, gradient=gradient, implementation=implementation)
+    assert not o[:, 3:5].any()
+    assert o.isfinite().all()
+    assert all(x.isfinite().all() for x in torch.autograd.grad(o.sum(), list(inputs.values())))
+
+
+@IMPLEMENTATIONS
+def test_a_tolerance_stops_every_row_for_itself(implementation: str) -> None:
+    inputs = example("head", key_width=16)
+    exact = mesa(**inputs, steps=60, implementation=implementation)[0]
+    rough = mesa(**inputs, steps=60, tolerance=1e-3, implementation=implementation)[0]
+    taken = mesa_steps_taken(**inputs, steps=60, tolerance=1e-3, implementation=implementation)
+    assert taken.shape == (2, 40, 2)
+    assert 1 <= taken.min() < taken.max() < 16
+    assert torch.equal(mesa_steps_taken(**inputs, steps=3, implementation=implementation), torch.full_like(taken, 3))
+    torch.testing.assert_close(rough, exact, rtol=1e-2, atol=1e-2)
+    assert not torch.allclose(rough, exact, rtol=1e-6)
+    alone = {key: x if key == "lam" else x[:1] for key, x in inputs.items()}
+    first = mesa(**alone, steps=60, tolerance=1e-3, implementation=implementation)[0]
+    close(first, rough[:1])
+
+
+def test_steps_taken_do_not_depend_on_the_implementation() -> None:
+    inputs = example("head", time=70, key_width=16)
+    taken = [mesa_steps_taken(**inputs, tolerance=1e-4, implementation=name) for name in ("recurrent", "chunked")]
+    assert torch.equal(*taken)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": -1}, "steps must be at least 0, got -1"),
+        ({"tolerance": 0.0}, "tolerance must lie between 0 and 1"),
+        ({"x0": "k"}, "x0 must be one of diag, q, zero; got 'k'"),
+        ({"gradient": "none"}, "gradient must be one of implicit, unroll; got 'none'"),
+        ({"lam": torch.ones(6)}, r"lam has shape \[6\], must be \[2, 6\]"),
+    ],
+)
+def test_what_cannot_be_is_told(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"mesa: {message}"):
+        mesa(**example("head", time=5) | wrong)

@@ -1,0 +1,106 @@
+"""Every architecture of the zoo builds, trains in a cohort and decodes what it has read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from arch.backbone import BackboneSpec
+from arch.cost import cost
+from arch.stack import flatten
+from search import codec
+from search.cohort import run_cohort
+from search.trial import Data, Training, TrialSpec
+from synth.tasks import Mqar
+
+TASK = Mqar(vocab=32, length=16, pairs=2)
+ZOO = sorted(codec.builtin("arch"))
+of_the_zoo = pytest.mark.parametrize("name", ZOO)
+
+
+def trained(name: str, steps: int) -> None:
+    """Two members, of which each must end up elsewhere, and with a whole record."""
+    spec = TrialSpec(
+        task=TASK,
+        arch=codec.read_arch(name),
+        training=Training(steps=steps, batch=2, evaluations=1),
+        data=Data(validation=2, test=2),
+    )
+    records = run_cohort([spec, replace(spec, seed=1, training=replace(spec.training, lr=3e-3))])
+    assert [(r.status, r.error, r.arch, r.steps) for r in records] == [("done", None, name, steps)] * 2
+    losses = [r.scores["loss"] for r in records]
+    assert all(math.isfinite(loss) for loss in losses)
+    assert losses[0] != losses[1]
+
+
+@of_the_zoo
+def test_a_file_is_found_under_the_name_it_gives_itself(name: str) -> None:
+    assert codec.read_arch(name).name == name
+
+
+@of_the_zoo
+def test_it_trains_in_a_cohort(name: str) -> None:
+    trained(name, steps=2)
+
+
+@of_the_zoo
+@pytest.mark.slow
+def test_it_trains_twenty_steps(name: str) -> None:
+    trained(name, steps=20)
+
+
+@of_the_zoo
+def test_it_decodes_what_it_says_in_parallel(name: str) -> None:
+    spec = codec.read_arch(name)
+    model = spec.build(vocab=TASK.vocab, seed=0).double()
+    tokens = torch.randint(TASK.vocab, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole = model(tokens)
+        logits, state = model(tokens[:, :7], return_state=True)
+        said = [logits]
+        for t in range(7, 12):
+            step, state = model.step(tokens[:, t], state)
+            said.append(step[:, None])
+    torch.testing.assert_close(torch.cat(said, 1), whole, rtol=1e-9, atol=1e-9)
+    assert counted(state) == 2 * cost(spec, vocab=TASK.vocab, length=12).state_floats
+
+
+def counted(state: object) -> int:
+    leaves = pytree.tree_leaves(state)
+    return sum(x.numel() for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point())
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("hawk_mesa", ["hawk", "mesa"]),
+        ("gated_deltanet_h1", ["gated_deltanet", "attention"]),
+        ("gated_deltanet_h2", ["mamba2", "gated_deltanet", "attention"]),
+        ("samba", ["mamba1", "attention"]),
+    ],
+)
+def test_a_hybrid_has_its_mixers_in_order_each_with_an_mlp(name: str, order: list[str]) -> None:
+    blocks = list(flatten(codec.read_arch(name).stack))
+    assert [block.mixer.kind for block in blocks] == order
+    assert all(block.mlp is not None and block.mlp.kind == "swiglu" for block in blocks)
+
+
+def test_mesanet_stands_in_its_own_backbone() -> None:
+    mesa, mesanet = codec.read_arch("mesa"), codec.read_arch("mesanet")
+    assert mesanet == replace(mesa, name="mesanet", soft_cap=30.0)
+    assert (mesanet.norm, mesanet.init, mesanet.tied) == ("rms", "fan_in", False)
+    assert largest_logit(mesanet) <= 30 < largest_logit(mesa)
+
+
+def largest_logit(spec: BackboneSpec) -> float:
+    """Of a model whose head answers a thousand times as loud."""
+    model = spec.build(vocab=TASK.vocab)
+    assert model.head is not None
+    with torch.no_grad():
+        model.head.weight.mul_(1000)
+        largest = model(torch.arange(8)[None]).abs().max()
+    return float(largest)
