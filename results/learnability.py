@@ -156,7 +156,9 @@ def _panel(title: str, curves: Curves, found: Mapping[str, Sequence[Record]], hi
         called, dash = MAPPINGS[name]
         tip = f"<title>{html.escape(called)}: {mean[-1]:.3f} at the end</title>"
         parts.append(f'<polyline points="{line}" {_stroke(name, dash)}>{tip}</polyline>')
-    heading = f'<text x="{LEFT}" y="17" style="fill:var(--ink);font-size:14px;font-weight:600">{html.escape(title)}</text>'
+    heading = (
+        f'<text x="{LEFT}" y="17" style="fill:var(--ink);font-size:14px;font-weight:600">{html.escape(title)}</text>'
+    )
     ends_said = ", ".join(f"{MAPPINGS[n][0]} {_mean(curves[n])[-1]:.2f}" for n in MAPPINGS if n in curves)
     said = html.escape(f"Loss against position with {title}; at the end: {ends_said}", quote=True)
     return (

@@ -127,7 +127,7 @@ def run(
     chosen = _device(device)
     console = _console()
     for trial, why in spec.rejected():
-        console.print(f"not trained: {trial.arch.name} on {trial.task.kind} has {why}", markup=False)
+        console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
         _say_plan(console, spec, path, chosen)
         return

@@ -120,12 +120,14 @@ def schema(what: str) -> dict[str, Any]:
     from search import schema as schemas
 
     found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
-    if what == "trial":  # without a kind it is a model's
-        found["anyOf"] = [{"$ref": "#/$defs/TrialSpec"}, {"$ref": "#/$defs/OnlineTrial", "required": ["kind"]}]
+    if what == "trial":  # without a kind it is that of a model, trained once
+        plain, *others = (spec.__name__ for spec in typed.members_of(_hint("trial")))
+        told = [{"$ref": f"#/$defs/{name}", "required": ["kind"]} for name in others]
+        found["anyOf"] = [{"$ref": f"#/$defs/{plain}"}, *told]
     if what == "study":  # its base trial may leave to the space whatever that varies
         whole = schema("trial")
-        for sort in ("TrialSpec", "OnlineTrial"):
-            whole["$defs"][sort]["required"] = []
+        for spec in typed.members_of(_hint("trial")):
+            whole["$defs"][spec.__name__]["required"] = []
         found["$defs"] = {**whole["$defs"], **found["$defs"]}
         found["$defs"]["StudySpec"]["properties"]["trial"] = {"anyOf": whole["anyOf"]}
     return found

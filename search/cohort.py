@@ -52,9 +52,7 @@ def room(device: torch.device) -> int:
     return 8 if device.type == "cpu" else 32
 
 
-def run_cohort(
-    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
-) -> list[Record]:
+def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
     """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
     steps = follow_cohort(specs, study=study, device=device)
     while True:
@@ -112,7 +110,7 @@ def record_of(
         task=spec.task.kind,
         setting=setting(spec.task),
         protocol=spec.task.protocol,
-        arch=spec.arch.name,
+        arch=spec.name,
         seed=spec.seed,
         metric=spec.task.metric,
         chance=spec.task.chance(),
@@ -136,7 +134,7 @@ def record_of(
         peak_bytes=peak_bytes(device),
         cohort=members,
         device=device_name(device),
-        implementation=implementation,
+        implementation=implementation | {"compiled step": outcome.compiled},
         versions={p: v for p in PACKAGES if (v := _version(p))} | {"python": platform.python_version()},
         commit=commit(),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -98,7 +98,7 @@ def plan_of(plan: Plan) -> Table:
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in plan.missing:
         task = f"{trial.task.kind} {setting(trial.task)}".rstrip()
-        groups.setdefault((trial.arch.name, task), []).append(trial)
+        groups.setdefault((trial.name, task), []).append(trial)
     total = 0.0
     for (arch, task), trials in groups.items():
         price = trials[0].price()

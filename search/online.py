@@ -40,7 +40,14 @@ class OnlineTrial:
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, got {self.seed}")
         if self.version != VERSION:
-            raise ValueError(f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out")
+            raise ValueError(
+                f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out"
+            )
+
+    @property
+    def name(self) -> str:
+        """Of the learner in tables."""
+        return self.arch.name
 
     @property
     def shape(self) -> Hashable:
@@ -76,9 +83,7 @@ class OnlineTrial:
         )
 
     @staticmethod
-    def train(
-        specs: Sequence[OnlineTrial], device: torch.device
-    ) -> Generator[Progress, None, list[Outcome]]:
+    def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
         """All of one shape, together; an Outcome for every spec, in order."""
         began = time.perf_counter()
         members = [(spec.task, spec.seed) for spec in specs]

@@ -30,13 +30,15 @@ def compiled(function: Callable[..., Tensor], backend: str = "inductor") -> Call
 class Recorded:
     """The step as a graph over buffers of its own. A batch of another shape is recorded anew.
 
-    seconds  spent on compiling and recording so far
+    seconds   spent on compiling and recording so far
+    compiled  "yes", or why not
     """
 
     def __init__(self, cohort: Cohort) -> None:
         self.cohort = cohort
         self.graphs: dict[tuple[tuple[int, ...] | None, ...], _Graph] = {}
         self.seconds = 0.0
+        self.compiled = "yes"
 
     def __call__(self, *batch: Tensor | None) -> Tensor:
         shapes = tuple(None if t is None else tuple(t.shape) for t in batch)
@@ -52,13 +54,12 @@ class Recorded:
         memory = self.cohort.memory()
         before = [t.clone() for t in memory]
         buffers = [None if t is None else t.clone() for t in batch]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self.cohort.clock.zero_()
-                self.cohort.update(*buffers)
-        torch.cuda.current_stream().wait_stream(side)
+        try:
+            self._warm_up(buffers)
+        except torch._dynamo.exc.Unsupported as error:  # an op that the compiler cannot read is recorded as it is
+            self.compiled = f"no: {str(error).partition(chr(10))[0]}"
+            self.cohort.losses = self.cohort.member_losses
+            self._warm_up(buffers)
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()
@@ -66,6 +67,15 @@ class Recorded:
             loss_N = self.cohort.update(*buffers)
         torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
+
+    def _warm_up(self, buffers: list[Tensor | None]) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self.cohort.clock.zero_()
+                self.cohort.update(*buffers)
+        torch.cuda.current_stream().wait_stream(side)
 
 
 class _Graph:

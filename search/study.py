@@ -12,10 +12,11 @@ from typing import Literal
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.online import OnlineTrial
+from search.phased import PhasedTrial
 from search.space import Grid, Space
 from search.trial import TrialSpec
 
-Trial = TrialSpec | OnlineTrial
+Trial = TrialSpec | PhasedTrial | OnlineTrial
 
 MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
 

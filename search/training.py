@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class Outcome:
     selected_step: int = 0
     seconds: float = 0.0  # the member's share of the cohort's wall time
     compile_seconds: float = 0.0  # likewise, of compiling and recording; not in `seconds`
+    compiled: str = "no: on a CPU"  # whether the optimizer step was compiled, and why not
     weights: dict[str, Tensor] = field(default_factory=dict)  # of the checkpoint that validation chose
 
 
@@ -71,22 +72,27 @@ def losses(logits_NBQV: Tensor, targets_NBQ: Tensor, weight_NBQ: Tensor) -> Tens
 class Cohort:
     """The live state of N members in training."""
 
-    def __init__(self, specs: Sequence[TrialSpec], device: torch.device, at_once: int | None = None) -> None:
+    def __init__(
+        self,
+        specs: Sequence[TrialSpec],
+        device: torch.device,
+        at_once: int | None = None,
+        starts: Sequence[Mapping[str, Tensor]] | None = None,
+    ) -> None:
         first = specs[0]
         length, vocab = first.task.shape
         self.specs = list(specs)
         self.device = device
         self.members = list(range(len(specs)))  # those still in training, as indices into specs
-        self.model = Stacked(
-            [
-                s.arch.build(vocab=vocab, seed=s.seed, signal=s.task.signal, readout=s.task.readout, length=length).use(
-                    s.training.implementation
-                )
-                for s in specs
-            ],
-            device,
-            at_once,
-        )
+        models = [
+            s.arch.build(vocab=vocab, seed=s.seed, signal=s.task.signal, readout=s.task.readout, length=length).use(
+                s.training.implementation
+            )
+            for s in specs
+        ]
+        for model, weights in zip(models, starts, strict=True) if starts else ():
+            model.load_state_dict(weights)
+        self.model = Stacked(models, device, at_once)
         self.optimizer = AdamW(specs, self.model.flat)
         self.feed = Feed(specs, device)
         self.steps = self.feed.steps
@@ -102,7 +108,8 @@ class Cohort:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.low_precision):
             return self.model.logits(base, flat_NP, inputs_NBT, at_NBQ).float()
 
-    def member_losses(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> Tensor:
+    def member_losses(self, base: Backbone, flat_NP: Tensor, *batch: Any) -> Tensor:
+        """[N]; `batch` as Pool.batch gives it."""
         inputs, at, targets, weight = batch
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
 
@@ -176,13 +183,18 @@ class Cohort:
 
 
 def train(
-    specs: Sequence[TrialSpec], device: torch.device, *, at_once: int | None = None
+    specs: Sequence[TrialSpec],
+    device: torch.device,
+    *,
+    at_once: int | None = None,
+    starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> Generator[Progress, None, list[Outcome]]:
     """Train trials of equal shape together (see search.cohort.shape), `at_once` of them a call of the stacked model.
+    `starts` are the weights that each begins with, by name; None: those of a new model.
 
     Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
     finite fails alone."""
-    cohort = Cohort(specs, device, at_once)
+    cohort = Cohort(specs, device, at_once, starts)
     try:
         return (yield from _train(cohort))
     finally:
@@ -237,6 +249,7 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     for outcome in outcomes:
         outcome.seconds = (time.perf_counter() - started - preparing) / len(specs)
         outcome.compile_seconds = preparing / len(specs)
+        outcome.compiled = cohort.recorded.compiled if cohort.recorded else outcome.compiled
     return outcomes
 
 

@@ -124,9 +124,16 @@ class TrialSpec:
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, got {self.seed}")
         if self.version != VERSION:
-            raise ValueError(f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out")
+            raise ValueError(
+                f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out"
+            )
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
+
+    @property
+    def name(self) -> str:
+        """Of the architecture in tables."""
+        return self.arch.name
 
     @property
     def shape(self) -> Hashable:

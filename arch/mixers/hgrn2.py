@@ -7,7 +7,7 @@ B batch, T time, D model width, H heads, K key width, V value width
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -64,6 +64,12 @@ class HGRN2(MixerSpec):
         key_dim, value_dim = self.sizes(width)
         matrices = width * self.heads * (2 * key_dim + 2 * value_dim)
         return 2 * matrices + 5 * self.heads * key_dim * value_dim
+
+    def merged(self, width: int) -> HGRN2 | None:
+        if self.heads == 1:
+            return None
+        key_dim, value_dim = self.sizes(width)
+        return replace(self, heads=1, key_dim=self.heads * key_dim, value_dim=self.heads * value_dim)
 
 
 class _HGRN2(MixerModule):

@@ -9,14 +9,15 @@ B batch, T time, D model width, C channels, N key width
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Channels as KeyChannels
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.channels import ChannelBlock, ChannelInputs, Channels
 from arch.parts.heads import HeadsState
 
@@ -47,6 +48,34 @@ class Longhorn(Channels, MixerSpec):
 
     def flops(self, width: int, length: int) -> float:
         return self.flops_of_block(width)
+
+    def memory(self, width: int) -> Memory:
+        """All channels are the values of one memory: they share their keys. A strength of 1 is that of ever longer keys."""
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            if self.form == "exact":
+                return kernels.delta(q, k, v, beta=write)[0]
+            forgotten = (write[..., None] * k.square()).clamp(max=MOST_FORGOTTEN)[..., None, :].expand(*v.shape, -1)
+            taken = (write[..., None] * v)[..., None] * k[..., None, :]
+            h, _ = kernels.linear_scan(taken, log_a=torch.log1p(-forgotten))
+            return (h @ q[..., None]).squeeze(-1)
+
+        return Memory(1, self.state_dim, self.channels(width), answer, {"d_k": self.state_dim})
+
+    def widened(self, width: int, factor: int) -> Longhorn:
+        if factor < 2:
+            raise ValueError(f"factor must be at least 2, got {factor}")
+        return replace(self, state_dim=factor * self.state_dim, step_rank=self.rank(width))
+
+    def key_channels(self, width: int) -> KeyChannels:
+        first, select = self.rank(width), "block.select.weight"
+        middle, last = first + self.state_dim, first + 2 * self.state_dim
+        return KeyChannels(
+            keys={select: range(first, middle)},
+            queries={select: range(middle, last)},
+            muting=frozenset({select}),
+            anew=frozenset({select, "block.step_bias"}),
+        )
 
 
 class _Longhorn(MixerModule):

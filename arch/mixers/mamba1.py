@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.channels import ChannelBlock, Channels
 from arch.parts.gates import LEAST_LOG_DECAY
 from arch.parts.heads import HeadsState
@@ -42,6 +42,16 @@ class Mamba1(Channels, MixerSpec):
 
     def flops(self, width: int, length: int) -> float:
         return self.flops_of_block(width)
+
+    def memory(self, width: int) -> Memory:
+        """All channels are the values of one memory: they share their keys."""
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            taken = (write[..., None] * v)[..., None] * k[..., None, :]
+            h, _ = kernels.linear_scan(taken, log_a=torch.zeros_like(taken))
+            return (h @ q[..., None]).squeeze(-1)
+
+        return Memory(1, self.state_dim, self.channels(width), answer, {"d_k": self.state_dim})
 
 
 class _Mamba1(MixerModule):

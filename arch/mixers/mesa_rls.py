@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import SigmoidDecay, WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
 from arch.parts.precision import widen
+
+LEAST_RIDGE = 1e-6  # in a memory that is measured: the recursion loses digits by it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,19 @@ class MesaRls(Heads, MixerSpec):
         key_dim, value_dim = self.sizes(width)
         gates = 2 * width * (2 if self.least_decay < 1 else 1)
         return self.flops_around(width) + self.heads * (gates + 4 * key_dim * value_dim + 7 * key_dim**2)
+
+    def memory(self, width: int) -> Memory:
+        """With hardly any regulariser."""
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            lam = torch.full((self.heads, key_dim), LEAST_RIDGE, dtype=q.dtype, device=q.device)
+            return kernels.mesa_rls(q, k, v, beta=write, lam=lam)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
+
+    def merged(self, width: int) -> MesaRls | None:
+        return merge_heads(self, width)
 
 
 class _MesaRls(MixerModule):

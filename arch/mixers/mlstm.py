@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import RETENTION
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
 from arch.parts.precision import widen
+
+NEVER = -1e30  # the pre-activation of a gate that is shut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +51,28 @@ class MLSTM(Heads, MixerSpec):
         key_dim, value_dim = self.sizes(width)
         return self.flops_around(width) + self.heads * (4 * width + 5 * key_dim * value_dim + 5 * key_dim)
 
+    def memory(self, width: int) -> Memory:
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.mlstm(q, k, v, i=write.log().clamp(min=NEVER), f=torch.full_like(write, -NEVER), scale=1.0)[
+                0
+            ]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
+
+    def merged(self, width: int) -> MLSTM | None:
+        return merge_heads(self, width)
+
 
 class _MLSTM(MixerModule):
     def __init__(self, spec: MLSTM, width: int) -> None:
         super().__init__()
         self.key_dim, value_dim = spec.sizes(width)
         self.qkv = QueryKeyValue(spec, width, qk_norm=False)
-        self.gates = nn.Linear(width, 2 * spec.heads)
-        with torch.no_grad():
-            self.gates.bias.copy_(
-                torch.tensor([0.0, math.log(RETENTION / (1 - RETENTION))]).repeat_interleave(spec.heads)
-            )
+        self.entry, self.forget = nn.Linear(width, spec.heads), nn.Linear(width, spec.heads)
+        nn.init.zeros_(self.entry.bias)
+        nn.init.constant_(self.forget.bias, math.log(RETENTION / (1 - RETENTION)))
         self.read = ReadOut(replace(spec, out_gate=False), width)
         self.out_gate = nn.Linear(width, spec.heads * value_dim, bias=False) if spec.out_gate else None
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
@@ -67,13 +80,12 @@ class _MLSTM(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
-        i_BTH, f_BTH = widen(self.gates(x_BTD)).chunk(2, dim=-1)
         o_BTHV, memory = kernels.mlstm(
             q_BTHK,
             k_BTHK,
             v_BTHV,
-            i=i_BTH,
-            f=f_BTH,
+            i=widen(self.entry(x_BTD)),
+            f=widen(self.forget(x_BTD)),
             scale=self.key_dim**-0.5,
             initial_state=state.memory,
             return_state=return_state,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import Heads, QueryKeyValue, ReadOut, head_size
+from arch.parts.heads import Heads, QueryKeyValue, ReadOut, head_size, merge_heads
 from arch.parts.precision import widen
 from arch.parts.rotary import rotate
 
@@ -55,6 +55,9 @@ class RetNet(Heads, MixerSpec):
     def flops(self, width: int, length: int) -> float:
         key_dim, value_dim = self.sizes(width)
         return self.flops_around(width) + 5 * self.heads * key_dim * value_dim
+
+    def merged(self, width: int) -> RetNet | None:
+        return merge_heads(self, width)
 
 
 class _State(NamedTuple):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import HeadsState, check_at_least, head_size
 from arch.parts.norm import l2_norm
 from arch.parts.precision import widen
@@ -65,6 +65,16 @@ class Rwkv7(MixerSpec):
     def flops(self, width: int, length: int) -> float:
         ranks = self.decay_rank + self.rate_rank + self.gate_rank
         return 8 * width**2 + 4 * width * ranks + 7 * width * self.size(width)
+
+    def memory(self, width: int) -> Memory:
+        """Forgetting under the very key that is written."""
+        size = self.size(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            written = write[..., None] * k
+            return kernels.delta(q, written, v, a=k, b=written)[0]
+
+        return Memory(self.heads, size, size, answer, {"d_k": size})
 
 
 class _Rwkv7(MixerModule):

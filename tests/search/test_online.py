@@ -14,18 +14,19 @@ from search import codec, engine
 from search.cohort import pack, run_cohort
 from search.learner import Learner
 from search.online import WINDOWS, OnlineTrial
-from search.study import Trial
 from synth.tasks.learnability import Learnability
 
 TASK = Learnability(width=16, length=160)
 
 
 def test_a_trial_is_online_where_it_says_so() -> None:
-    trial = codec.from_plain(Trial, {"kind": "online", "task": {"kind": "learnability", "width": 16, "length": 160}})
+    trial = codec.from_plain(
+        OnlineTrial, {"kind": "online", "task": {"kind": "learnability", "width": 16, "length": 160}}
+    )
     assert trial == OnlineTrial(task=TASK)
-    assert codec.from_plain(Trial, codec.plain(trial)) == trial
+    assert codec.from_plain(OnlineTrial, codec.plain(trial)) == trial
     with pytest.raises(ValueError, match="unknown key"):
-        codec.from_plain(Trial, {"kind": "online", "task": {"kind": "learnability"}, "training": {"steps": 1}})
+        codec.from_plain(OnlineTrial, {"kind": "online", "task": {"kind": "learnability"}, "training": {"steps": 1}})
 
 
 def test_trials_of_models_need_not_say_what_they_are() -> None:

@@ -13,7 +13,9 @@ from arch.kernels import AttentionState, attention, attention_step, bench
 
 
 def example(time: int, **sizes: int) -> dict[str, Any]:
-    return bench.example("attention", "full", bench.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes))
+    return bench.example(
+        "attention", "full", bench.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes)
+    )
 
 
 def dense(inputs: dict[str, Any], window: int | None, prefix: int) -> np.ndarray:
@@ -59,11 +61,11 @@ def test_huge_scores_stay_finite() -> None:
 
 @pytest.mark.parametrize(("window", "prefix", "held"), [(None, 0, 50), (8, 0, 8), (8, 3, 11), (60, 3, 50)])
 @pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
-def test_a_state_holds_what_later_tokens_may_see(window: int | None, prefix: int, held: int, implementation: str) -> None:
+def test_a_state_holds_what_later_tokens_may_see(
+    window: int | None, prefix: int, held: int, implementation: str
+) -> None:
     inputs = example(50)
-    _, state = attention(
-        **inputs, window=window, prefix=prefix, implementation=implementation, return_state=True
-    )
+    _, state = attention(**inputs, window=window, prefix=prefix, implementation=implementation, return_state=True)
     assert state is not None
     assert state.position == 50
     assert torch.equal(state.keys[:, -8:], inputs["k"][:, -8:])
@@ -75,7 +77,9 @@ def test_a_state_holds_what_later_tokens_may_see(window: int | None, prefix: int
 def test_a_state_of_another_window_is_refused() -> None:
     inputs = example(20)
     _, state = attention(**inputs, window=8, return_state=True)
-    with pytest.raises(ValueError, match=r"keys of a state at position 20 has shape \[2, 8, 2, 4\], must be \[2, 5, 2, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"keys of a state at position 20 has shape \[2, 8, 2, 4\], must be \[2, 5, 2, 4\]"
+    ):
         attention(**inputs, window=5, initial_state=state)
 
 

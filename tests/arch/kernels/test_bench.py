@@ -37,7 +37,9 @@ def test_what_disagrees_is_not_timed(dtype: torch.dtype, monkeypatch: pytest.Mon
     monkeypatch.setitem(select._LOADED, ("delta", "chunked"), wrong)
     timed: list[Callable[[], object]] = []
     monkeypatch.setattr(bench, "_milliseconds", lambda call, *_: timed.append(call) or 1.0)
-    with pytest.raises(bench.Disagreement, match=r"'chunked' of 'delta' in .*: outputs differ .* a wrong result is not timed"):
+    with pytest.raises(
+        bench.Disagreement, match=r"'chunked' of 'delta' in .*: outputs differ .* a wrong result is not timed"
+    ):
         bench.bench("delta", [SMALL], dtype=dtype)
     assert not timed
 

@@ -106,7 +106,13 @@ def test_the_pair_spells_gated_deltanet(implementation: str) -> None:
     k, beta, decay = inputs["k"], inputs["beta"][..., None], inputs["log_decay"][..., None]
     for log_decay in (inputs["log_decay"], decay.expand_as(k)):
         o, _ = delta(
-            inputs["q"], beta * k, inputs["v"], a=k, b=decay.exp() * beta * k, log_decay=log_decay, implementation=implementation
+            inputs["q"],
+            beta * k,
+            inputs["v"],
+            a=k,
+            b=decay.exp() * beta * k,
+            log_decay=log_decay,
+            implementation=implementation,
         )
         close(o, expected)
 
@@ -173,7 +179,9 @@ def test_one_hot_keys_make_longhorn_its_own_approximation(implementation: str) -
     inputs["k"] = torch.nn.functional.one_hot(torch.arange(30) * 5 % 6, 6).double()[None, :, None].expand(2, 30, 2, 6)
     fade = (1 - inputs["k"] * inputs["beta"][..., None]).log()
     write = inputs["beta"][..., None] * inputs["k"]
-    expected, _ = gated_linear(inputs["q"], write, inputs["v"], log_decay=fade, scale=1.0, implementation=implementation)
+    expected, _ = gated_linear(
+        inputs["q"], write, inputs["v"], log_decay=fade, scale=1.0, implementation=implementation
+    )
     close(delta(**inputs, implementation=implementation)[0], expected)
 
 

@@ -76,7 +76,9 @@ def everything(op: str, name: str, inputs: dict[str, Any], state: Any, dtype: to
     o, final = run(op, name, inputs, initial_state=initial, return_state=True)
     generator = torch.Generator().manual_seed(3)
     results = {"o": o} | {f"final_{i}": x for i, x in enumerate(tensors(final))}
-    weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16().to(x.dtype) for x in results.values()]
+    weights = [
+        torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16().to(x.dtype) for x in results.values()
+    ]
     gradients = torch.autograd.grad(list(results.values()), list(leaves.values()), weights)
     return results | {f"d_{key}": x for key, x in zip(leaves, gradients, strict=True)}
 
@@ -320,7 +322,9 @@ def test_no_tokens_change_nothing(op: str, name: str) -> None:
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_ops_opt_out_of_autocast(op: str, name: str) -> None:
-    inputs = {key: x.float() if isinstance(x, Tensor) else x for key, x in example(op, bench.variants(op)[0], 70).items()}
+    inputs = {
+        key: x.float() if isinstance(x, Tensor) else x for key, x in example(op, bench.variants(op)[0], 70).items()
+    }
     expected = run(op, name, inputs)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(run(op, name, inputs)[0], expected)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import MesaState, bench, delta, gated_linear, mesa, mesa_steps_taken
+from arch.kernels.mesa.chunked import CHUNKS
 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
@@ -227,3 +228,22 @@ def test_steps_taken_do_not_depend_on_the_implementation() -> None:
 def test_what_cannot_be_is_told(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"mesa: {message}"):
         mesa(**example("head", time=5) | wrong)
+
+
+def test_compiled_members_keep_their_gradients() -> None:
+    """Dynamo takes what it finds under vmap for constants and drops a custom backward, unless it may not look into it."""
+    torch.compiler.allow_in_graph(CHUNKS.implicit)  # what the op does itself on a GPU, where cohorts are compiled
+    members = [example("head", time=6) for _ in range(2)]
+    names = list(members[0])
+    stacked = [torch.stack([member[name] for member in members]).requires_grad_() for name in names]
+
+    def cohort(*xs: Tensor) -> Tensor:
+        return torch.vmap(lambda *x: mesa(**dict(zip(names, x, strict=True)), steps=2, implementation="chunked")[0])(
+            *xs
+        )
+
+    expected = cohort(*stacked)
+    found = torch.compile(cohort, backend="aot_eager", fullgraph=True)(*stacked)
+    close(found, expected)
+    for x, y in zip(*(torch.autograd.grad(o.square().sum(), stacked) for o in (found, expected)), strict=True):
+        close(x, y)

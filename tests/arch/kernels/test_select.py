@@ -46,10 +46,14 @@ def test_the_door_does_not_fall_back_in_silence() -> None:
 
 
 def test_an_implementation_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="there is no implementation 'triton'; there are .*chunked, recurrent and auto"):
+    with pytest.raises(
+        ValueError, match="there is no implementation 'triton'; there are .*chunked, recurrent and auto"
+    ):
         select.choose("delta", **CPU, wanted="triton")
     monkeypatch.setitem(select._FOUND, "delta", ("recurrent",))
-    with pytest.raises(ValueError, match="implementation 'chunked' of op 'delta' does not exist; use 'recurrent' or 'auto'"):
+    with pytest.raises(
+        ValueError, match="implementation 'chunked' of op 'delta' does not exist; use 'recurrent' or 'auto'"
+    ):
         select.choose("delta", **CPU, wanted="chunked")
 
 

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from arch import kernels
+from arch.backbone import BackboneSpec
+from arch.block import Block
+from arch.expand import expand, expand_weights
 from arch.mixers.longhorn import Longhorn
 from arch.mixers.mixer import StateSize
 from arch.parts.channels import ChannelInputs
@@ -106,3 +109,16 @@ def test_its_size_is_that_of_the_table() -> None:
     assert count == 6 * d * d + c * (r + 2 * n) + r * c + 5 * c + 2 * c
     assert Longhorn().state_size(d, 1000) == StateSize(c * n + 3 * c)
     assert Longhorn().flops(d, 1000) == 2 * (6 * d * d + c * (2 * r + 2 * n)) + 8 * c + 9 * n * c + 2 * c
+
+
+@pytest.mark.parametrize("form", ["exact", "deployed"])
+def test_new_keys_of_zero_change_nothing(form: Any) -> None:
+    mixer = Longhorn(form=form, expand=0.5, state_dim=SIZE)
+    small = BackboneSpec(name="small", width=16, stack=(Block(mixer=mixer),))
+    large = expand(small, factor=3, count=1)
+    model = small.build(vocab=11, seed=1)
+    wider = large.build(vocab=11, seed=2)
+    wider.load_state_dict(expand_weights(small, large, dict(model.named_parameters()), mode="zero"))
+    tokens = torch.randint(11, (2, 37), generator=torch.Generator().manual_seed(0))
+    assert_close(wider.double()(tokens), model.double()(tokens))
+    assert large.stack[0] == Block(mixer=Longhorn(form=form, expand=0.5, state_dim=3 * SIZE, step_rank=1))

@@ -1,0 +1,163 @@
+"""A trial in phases as a specification: each starts from what the one before has learned, in a cohort as alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from arch.backbone import BackboneSpec
+from arch.block import Block
+from arch.cost import cost
+from arch.mixers import GatedLinearAttention, Mamba2, Mixer
+from search import codec
+from search.cohort import run_cohort, shape
+from search.phased import Expansion, Phase, PhasedTrial
+from search.training import Outcome
+from search.trial import Data, Training, TrialSpec, run_trial
+from synth.tasks import Mqar
+
+SHORT, LONG = Mqar(vocab=32, length=16, pairs=2), Mqar(vocab=32, length=32, pairs=4)
+SSM = Mamba2(heads=2, form="shared_qk", key_dim=4)
+GLA = GatedLinearAttention(heads=2)
+ZERO = Expansion(factor=2, count=2, start="zero")
+
+
+def arch(mixer: Mixer) -> BackboneSpec:
+    return BackboneSpec(name="tiny", width=16, stack=(Block(mixer=mixer), Block(mixer=mixer)))
+
+
+def training(steps: int = 6, **dials: Any) -> Training:
+    return Training(**({"steps": steps, "batch": 8, "evaluations": 2, "lr": 3e-3} | dials))
+
+
+def trial(*phases: Phase, mixer: Mixer = SSM, seed: int = 0, **dials: Any) -> PhasedTrial:
+    fields: dict[str, Any] = {"training": training(), "data": Data(validation=16, test=16)} | dials
+    return PhasedTrial(task=LONG, arch=arch(mixer), phases=phases, seed=seed, **fields)
+
+
+def outcomes(specs: list[PhasedTrial]) -> list[Outcome]:
+    steps = PhasedTrial.train(specs, torch.device("cpu"))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+STILL = training(1, lr=1e-30, weight_decay=0.0, evaluations=1)  # a step that changes nothing
+
+
+def test_one_phase_is_the_trial_itself() -> None:
+    spec = trial(Phase())
+    plain = TrialSpec(task=LONG, arch=spec.arch, training=spec.training, data=spec.data)
+    (record,) = run_cohort([spec])
+    alone = run_trial(plain)
+    assert (record.scores, record.validation, record.curve) == (alone.scores, alone.validation, alone.curve)
+    assert record.key != alone.key
+
+
+def test_a_phase_goes_on_with_what_the_one_before_has_learned() -> None:
+    learned, kept = (
+        outcomes([trial(Phase())]),
+        outcomes([trial(Phase(task=LONG, training=training()), Phase(training=STILL))]),
+    )
+    for name, value in learned[0].weights.items():
+        assert torch.equal(kept[0].weights[name], value)
+
+
+def test_new_keys_of_zero_answer_as_before() -> None:
+    before, after = (
+        outcomes([trial(Phase(), Phase(expand=expansion, training=STILL))])[0].scores for expansion in (None, ZERO)
+    )
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-5)
+
+
+def test_the_record_is_of_the_last_phase_and_counts_all() -> None:
+    spec = trial(Phase(task=SHORT, training=training(4)), Phase(expand=Expansion(factor=2, count=1)), tests=(SHORT,))
+    (record,) = run_cohort([spec])
+    last = spec.parts[-1].arch
+    assert (record.status, record.error) == ("done", None)
+    assert record.arch == "tiny_wide2_1of2 reinitialise"
+    assert record.state_floats == cost(last, vocab=32, length=32).state_floats > spec.parts[0].price(32).state_floats
+    assert (record.steps, record.curve["step"]) == (10, [2, 4, 7, 10])
+    assert record.selected_step in (7, 10)
+    assert [test["length"] for test in record.tests] == [16]
+
+
+@pytest.mark.parametrize(
+    ("mixer", "expansion"), [(SSM, Expansion(factor=2, count=2)), (GLA, Expansion(heads="merge", count=1))]
+)
+def test_a_cohort_gives_every_trial_what_it_has_alone(mixer: Mixer, expansion: Expansion) -> None:
+    phases = (Phase(task=SHORT), Phase(expand=expansion))
+    specs = [trial(*phases, mixer=mixer, seed=s, training=training(lr=lr)) for s, lr in ((0, 1e-3), (1, 1e-2))]
+    for spec, record in zip(specs, run_cohort(specs), strict=True):
+        (alone,) = run_cohort([spec])
+        assert record.key == alone.key
+        assert record.scores == pytest.approx(alone.scores, rel=1e-4, abs=1e-5)
+        assert record.curve["validation_loss"] == pytest.approx(alone.curve["validation_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_member_that_diverges_fails_alone(phase: int) -> None:
+    mad = training(lr=1e30, clip=None)
+    phases = [Phase(), Phase()]
+    phases[phase] = Phase(training=mad)
+    other = [Phase(training=training(clip=None)) if p.training else p for p in phases]
+    failed, done = run_cohort([trial(*phases), trial(*other)])
+    assert (failed.status, done.status) == ("failed", "done")
+    assert "not finite" in (failed.error or "")
+    assert ("phase 2" in (failed.error or "")) == (phase == 1)
+
+
+def test_no_phase_reads_what_an_earlier_one_has_read() -> None:
+    seeds = [part.seed for s in range(3) for part in trial(Phase(), Phase(), seed=s).parts]
+    assert len(set(seeds)) == 6
+
+
+def test_cohorts_agree_in_every_phase() -> None:
+    one, other = trial(Phase(), Phase(expand=ZERO)), trial(Phase(training=training(7)), Phase(expand=ZERO))
+    assert one.shape != other.shape
+    assert one.shape != trial(Phase(), Phase(expand=replace(ZERO, count=1))).shape
+    assert one.shape == replace(one, seed=5, training=training(lr=1e-5)).shape
+    assert shape(one.parts[0]) == one.parts[0].shape
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ((), "at least one phase"),
+        ((Phase(), Phase(task=SHORT)), "leave its task out"),
+        ((Phase(task=Mqar(vocab=64, length=16, pairs=2)), Phase()), "vocabularies of 64, 32"),
+        ((Phase(expand=Expansion()),), "one of them"),
+        ((Phase(expand=Expansion(heads="merge")),), "no block with heads to merge"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(phases: tuple[Phase, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trial(*phases)
+
+
+def test_a_study_says_phases() -> None:
+    study = codec.read_study(
+        {
+            "name": "phases",
+            "trial": {
+                "kind": "phased",
+                "arch": "gla",
+                "task": {"kind": "mqar", "vocab": 32, "length": 32},
+                "training": {"steps": 2},
+                "phases": [{"task": {"kind": "mqar", "vocab": 32, "length": 16}}, {}],
+            },
+            "space": {
+                "kind": "grid",
+                "axes": {"trial.phases[1].expand": [None, {"heads": "merge", "count": 1, "start": "inherit"}]},
+            },
+        }
+    )
+    plain, merged = study.trials()
+    assert isinstance(merged, PhasedTrial)
+    assert (plain.name, merged.name) == ("gla", "gla_merged_1of2 inherit")
+    assert codec.from_plain(PhasedTrial, codec.plain(merged)) == merged
