@@ -287,7 +287,9 @@ def cost(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="OP|step", help="An op, or step: the training step of a cohort.")],
+    what: Annotated[
+        str, typer.Argument(metavar="OP|step|tasks", help="An op; the training step of a cohort; drawing tasks.")
+    ],
     shapes: Annotated[
         list[str] | None,
         typer.Option("--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width."),
@@ -298,8 +300,16 @@ def bench(
     dtype: Annotated[Precision, typer.Option(help="Of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
 ) -> None:
-    """Time implementations of an op, or a cohort's step and its trials one by one, after they agree."""
+    """Time implementations of an op, or a cohort's step and its trials one by one, after they agree; or tell of every task
+    whence it comes, what it bounds and how fast it is drawn, as Markdown."""
     from search import codec
+
+    if what == "tasks":
+        from search import samplers
+
+        for line in samplers.markdown(samplers.rows()):
+            print(line, flush=True)
+        return
     from search.bench import bench_op, bench_step
     from search.listing import timings
 

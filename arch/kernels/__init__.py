@@ -7,8 +7,8 @@ Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_stat
 from arch.kernels.attention import AttentionState, attention, attention_step
 from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
-from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
-from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
+from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read, kernel_attention_step
+from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read, kernel_delta_step
 from arch.kernels.linear_scan import linear_scan, linear_scan_step
 from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
@@ -29,8 +29,10 @@ __all__ = [
     "gated_linear_step",
     "kernel_attention",
     "kernel_attention_read",
+    "kernel_attention_step",
     "kernel_delta",
     "kernel_delta_read",
+    "kernel_delta_step",
     "linear_scan",
     "linear_scan_step",
     "memory",

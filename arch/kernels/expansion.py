@@ -8,6 +8,7 @@ B batch, T time, H heads, P points, K key width, V value width, C columns, N tok
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from arch.kernels import select
 from arch.kernels.dual import Learned, Matrix, Store, Tokens
 from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
-from arch.kernels.network import backward, forward, learn
+from arch.kernels.network import Product, backward, forward, learn
 from arch.kernels.rule import Rule
 
 
@@ -175,8 +176,22 @@ def read(state: KernelState, q: Tensor, kernel: Kernel, rule: Rule) -> Tensor:
     with full_precision(q.device):
         q_BHTK = q.to(state.points.dtype).transpose(1, 2)
         maps = _learned(state, kernel).maps
-        y, _ = forward(q_BHTK, lambda i, x: maps[i].product(x), len(maps), rule)
+        y, _ = forward(q_BHTK, _product(maps), len(maps), rule)
         return (q_BHTK + y if rule.residual else y).transpose(1, 2).to(q.dtype)
+
+
+Op = Callable[..., tuple[Tensor, KernelState | None]]
+
+
+def step(
+    op: Op, state: KernelState | None, q: Tensor, k: Tensor, v: Tensor, arguments: Mapping[str, Any]
+) -> tuple[Tensor, KernelState]:
+    """One token of `op`: outputs [B, H, V] and the next state."""
+    gates = {n: x[:, None] if n in ("alpha", "eta", "gamma") and x is not None else x for n, x in arguments.items()}
+    given = {"implementation": "recurrent", **gates}
+    o, state = op(q[:, None], k[:, None], v[:, None], initial_state=state, return_state=True, **given)
+    assert state is not None
+    return o[:, 0], state
 
 
 def by_token(learned: Learned, tokens: Tokens, rule: Rule, position: int) -> tuple[Tensor, Learned]:
@@ -193,19 +208,25 @@ def by_token(learned: Learned, tokens: Tokens, rule: Rule, position: int) -> tup
             reference = maps
         seen = min(rule.window, position + t + 1)
         k, v = now.k[:, :, -seen:], now.v[:, :, -seen:]
-        answer, trace = forward(k, lambda i, x, known=reference: known[i].product(x), len(maps), rule)
-        signals = backward(
-            learn(answer, v, None, None, rule), lambda i, d, known=reference: known[i].back(d), trace, rule
-        )
+        answer, trace = forward(k, _product(reference), len(maps), rule)
+        signals = backward(learn(answer, v, None, None, rule), _back(reference), trace, rule)
         strength = now.eta * now.gamma[:, :, 0, :seen].flip(-1)
         maps = tuple(
             m.after(now.alpha[..., 0], x, strength[..., None] * d, 1)
             for m, x, d in zip(maps, trace.inputs, signals, strict=True)
         )
-        outputs.append(forward(now.q, lambda i, x, known=maps: known[i].product(x), len(maps), rule)[0])
+        outputs.append(forward(now.q, _product(maps), len(maps), rule)[0])
     if (position + tokens.q.shape[2]) % rule.chunk == 0:
         reference = maps
     return torch.cat(outputs, 2), Learned(maps, None, reference)
+
+
+def _product(maps: tuple[Store, ...]) -> Product:
+    return lambda i, x: maps[i].product(x)
+
+
+def _back(maps: tuple[Store, ...]) -> Product:
+    return lambda i, d: maps[i].back(d)
 
 
 def _learned(state: KernelState, kernel: Kernel) -> Learned[Any]:
@@ -236,9 +257,9 @@ def _first_state(rule: Rule, anchors: Anchors | None, k: Tensor, v: Tensor, dtyp
     def nothing(count: int, width: int) -> Tensor:
         return torch.zeros(batch, heads, count, width, dtype=dtype, device=v.device)
 
-    if anchors is None:
-        points, coefficients, weights = nothing(0, k.shape[-1]), nothing(0, value_width), ()
-    else:
+    points, coefficients = nothing(0, k.shape[-1]), nothing(0, value_width)
+    weights: tuple[Tensor, ...] = ()
+    if anchors is not None:
         points, coefficients = everywhere(anchors.points), everywhere(anchors.coefficients)
         weights = tuple(map(everywhere, anchors.weights))
     frozen = rule.chunk > 1 and not rule.independent(1 + len(weights), normed=False)

@@ -50,6 +50,6 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        _, pull = torch.func.vjp(lambda given: _iterate(given, ctx.steps), x)
+        pull = torch.func.vjp(lambda given: _iterate(given, ctx.steps), x)[1]
         (signal,) = pull(*signals)
         return signal, None

@@ -21,7 +21,7 @@ LEAST = 1e-30  # of a factor whose logarithm is summed
 
 
 class Influence(NamedTuple):
-    """kept [..., N], write, push [..., N, M (or S)], moved, slowed [..., N]; without momentum P is what a token's window brings.
+    """kept, moved, slowed [..., N]; write, push [..., N, M (or S)]. Without momentum P is what a token's window brings.
 
     rate [..., N, N] is what P_s, taken as it is, weighs in A_t.
     """

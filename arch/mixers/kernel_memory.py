@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -71,7 +72,7 @@ class _KernelMemory(MemoryHeads, MixerSpec):
     def further(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix behind the first map of one head's memory."""
         widths = [*[self.hidden(width)] * (self.depth - 1), self.sizes(width)[1]]
-        return list(zip(widths, widths[1:], strict=False))
+        return list(pairwise(widths))
 
     def values(self, width: int) -> int:
         """Columns of the op's values."""

@@ -139,7 +139,7 @@ def test_cost_says_what_the_record_will_say() -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("parity", "ok: task parity: 40 positions"),
+        ("cycle_navigation", "ok: task cycle_navigation: 40 positions"),
         ("mqar", "task mqar: 64 positions, 8192 ids"),
         ("mqar", "suite mqar\n  tier"),
         ("mesa", "ok: arch mesa: width 128, 2 x (mesa + swiglu)"),

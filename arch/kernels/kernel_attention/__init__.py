@@ -5,13 +5,15 @@ o_t = sum_{j <= t} w_{t,j} kappa(q_t, k_j) v_j,   w_{t,j} = alpha_t w_{t-1,j} + 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember
+from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember, step
 from arch.kernels.rule import DotLoss, Rule
 
-__all__ = ["kernel_attention", "kernel_attention_read"]
+__all__ = ["kernel_attention", "kernel_attention_read", "kernel_attention_step"]
 
 OP = "kernel_attention"
 
@@ -72,6 +74,13 @@ def kernel_attention(
         chunk=chunk,
     )
     return (_normalized(o) if normalize else o), state
+
+
+def kernel_attention_step(
+    state: KernelState | None, q: Tensor, k: Tensor, v: Tensor, **arguments: Any
+) -> tuple[Tensor, KernelState]:
+    """One token: outputs [B, H, V] and the next state. Shapes and arguments are those of `kernel_attention`, without T."""
+    return step(kernel_attention, state, q, k, v, arguments)
 
 
 def kernel_attention_read(

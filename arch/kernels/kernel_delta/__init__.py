@@ -6,12 +6,14 @@ B_t[i] += eta_t gamma_{t,t-i} (v_i - sum_j kappa(k_i, k_j) B_{t-1}[j])
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember
+from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember, step
 from arch.kernels.rule import Rule
 
-__all__ = ["kernel_delta", "kernel_delta_read"]
+__all__ = ["kernel_delta", "kernel_delta_read", "kernel_delta_step"]
 
 OP = "kernel_delta"
 
@@ -63,6 +65,13 @@ def kernel_delta(
         implementation=implementation,
         chunk=chunk,
     )
+
+
+def kernel_delta_step(
+    state: KernelState | None, q: Tensor, k: Tensor, v: Tensor, **arguments: Any
+) -> tuple[Tensor, KernelState]:
+    """One token: outputs [B, H, V] and the next state. Shapes and arguments are those of `kernel_delta`, without T."""
+    return step(kernel_delta, state, q, k, v, arguments)
 
 
 def kernel_delta_read(state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
 """The kernel delta rule by triangular solves: (I + write * kappa(K, K)) U = V over the tokens at hand.
 
-The errors of all tokens are solved for at once, as in the delta rule's chunks, with kappa in place of dot products. A deep memory
-goes chunk by chunk.
+The errors of all tokens are solved for at once, as in the delta rule's chunks, with kappa in place of dot products.
+A deep memory goes chunk by chunk.
 """
 
 from __future__ import annotations

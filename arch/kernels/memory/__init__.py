@@ -81,7 +81,8 @@ def memory(
     implementation  "auto", or one of `select.implementations("memory")`
     chunk           tokens at once where the rule's own chunks can be joined (linear memories); None: by what was fastest
 
-    The state is fp32, fp64 where an input is. Differentiable in all floating-point inputs, exactly, through every inner step.
+    The state is fp32, fp64 where q, k, v or a gate is. Differentiable in all floating-point inputs, exactly, through every
+    inner step.
     No tokens (T = 0) give no outputs and the initial state. Raises ValueError on inputs that do not fit.
     Sun et al. 2024 (TTT), Behrouz et al. 2025 (Titans, MIRAS, ATLAS).
     """
@@ -96,7 +97,7 @@ def memory(
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )
-    dtype = working_dtype(q, k, v, eta, alpha, theta, gamma, delta, *weights)
+    dtype = working_dtype(q, k, v, eta, alpha, theta, gamma, delta)
     with full_precision(v.device):
         state = initial_state or _first_state(weights, rule, norm, batch, k, v, delta, dtype)
         if time == 0:

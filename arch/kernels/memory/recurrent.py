@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels.dual import Learned, Matrix, Tokens
-from arch.kernels.network import LayerNorm, backward, forward, learn
+from arch.kernels.network import LayerNorm, Product, backward, forward, learn
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.rule import Rule
 
@@ -64,5 +64,5 @@ def _gradients(
     return [x.mT @ (gamma * d) for x, d in zip(trace.inputs, signals, strict=True)]
 
 
-def _times(weights: list[Tensor]):
+def _times(weights: list[Tensor]) -> Product:
     return lambda i, x: x @ weights[i]

@@ -105,4 +105,4 @@ def test_decoding_with_a_window_forgets() -> None:
 @pytest.mark.parametrize(("name", "value"), [("window", 0), ("prefix", -1), ("chunk", 0)])
 def test_sizes_that_cannot_be_are_told(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"attention: {name} must be at least"):
-        attention(**example(5), **{name: value})
+        attention(**example(5) | {name: value})

@@ -147,7 +147,7 @@ def test_beta_with_channels_decays_first_and_corrects_then(implementation: str) 
 
 @IMPLEMENTATIONS
 def test_longhorn_is_deltanet(implementation: str) -> None:
-    """I-9: the exact minimiser of |S - S_{t-1}|^2 + beta |k S - v|^2, solved densely, is a delta rule of beta / (1 + beta |k|^2)."""
+    """I-9: the minimiser of |S - S_{t-1}|^2 + beta |k S - v|^2, solved densely, is a delta rule of beta / (1 + beta |k|^2)."""
     inputs = example("plain", time=30)
     inputs["k"] = 1.7 * inputs["k"]
     strength = 4 * inputs["beta"]

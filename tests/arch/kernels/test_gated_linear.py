@@ -141,5 +141,5 @@ def test_gates_that_do_not_fit_are_told() -> None:
         gated_linear(**{**inputs, "log_decay": inputs["log_decay"][:, :4]})
     with pytest.raises(ValueError, match=r"initial_state has shape \[2, 2, 3, 4\], must be \[2, 2, 4, 3\]"):
         gated_linear(**inputs, initial_state=torch.zeros(2, 2, 3, 4))
-    with pytest.raises(ValueError, match="beta must be a floating-point tensor, got torch.int64"):
+    with pytest.raises(ValueError, match=r"beta must be a floating-point tensor, got torch\.int64"):
         gated_linear(**{**inputs, "beta": torch.ones(2, 5, 2, dtype=torch.int64)})

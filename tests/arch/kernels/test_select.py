@@ -47,7 +47,7 @@ def test_the_door_does_not_fall_back_in_silence() -> None:
 
 def test_an_implementation_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ValueError, match="there is no implementation 'triton'; there are .*chunked, recurrent and auto"
+        ValueError, match=r"there is no implementation 'triton'; there are .*chunked, recurrent and auto"
     ):
         select.choose("delta", **CPU, wanted="triton")
     monkeypatch.setitem(select._FOUND, "delta", ("recurrent",))
@@ -72,7 +72,7 @@ def test_a_fused_file_is_taken_up_where_it_serves(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(select._FOUND, "delta", ("fused", "chunked", "recurrent"))
     monkeypatch.setattr(select, "_module", lambda op, name: Fused)
-    cuda = {"device": "cuda", "dtype": torch.bfloat16}
+    cuda: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     assert select.choose("delta", **cuda) == "fused"
     assert select.choose("delta", **cuda, sizes={"time": 1, "key_width": 64}) == "fused"
     assert select.choose("delta", **cuda, sizes={"key_width": 256}) == "chunked"
