@@ -16,6 +16,12 @@ Row = Mapping[str, Any]  # of search.probe.probe
 
 LEAST_ERROR = 1e-12  # smaller ones are drawn there
 COLOURS = 7  # of style.css
+LABELS = {
+    "error": "relative error",
+    "recall": "nearest value is right",
+    "pairs": "pairs written to a head",
+    "load": "pairs in all heads, for each float of state",
+}
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 720, 300, 58, 16, 42
 
 _READ = """Pairs of random vectors are written through the mixer's op, nothing fades, and each is read back by its key.
@@ -34,7 +40,7 @@ def section(rows: Sequence[Row]) -> str:
     )
     figures = "".join(
         f"<figure>{_figure(list(curves.values()), *what)}</figure>"
-        for what in (("error", "relative error"), ("recall", "nearest value is right"))
+        for what in (("error", "pairs"), ("recall", "pairs"), ("recall", "load"))
     )
     return (
         f'<section id="capacity">\n<h2>How many pairs does a memory hold?</h2>\n<p class="read">{_READ}</p>\n'
@@ -62,11 +68,12 @@ def write_page(path: Path, rows: Sequence[Row], *, title: str) -> None:
     write_whole(path, page(rows, title=title))
 
 
-def _figure(curves: Sequence[Sequence[Row]], score: str, label: str) -> str:
-    """Pairs go along a logarithmic axis; errors up another, recall up a linear one."""
-    pairs = [row["pairs"] for curve in curves for row in curve]
-    low, high = min(pairs), max(max(pairs), min(pairs) + 1)
+def _figure(curves: Sequence[Sequence[Row]], score: str, along: str) -> str:
+    """Pairs or load go along a logarithmic axis; errors up another, recall up a linear one."""
+    places = [row[along] for curve in curves for row in curve]
+    low, high = min(places), max(*places, 2 * min(places))
     errors = score == "error"
+    label = LABELS[score]
     top = max(1.0, *(row["error"] for curve in curves for row in curve)) if errors else 1.0
 
     def x(count: float) -> float:
@@ -89,21 +96,21 @@ def _figure(curves: Sequence[Sequence[Row]], score: str, label: str) -> str:
         parts += [line(LEFT, y(tick), WIDTH - 12, y(tick), 'stroke="var(--rule)"')]
         parts += [words(LEFT - 6, y(tick) + 4, f"{tick:g}", "end")]
     for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1):
-        parts.append(words(x(2**power), HEIGHT - BELOW + 18, str(2**power)))
-    parts += [words((LEFT + WIDTH) / 2, HEIGHT - 6, "pairs written"), words(LEFT, 12, label, "start")]
+        parts.append(words(x(2.0**power), HEIGHT - BELOW + 18, f"{2.0**power:g}" if power >= 0 else f"1/{2**-power}"))
+    parts += [words((LEFT + WIDTH) / 2, HEIGHT - 6, LABELS[along]), words(LEFT, 12, label, "start")]
     for number, curve in enumerate(curves):
         colour = _colour(number)
-        for name, bound in curve[0]["bounds"].items():
-            if low <= bound <= high:
+        a_pair = curve[-1][along] / curve[-1]["pairs"]
+        for name, bound in curve[-1]["bounds"].items():
+            if low <= bound * a_pair <= high:
                 dashed = f'stroke="{colour}" stroke-dasharray="4 4"'
-                parts.append(f"<g>{line(x(bound), TOP, x(bound), HEIGHT - BELOW, dashed)}")
+                parts.append(f"<g>{line(x(bound * a_pair), TOP, x(bound * a_pair), HEIGHT - BELOW, dashed)}")
                 parts.append(f"<title>{html.escape(name)} = {bound}</title></g>")
-        points = " ".join(f"{x(row['pairs']):.1f},{y(row[score]):.1f}" for row in curve)
+        points = " ".join(f"{x(row[along]):.1f},{y(row[score]):.1f}" for row in curve)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
     body = "".join(parts)
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)} against pairs">{body}</svg>'
-    )
+    spoken = html.escape(f"{label}, {LABELS[along]}")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">{body}</svg>'
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
+from search.gauges import gauges
 from search.recorded import Recorded, compiled
 from search.stacked import Stacked
 
@@ -261,7 +262,8 @@ def _report(
     if not done:
         return
     flat_NP = chosen_NP[torch.tensor(done, device=cohort.device)]
-    scores = cohort.evaluate(flat_NP, test.of(done))
+    tested = test.of(done)
+    scores = cohort.evaluate(flat_NP, tested)
     further = [
         cohort.evaluate(
             flat_NP,
@@ -276,11 +278,14 @@ def _report(
     parameters = cohort.model.parameters(flat_NP)
     for position, member in enumerate(done):
         outcome, keeper = outcomes[member], keepers[member]
-        outcome.scores, outcome.validation = scores[position], keeper.best
+        own = {name: value[position] for name, value in parameters.items()}
+        inputs_ST = tested.pool.inputs[tested.owner[position]]
+        further_figures = gauges(cohort.model.base, own, inputs_ST, TOKENS_AT_ONCE // inputs_ST.shape[1])
+        outcome.scores, outcome.validation = scores[position] | further_figures, keeper.best
         outcome.tests = [one[position] for one in further]
         outcome.curve, outcome.selected_step = keeper.curve, keeper.best_step
         outcome.published_choice = keeper.published
-        outcome.weights = {name: value[position].cpu() for name, value in parameters.items()}
+        outcome.weights = {name: value.cpu() for name, value in own.items()}
 
 
 class _Keeper:

@@ -19,7 +19,7 @@ from arch.kernels import select
 from arch.kernels.dual import Learned, Matrix, Store, Tokens
 from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
 from arch.kernels.network import Product, backward, forward, learn
-from arch.kernels.rule import Rule
+from arch.kernels.rule import PLAIN, Loss, Rule
 
 
 class Kernel(Protocol):
@@ -109,6 +109,11 @@ class KernelState(NamedTuple):
     reference: tuple[Tensor, tuple[Tensor, ...]] | None
     position: int
     values: Tensor
+
+
+def hidden_rule(loss: Loss, window: int, chunk: int, residual: bool) -> Rule:
+    """The rule of a memory over implicit features: plain gradient descent."""
+    return Rule(loss=loss, retention=PLAIN, window=window, chunk=chunk, residual=residual)  # a compiler needs both by name
 
 
 def remember(

@@ -79,7 +79,7 @@ class HuberLoss:
         error, limit = answer - value, threshold[..., None]
         norm = error.square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt()
         if self.beyond == "norm":
-            return error * (limit / torch.maximum(norm, limit))
+            return error / (norm / limit).clamp(min=1)
         return torch.where(norm <= limit, error, limit * error.sign())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -111,23 +111,37 @@ class _Mesa(MixerModule):
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
-        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
-        beta_BTH = self.write(x_BTD)
-        log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)
-        cap_BTH = torch.log1p(-(1 - self.spec.decay_cap) * beta_BTH.square())
+        qkv, gates, conv = self._given(x_BTD, state.conv)
         o_BTHV, memory = kernels.mesa(
-            q_BTHK,
-            k_BTHK,
-            v_BTHV,
-            log_decay=log_decay_BTH + cap_BTH,
-            beta=beta_BTH,
-            sign=sign_BTH,
-            lam=self.spec.lambda_floor + F.softplus(widen(self.ridge)),
-            steps=self.spec.cg_steps,
-            tolerance=self.spec.tolerance,
-            x0=self.spec.x0,
+            *qkv,
+            **gates,
             initial_state=state.memory,
             return_state=return_state,
             implementation=self.implementation,
         )
         return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
+
+    def gauge(self, x_BTD: Tensor) -> dict[str, Tensor]:
+        """The solver's steps."""
+        qkv, gates, _ = self._given(x_BTD, None)
+        taken_BTH = kernels.mesa_steps_taken(*qkv, **gates, implementation=self.implementation)
+        return {"cg_steps": taken_BTH.mean((0, 1))}
+
+    def _given(
+        self, x_BTD: Tensor, cache: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any], Tensor | None]:
+        """The op's inputs and gates, and what the convolution carries on."""
+        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, cache)
+        beta_BTH = self.write(x_BTD)
+        log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)
+        cap_BTH = torch.log1p(-(1 - self.spec.decay_cap) * beta_BTH.square())
+        gates = {
+            "log_decay": log_decay_BTH + cap_BTH,
+            "beta": beta_BTH,
+            "sign": sign_BTH,
+            "lam": self.spec.lambda_floor + F.softplus(widen(self.ridge)),
+            "steps": self.spec.cg_steps,
+            "tolerance": self.spec.tolerance,
+            "x0": self.spec.x0,
+        }
+        return (q_BTHK, k_BTHK, v_BTHV), gates, conv

@@ -74,6 +74,10 @@ class MixerModule(nn.Module, ABC):
         y_BTD, carried = self.mix(x_BTD, state, return_state)
         return y_BTD, carried if return_state else None
 
+    def gauge(self, x_BTD: Tensor) -> dict[str, Tensor]:
+        """Figures of what it does with whole sequences, besides its outputs: means over batch and time, one a head [H]."""
+        return {}
+
     @abstractmethod
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         """What `forward` promises, for at least one token; the second result counts only with `return_state`."""

@@ -119,6 +119,12 @@ def test_a_preview_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(line) <= 60 for line in lines if line[:4] in ("at  ", "in  ", "out ", "from"))
 
 
+def test_a_preview_tells_of_long_stretches_and_does_not_show_them() -> None:
+    text = out("preview", "needle", "length=512", "--count", "1")
+    assert len(text.splitlines()) < 60
+    assert "nothing asked, no answer told" in text
+
+
 def test_every_task_can_be_previewed() -> None:
     from search.typed import kinds_of
     from synth.tasks import Task

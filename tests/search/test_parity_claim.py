@@ -11,8 +11,8 @@ from results.record import Record
 from search import codec
 from search.cohort import pack, run_cohort
 
-TURNS_OVER = ("mesa signed_decay=True", "gla signed_decay=True", "deltanet beta_max=2")
-FADES = ("mesa signed_decay=False", "gla signed_decay=False", "deltanet beta_max=1")
+TURNS_OVER = ("mesa signed_decay=true", "gla signed_decay=true", "deltanet beta_max=2")
+FADES = ("mesa signed_decay=false", "gla signed_decay=false", "deltanet beta_max=1")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def rows() -> dict[str, list[Record]]:
     names, found = row_names(records), defaultdict(list)
     for record in records:
         found[names[record.key]].append(record)
-    return found
+    return dict(found)
 
 
 @pytest.mark.slow

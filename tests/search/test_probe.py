@@ -200,7 +200,7 @@ def test_the_verb_prints_the_curve_and_writes_a_page_and_rows(tmp_path: Path) ->
     assert printed.exit_code == 0, printed.output
     assert "d_k = 16" in printed.output
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
-    assert text.count("<polyline") == 2
+    assert text.count("<polyline") == 3
     assert "<script" not in text
     assert CliRunner().invoke(app, [*words, str(tmp_path / "c.json")]).exit_code == 0
     rows = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember, step
-from arch.kernels.rule import DotLoss, Rule
+from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, hidden_rule, read, remember, step
+from arch.kernels.rule import DOT
 
 __all__ = ["kernel_attention", "kernel_attention_read", "kernel_attention_step"]
 
@@ -52,7 +52,7 @@ def kernel_attention(
 
     Everything else is as in `gated_linear`. Behrouz et al. 2025 (ATLAS), section 4.
     """
-    rule = Rule(loss=DotLoss(), window=window, chunk=gradient_chunk if anchors else 1, residual=residual)
+    rule = hidden_rule(DOT, window, gradient_chunk if anchors else 1, residual)
     if normalize and (anchors is not None or residual):
         raise ValueError(f"{OP}: normalize needs a linear memory without residual; set it to false")
     if normalize:  # the sum of the weights is what they make of a value that is always 1
@@ -87,7 +87,7 @@ def kernel_attention_read(
     state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False, normalize: bool = False
 ) -> Tensor:
     """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
-    o = read(state, q, kernel, Rule(loss=DotLoss(), residual=residual))
+    o = read(state, q, kernel, hidden_rule(DOT, 1, 1, residual))
     return _normalized(o) if normalize else o
 
 

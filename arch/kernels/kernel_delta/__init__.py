@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, read, remember, step
-from arch.kernels.rule import Rule
+from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, hidden_rule, read, remember, step
+from arch.kernels.rule import L2
 
 __all__ = ["kernel_delta", "kernel_delta_read", "kernel_delta_step"]
 
@@ -51,7 +51,7 @@ def kernel_delta(
     """
     return remember(
         OP,
-        Rule(window=window, chunk=gradient_chunk, residual=residual),
+        hidden_rule(L2, window, gradient_chunk, residual),
         q,
         k,
         v,
@@ -76,4 +76,4 @@ def kernel_delta_step(
 
 def kernel_delta_read(state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False) -> Tensor:
     """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
-    return read(state, q, kernel, Rule(residual=residual))
+    return read(state, q, kernel, hidden_rule(L2, 1, 1, residual))

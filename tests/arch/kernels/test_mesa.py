@@ -57,7 +57,7 @@ def close(x: Tensor, y: Tensor, rtol: float = 1e-9) -> None:
 @pytest.mark.parametrize("x0", ["diag", "q", "zero"])
 @pytest.mark.parametrize("variant", ["head", "signed"])
 def test_thirty_steps_are_the_dense_solve(variant: str, x0: Start, implementation: str) -> None:
-    """I-14, at 8 wide: CG(30) = np.linalg.solve."""
+    """I-14: CG(30) = np.linalg.solve."""
     inputs = example(variant)
     o, _ = mesa(**inputs, x0=x0, steps=30, implementation=implementation)
     np.testing.assert_allclose(o.numpy(), dense(inputs), rtol=1e-9, atol=1e-12)
