@@ -30,7 +30,9 @@ class Task(ABC):
 
     signal: ClassVar[Literal["tokens", "vectors"]] = "tokens"
     readout: ClassVar[Literal["each", "last"]] = "each"  # "last": all outputs are read from the last position's vector
-    metric: ClassVar[str] = "accuracy"  # the headline among the scores, higher is better; chance() and ceiling() bound it
+    metric: ClassVar[str] = (
+        "accuracy"  # the headline among the scores, higher is better; chance() and ceiling() bound it
+    )
     wants_probabilities: ClassVar[bool] = False  # whether score() needs the model's distribution, not only its choice
 
     @property

@@ -113,7 +113,9 @@ class KernelState(NamedTuple):
 
 def hidden_rule(loss: Loss, window: int, chunk: int, residual: bool) -> Rule:
     """The rule of a memory over implicit features: plain gradient descent."""
-    return Rule(loss=loss, retention=PLAIN, window=window, chunk=chunk, residual=residual)  # a compiler needs both by name
+    return Rule(
+        loss=loss, retention=PLAIN, window=window, chunk=chunk, residual=residual
+    )  # a compiler needs both by name
 
 
 def remember(

@@ -87,9 +87,7 @@ def slope(x: Tensor) -> Tensor:
     return 0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * torch.exp(-0.5 * x.square()) * (2 * math.pi) ** -0.5
 
 
-def learn(
-    answer: Tensor, value: Tensor, threshold: Tensor | None, norm: LayerNorm | None, rule: Rule
-) -> Tensor:
+def learn(answer: Tensor, value: Tensor, threshold: Tensor | None, norm: LayerNorm | None, rule: Rule) -> Tensor:
     """The loss' derivative by y [..., N, V]."""
     if norm is None:
         return rule.loss.gradient(answer, value, threshold)
@@ -98,4 +96,3 @@ def learn(
 
 def _with_one(x: Tensor, rule: Rule) -> Tensor:
     return torch.cat([x, torch.ones_like(x[..., :1])], -1) if rule.bias else x
-

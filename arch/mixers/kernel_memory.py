@@ -82,6 +82,13 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         """Of the first map."""
         return self.hidden(width) if self.depth > 1 else self.values(width)
 
+    def first_coefficients(self, width: int) -> Tensor:
+        """[H, A, hidden] of the anchors, such that keys of length 1 bend the hidden units by about 1. They add up to nothing:
+        what kappa gives to every key alike would make all keys look the same."""
+        a = torch.randn(self.heads, self.anchors, self.hidden(width))
+        a = a - a.mean(1, keepdim=True) if self.anchors > 1 else a
+        return a * (self.sizes(width)[0] / self.anchors) ** 0.5 / self.scale
+
     def build(self, width: int) -> MixerModule:
         return _KernelMemoryModule(self, width)
 
@@ -138,10 +145,9 @@ class _KernelMemoryModule(MixerModule):
         self.inputs = MemoryInputs(spec, width)
         self.polynomial = PolyFeatures(spec.degree) if spec.kernel == "polynomial" else None
         further = spec.further(width)
-        self.points = nn.Parameter(torch.randn(spec.heads, spec.anchors, key_dim)) if further and spec.anchors else None
-        self.coefficients = (
-            first_weights(spec.heads, spec.anchors, spec.hidden(width), 1.0) if further and spec.anchors else None
-        )
+        known = further and spec.anchors
+        self.points = nn.Parameter(torch.randn(spec.heads, spec.anchors, key_dim)) if known else None
+        self.coefficients = nn.Parameter(spec.first_coefficients(width)) if known else None
         self.weights = nn.ParameterList(
             first_weights(spec.heads, *shape, LAST_SCALE if number == len(further) else 1.0)
             for number, shape in enumerate(further, start=1)

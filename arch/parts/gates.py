@@ -52,7 +52,9 @@ class SignedDecay(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, heads)
-        nn.init.zeros_(self.linear.bias)  # from RETENTION no token turns over: the way leads through 0, where all is lost
+        nn.init.zeros_(
+            self.linear.bias
+        )  # from RETENTION no token turns over: the way leads through 0, where all is lost
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
         raw_BTH = widen(self.linear(x_BTD))

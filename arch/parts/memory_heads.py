@@ -20,7 +20,9 @@ from arch.parts.heads import Heads, HeadsState, QueryKeyValue, check_at_least
 from arch.parts.norm import RMSNorm
 from arch.parts.precision import widen
 
-RETENTION = 0.999  # of a token, before training: all matrices of a deep memory fade at once, and near zero none can learn
+RETENTION = (
+    0.999  # of a token, before training: all matrices of a deep memory fade at once, and near zero none can learn
+)
 
 
 @dataclass(frozen=True, kw_only=True)

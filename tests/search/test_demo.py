@@ -37,7 +37,9 @@ def test_attention_behind_a_short_convolution_recalls_everything(mqar: pd.DataFr
 def test_error_correcting_memories_beat_linear_attention_at_equal_state(mqar: pd.DataFrame, arch: str) -> None:
     ours, theirs = accuracy(mqar, arch).to_numpy(), accuracy(mqar, "linear_attention").to_numpy()
     assert np.all(ours > theirs)
-    sizes = [mqar[mqar.arch == a].sort_values(["setting", "state_bytes"]).state_bytes for a in (arch, "linear_attention")]
+    sizes = [
+        mqar[mqar.arch == a].sort_values(["setting", "state_bytes"]).state_bytes for a in (arch, "linear_attention")
+    ]
     assert np.all(sizes[0].to_numpy() <= sizes[1].to_numpy())
 
 

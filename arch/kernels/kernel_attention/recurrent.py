@@ -13,8 +13,6 @@ from arch.kernels.expansion import by_token
 from arch.kernels.rule import Rule
 
 
-def recurrent(
-    learned: Learned, tokens: Tokens, rule: Rule, position: int, chunk: int | None
-) -> tuple[Tensor, Learned]:
+def recurrent(learned: Learned, tokens: Tokens, rule: Rule, position: int, chunk: int | None) -> tuple[Tensor, Learned]:
     """Read-outs y [B, H, T, V] and what is known behind the last token; `chunk` has no meaning here."""
     return by_token(learned, tokens, rule, position)

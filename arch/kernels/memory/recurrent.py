@@ -50,9 +50,7 @@ def recurrent(
     )
 
 
-def _gradients(
-    weights: list[Tensor], now: Tokens, rule: Rule, norm: LayerNorm | None, position: int
-) -> list[Tensor]:
+def _gradients(weights: list[Tensor], now: Tokens, rule: Rule, norm: LayerNorm | None, position: int) -> list[Tensor]:
     """u of one token, a gradient for every matrix."""
     in_chunk = rule.window if rule.cross_chunk else position % rule.chunk + 1
     seen = min(rule.window, in_chunk, position + 1)

@@ -75,7 +75,9 @@ OPS = pytest.mark.parametrize("op", [kernel_attention, kernel_delta], ids=lambda
 
 @OPS
 @pytest.mark.parametrize(("window", "gradient_chunk"), [(1, 1), (1, 4), (3, 1), (3, 4), (2, 16)])
-@pytest.mark.parametrize(("depth", "kernel"), [(1, Exponential()), (1, QUADRATIC), (2, Exponential(0.7)), (3, QUADRATIC)])
+@pytest.mark.parametrize(
+    ("depth", "kernel"), [(1, Exponential()), (1, QUADRATIC), (2, Exponential(0.7)), (3, QUADRATIC)]
+)
 def test_chunks_are_the_recurrence_wherever_they_are_cut(
     op: Op, window: int, gradient_chunk: int, depth: int, kernel: Kernel
 ) -> None:
@@ -196,7 +198,10 @@ def test_a_member_of_a_stack_is_what_it_is_alone(op: Op) -> None:
         ({"residual": True, "v": torch.ones(B, T, H, 5)}, "as wide as values"),
         ({"normalize": True, "residual": True}, "normalize needs a linear memory"),
         ({"anchors": Anchors(torch.ones(H, 1, K), torch.ones(H, 1, 3), ())}, "belong to a deep memory"),
-        ({"anchors": Anchors(torch.ones(H, 1, K), torch.ones(H, 2, 3), (torch.ones(H, 3, V),))}, "coefficients has shape"),
+        (
+            {"anchors": Anchors(torch.ones(H, 1, K), torch.ones(H, 2, 3), (torch.ones(H, 3, V),))},
+            "coefficients has shape",
+        ),
         ({"anchors": Anchors(torch.ones(H, 1, K), torch.ones(H, 1, 3), (torch.ones(H, 3, 7),))}, "must have 2 columns"),
     ],
 )

@@ -130,7 +130,9 @@ def test_chunks_are_the_recurrence_wherever_they_are_cut(case: tuple[Rule, int])
     agree(everything(given, "chunked", None, at=6), expected, bound)
 
 
-@pytest.mark.parametrize("rule", [Rule(chunk=4, bias=True), Rule(chunk=1, residual=True, loss=LP)], ids=lambda r: r.loss.kind)
+@pytest.mark.parametrize(
+    "rule", [Rule(chunk=4, bias=True), Rule(chunk=1, residual=True, loss=LP)], ids=lambda r: r.loss.kind
+)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_norm_inside_the_memory_is_part_of_it(rule: Rule, depth: int) -> None:
     given = inputs(rule, depth, norm=True)
@@ -398,7 +400,9 @@ def test_newton_schulz_in_float32_stays_within_its_bound() -> None:
     given = inputs(Rule(window=2, chunk=4, newton_schulz=5, momentum="outside"))
     single = {n: x.float() if isinstance(x, Tensor) else x for n, x in given.items()}
     single["weights"] = tuple(w.float() for w in given["weights"])
-    exact = outputs({n: x.double() if isinstance(x, Tensor) else x for n, x in single.items()}, implementation="recurrent")
+    exact = outputs(
+        {n: x.double() if isinstance(x, Tensor) else x for n, x in single.items()}, implementation="recurrent"
+    )
     found = outputs(single)
     assert found.dtype == torch.float32
     assert (found - exact).norm() <= tolerance("memory_newton_schulz", torch.float32) * exact.norm()
