@@ -308,7 +308,7 @@ class _Keeper:
         }
 
     def see(self, step: int, loss: float, scores: dict[str, float], on_test: dict[str, float]) -> bool:
-        """Take an evaluation in; True where it is the best so far (ties: the lower validation loss)."""
+        """Take an evaluation in; True where none was better so far (ties: the lower validation loss, then the later)."""
         self.last = scores[self.metric]
         for name, value in zip(self.curve, (step, loss, scores["loss"], self.last), strict=True):
             self.curve[name].append(value)
@@ -318,7 +318,7 @@ class _Keeper:
             self.published = on_test  # the last evaluation, as Zoology's summaries do
         self.satisfied = self.stop_at is not None and self.last > self.stop_at
         rank = (scores[self.metric], -scores["loss"])
-        if self.best and rank <= (self.best[self.metric], -self.best["loss"]):
+        if self.best and rank < (self.best[self.metric], -self.best["loss"]):
             return False
         self.best, self.best_step = scores, step
         return True
