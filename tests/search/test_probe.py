@@ -196,7 +196,7 @@ def test_a_delta_rule_over_polynomials_holds_more_than_a_key_has_channels() -> N
 
 def test_the_verb_prints_the_curve_and_writes_a_page_and_rows(tmp_path: Path) -> None:
     words = ["probe", "deltanet", "--pairs", "16", "--pairs", "24", "--keys", "orthonormal", "-o"]
-    printed = CliRunner().invoke(app, [*words, str(tmp_path / "c.html")])
+    printed = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, str(tmp_path / "c.html")])
     assert printed.exit_code == 0, printed.output
     assert "d_k = 16" in printed.output
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
