@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from arch.block import Block
+from arch.combine import Context, Gate, Layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class Repeat:
 
     kind: Literal["repeat"] = "repeat"
     times: int
-    blocks: tuple[Block | Repeat, ...]
+    blocks: tuple[Block | Gate | Layer | Context | Repeat, ...]
 
     def __post_init__(self) -> None:
         if self.times < 1:
@@ -24,10 +25,10 @@ class Repeat:
             raise ValueError("blocks must hold at least one block, got none")
 
 
-Layered = Block | Repeat
+Layered = Block | Gate | Layer | Context | Repeat
 
 
-def flatten(stack: tuple[Layered, ...]) -> Iterator[Block]:
+def flatten(stack: tuple[Layered, ...]) -> Iterator[Block | Gate | Layer | Context]:
     """The blocks of a stack in the order in which a token meets them."""
     for part in stack:
         if isinstance(part, Repeat):

@@ -178,15 +178,19 @@ class _MemoryModule(MixerModule):
         state = state or HeadsState()
         energy = 1.0 if self.features is None else self.features.energy()
         given, conv = self.inputs(x_BTD, state.conv, energy)
+        theta_BTH = None if self.theta is None else self.theta(x_BTD)
+        eta_BTH = given.eta
+        if theta_BTH is not None and not self.rule.newton_schulz:
+            eta_BTH = eta_BTH * (1 - theta_BTH)  # momentum repeats a step 1 / (1 - theta) times
         o_BTHV, memory = kernels.memory(
             given.q,
             given.k,
             given.v,
             weights=tuple(self.weights),
             rule=self.rule,
-            eta=given.eta,
+            eta=eta_BTH,
             alpha=given.alpha,
-            theta=None if self.theta is None else self.theta(x_BTD),
+            theta=theta_BTH,
             gamma=given.gamma,
             delta=None if self.delta is None else self.delta(x_BTD),
             norm=self.norm(),
@@ -288,6 +292,9 @@ class Memora(_Memory):
     """Weights that are a distribution over the fan-in, kept by KL divergence."""
 
     kind: Literal["memora"] = "memora"
+    heads: int = (
+        2  # its answers differ little from channel to channel: over few, LayerNorm would blow up rounding errors
+    )
     retention: Retention = KL
     inner_norm: bool = True
 

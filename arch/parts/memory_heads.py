@@ -35,8 +35,9 @@ class MemoryHeads(Heads):
     expansion  hidden width of the memory over key_dim
     residual   the memory is M(x) = x + ...
     forget     a learned retention alpha; without, nothing fades
-    eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features; None: the
-               rate under which a linear memory is stable whatever it reads, min(1, 2 / b) / c
+    eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
+               1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
+               whatever it reads
     """
 
     heads: int = 4

@@ -85,10 +85,13 @@ class PolySketch(nn.Module):
         return (key_dim if degree == 2 else sketch) ** 2
 
     def forward(self, x: Tensor) -> Tensor:
-        x = widen(x)
-        nodes = x[..., None, :]
+        half = self.root(x)
+        return (half[..., :, None] * half[..., None, :]).flatten(-2)
+
+    def root(self, x: Tensor) -> Tensor:
+        """m(x) [..., R], a sketch of half the degree."""
+        nodes = widen(x)[..., None, :]
         for maps in self.maps:
             nodes = (nodes[..., None, :] @ widen(maps)).squeeze(-2)
             nodes = nodes[..., 0::2, :] * nodes[..., 1::2, :] * maps.shape[-1] ** -0.5
-        half = nodes.squeeze(-2)
-        return (half[..., :, None] * half[..., None, :]).flatten(-2)
+        return nodes.squeeze(-2)

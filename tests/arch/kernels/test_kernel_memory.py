@@ -81,7 +81,7 @@ OPS = pytest.mark.parametrize("op", [kernel_attention, kernel_delta], ids=lambda
 def test_chunks_are_the_recurrence_wherever_they_are_cut(
     op: Op, window: int, gradient_chunk: int, depth: int, kernel: Kernel
 ) -> None:
-    dials = {"kernel": kernel, "gradient_chunk": gradient_chunk, "residual": depth > 1}
+    dials: dict[str, Any] = {"kernel": kernel, "gradient_chunk": gradient_chunk, "residual": depth > 1}
     given = inputs(window, depth)
     expected = everything(op, given, implementation="recurrent", **dials)
     for at, chunk in ((None, 4), (6, None)):

@@ -311,7 +311,7 @@ def test_moneta_at_p_and_q_of_two_and_yaad_without_a_threshold_are_titans_minus(
     expected = outputs(x)
     assert_close(outputs(x, rule=Rule(chunk=4, loss=LpLoss(p=2), retention=LqRetention(q=2))), expected)
     for beyond in ("sign", "norm"):
-        huber = Rule(chunk=4, loss=HuberLoss(beyond=beyond))  # type: ignore[arg-type]
+        huber = Rule(chunk=4, loss=HuberLoss(beyond=beyond))
         assert_close(outputs(x, rule=huber, delta=torch.full_like(x["eta"], inf)), expected)
 
 
