@@ -215,7 +215,10 @@ def test_a_study_with_failed_trials_exits_1() -> None:
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
     words = ["run", "story.yaml", "--set", "trial.training.steps=1000000"]
-    program = "import sys; from search.cli import main; main()"
+    hear = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job is born deaf to it
+    )
+    program = f"{hear}; from search.cli import main; main()"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", program, *words],
