@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.network import LayerNorm, Product, backward, forward, learn
+from arch.kernels.network import LayerNorm, Product, backward, forward, learn, with_one
 from arch.kernels.rule import Rule
+from arch.kernels.triangular import solve_unit_lower
 from arch.kernels.window import Chunks, Influence, band, chunks_of, influence
 
 SIGHTS = 64  # of one triangular solve
@@ -169,7 +170,8 @@ def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) ->
     count, seen = tokens.q.shape[2], tokens.k.shape[2]
     sights = chunks_of(count, rule.chunk, rule.window, tokens.q)
     weight = weights_of(tokens, rule, position, sights)
-    k_S, v_S = tokens.k[:, :, sights.token], tokens.v[:, :, sights.token]
+    k = with_one(tokens.k, rule)
+    k_S, v_S = k[:, :, sights.token], tokens.v[:, :, sights.token]
 
     def ahead(x: Tensor, first: float) -> Tensor:
         """x [B, H, N, ...] just ahead of every sight's chunk."""
@@ -180,13 +182,13 @@ def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) ->
     if learned.momentum is not None and weight.moved is not None:
         known = known - ahead(weight.moved, 0.0)[..., None] * (k_S @ learned.momentum[0])
     coupling_SS = ahead(weight.write, 0.0) * store.gram(k_S, k_S)
-    error_S = torch.linalg.solve_triangular(coupling_SS, known - v_S, upper=False, unitriangular=True)
-    y = _read(learned, weight, (k_S,), (error_S,))(0, tokens.q)
+    error_S = solve_unit_lower(coupling_SS, known - v_S)
+    y, _ = forward(tokens.q, _read(learned, weight, (k_S,), (error_S,)), 1, rule)
 
-    of_token = F.one_hot(sights.token, seen).to(error_S.dtype).mT
+    of_token = (torch.arange(seen, device=k.device)[:, None] == sights.token).to(k.dtype)
     changes = (of_token @ (weight.write[..., -1, :, None] * error_S),)
     pushes = (of_token @ (weight.push[..., -1, :, None] * error_S),)
-    return y, _after(learned, weight, (tokens.k,), changes, pushes)
+    return y, _after(learned, weight, (k,), changes, pushes)
 
 
 def gradients(

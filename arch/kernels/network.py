@@ -57,12 +57,12 @@ def forward(x: Tensor, product: Product, matrices: int, rule: Rule) -> tuple[Ten
     inputs: list[Tensor] = []
     hidden = []
     for first in range(0, matrices - 1, width):
-        x = _with_one(x, rule)
+        x = with_one(x, rule)
         inputs += [x] * width
         bent, gate = product(first, x), product(first + 1, x) if rule.gated else None
         hidden.append((bent, gate))
         x = F.gelu(bent) if gate is None else F.gelu(bent) * gate
-    x = _with_one(x, rule)
+    x = with_one(x, rule)
     return product(matrices - 1, x), Trace((*inputs, x), tuple(hidden))
 
 
@@ -94,5 +94,6 @@ def learn(answer: Tensor, value: Tensor, threshold: Tensor | None, norm: LayerNo
     return norm.backward(rule.loss.gradient(norm.forward(answer), value, threshold), answer)
 
 
-def _with_one(x: Tensor, rule: Rule) -> Tensor:
+def with_one(x: Tensor, rule: Rule) -> Tensor:
+    """x, with a constant 1 behind it where the matrices have a bias."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1) if rule.bias else x

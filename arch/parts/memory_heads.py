@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, check_at_least
+from arch.parts.heads import Heads, QueryKeyValue, check_at_least
 from arch.parts.norm import RMSNorm
 from arch.parts.precision import widen
 
@@ -87,8 +87,8 @@ class MemoryHeads(Heads):
 
 
 def stable_rate(window: int, chunk: int) -> float:
-    """eta such that eta b sum(gamma) < 2 for eta, gamma out of sigmoids: a key of length 1 that repeats c + b times over
-    never makes its error grow. At most 1 / c, at which an error vanishes in one step."""
+    """The most that eta may be for eta b sum(gamma) < 2 whatever the gates say: then the error of a key of length 1 never grows
+    while the key repeats. At most 1 / c, at which an error is gone in one step."""
     return min(1.0, 2 / chunk) / window
 
 
@@ -147,14 +147,3 @@ class MemoryOutput(nn.Module):
 def first_weights(heads: int, rows: int, columns: int, scale: float) -> nn.Parameter:
     """A matrix a head [H, rows, columns] with entries N(0, scale^2 / rows)."""
     return nn.Parameter(torch.randn(heads, rows, columns) * scale * rows**-0.5)
-
-
-__all__ = [
-    "HeadsState",
-    "Inputs",
-    "MemoryHeads",
-    "MemoryInputs",
-    "MemoryOutput",
-    "first_weights",
-    "stable_rate",
-]

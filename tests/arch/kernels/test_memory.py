@@ -98,6 +98,7 @@ SPECIAL_RULES = [
     (Rule(window=3, chunk=4, cross_chunk=False), 1),
     (Rule(window=3, chunk=1, cross_chunk=False, momentum="inside"), 1),
     (Rule(window=2, chunk=4, gated=True, bias=True, residual=True, momentum="inside"), 3),
+    (Rule(window=2, chunk=2, bias=True, momentum="inside"), 1),
     (Rule(window=2, chunk=4, loss=LP, bias=True), 2),
     (Rule(window=2, chunk=4, loss=HUBER, residual=True), 2),
     (Rule(window=2, chunk=4, loss=HuberLoss(beyond="norm")), 1),

@@ -67,7 +67,7 @@ def test_every_dial_can_be_turned_on_every_system(preset: type[Titans]) -> None:
     spec = preset(heads=2, window=3, chunk=2, degree=2, depth=3, expansion=2, momentum="outside", newton_schulz=2)
     x = torch.randn(1, 5, 8)
     assert spec.build(8)(x)[0].isfinite().all()
-    linear = replace(spec, depth=1, gated=False, residual=False, key_dim=3, value_dim=5, bias=False, forget=False)
+    linear = replace(spec, depth=1, gated=False, residual=False, key_dim=3, value_dim=5, bias=True, forget=False)
     assert linear.build(8)(x)[0].isfinite().all()
 
 
