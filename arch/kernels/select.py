@@ -4,20 +4,25 @@ An op is a folder here. Its implementations are the files `recurrent.py`, `chunk
 function of its own name with the op's signature. A file that is there is found: nothing is entered anywhere.
 
 `fused.py` may say what it cannot do: `why_not(*, device, dtype, differentiable, sizes) -> str | None`. It is imported where a
-CUDA tensor asks for it and nowhere else, because it needs Triton.
+CUDA tensor asks for it and nowhere else, because it needs Triton. Under Triton's interpreter (TRITON_INTERPRET=1) it also
+serves whoever asks for it by name on a CPU: slow, and right but for bf16.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 PREFERENCE = ("fused", "chunked", "recurrent")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
+_TRITON = find_spec("triton") is not None
 _PACKAGE = "arch.kernels"
 
 
@@ -30,7 +35,7 @@ def _found() -> dict[str, tuple[str, ...]]:
 
 _FOUND = _found()
 _WITNESSES: list[dict[str, str]] = []  # of who asks for a record of choices
-_LOADED: dict[tuple[str, str], Callable[..., Any]] = {}
+_LOADED: dict[tuple[str, str], Any] = {}
 
 
 def ops() -> tuple[str, ...]:
@@ -68,7 +73,8 @@ def choose(
     if wanted not in order and wanted != "auto":
         raise ValueError(f"there is no implementation {wanted!r}; there are {', '.join(implementations(op))} and auto")
     serving = [name for name, reason in reasons.items() if reason is None]
-    if wanted == "auto" and serving:
+    if wanted == "auto":
+        serving = [name for name in serving if name != "fused" or torch.device(device).type == "cuda"]
         return serving[0]
     if wanted in serving:
         return wanted
@@ -87,12 +93,16 @@ def why_not(
 ) -> str | None:
     """Why implementation `name` of `op` cannot serve, None where it can."""
     device = torch.device(device)
-    if name == "fused" and device.type != "cuda":
+    if name == "fused" and device.type != "cuda" and not INTERPRETED:
         return f"needs a CUDA tensor, got one on {device}"
     if name not in implementations(op):
         return f"of op {op!r} does not exist"
     if name != "fused":
         return None
+    if not _TRITON:
+        return "needs Triton, which is not installed (pip install 'recallmap[triton]')"
+    if device.type != "cuda" and dtype == torch.bfloat16:
+        return "is wrong in bf16 under Triton's interpreter"
     limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
 
@@ -116,10 +126,11 @@ def load(op: str, name: str) -> Callable[..., Any]:
     if not torch.compiler.is_compiling():  # what is compiled was called as it is before
         for chosen in _WITNESSES:
             chosen[op] = name
-    if (op, name) not in _LOADED:
-        _LOADED[op, name] = getattr(_module(op, name), name)
-    return _LOADED[op, name]
+    serving: Callable[..., Any] = getattr(_module(op, name), name)
+    return serving
 
 
 def _module(op: str, name: str) -> Any:
-    return import_module(f"{_PACKAGE}.{op}.{name}")
+    if (op, name) not in _LOADED:
+        _LOADED[op, name] = import_module(f"{_PACKAGE}.{op}.{name}")
+    return _LOADED[op, name]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import LEAST_LOG_DECAY
 from arch.parts.heads import check_at_least, head_size
 from arch.parts.norm import RMSNorm
@@ -64,6 +64,17 @@ class HGRN2(MixerSpec):
         key_dim, value_dim = self.sizes(width)
         matrices = width * self.heads * (2 * key_dim + 2 * value_dim)
         return 2 * matrices + 5 * self.heads * key_dim * value_dim
+
+    def memory(self, width: int) -> Memory:
+        """Keys without their signs: what is written under a key is what its channels let go of."""
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            written = k.abs() * write[..., None]
+            log_decay = torch.log1p(-written).clamp(min=LEAST_LOG_DECAY)
+            return kernels.gated_linear(q.abs(), written, v, log_decay=log_decay, scale=1.0)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
 
     def merged(self, width: int) -> HGRN2 | None:
         if self.heads == 1:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import Heads, QueryKeyValue, ReadOut, head_size, merge_heads
 from arch.parts.precision import widen
 from arch.parts.rotary import rotate
@@ -55,6 +55,15 @@ class RetNet(Heads, MixerSpec):
     def flops(self, width: int, length: int) -> float:
         key_dim, value_dim = self.sizes(width)
         return self.flops_around(width) + 5 * self.heads * key_dim * value_dim
+
+    def memory(self, width: int) -> Memory:
+        """Without positions; with every pair that is written the earlier ones fade, as they always do here."""
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.gated_linear(q, k, v, beta=write, log_decay=write * fade(self.heads, v), scale=1.0)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
 
     def merged(self, width: int) -> RetNet | None:
         return merge_heads(self, width)

@@ -19,9 +19,11 @@ from arch.mixers import (
     BaseConv,
     DeltaNet,
     GatedLinearAttention,
+    HGRN2,
     Mamba2,
     Mesa,
     Mixer,
+    RetNet,
 )
 from arch.mixers.memory import OmegaNet
 from arch.mixers.mixer import Memory, MixerSpec
@@ -74,6 +76,29 @@ def test_mesa_is_exact_up_to_the_last_channel() -> None:
 def test_a_sum_of_outer_products_is_exact_for_orthonormal_keys_alone(spec: MixerSpec) -> None:
     assert error(spec, KEY, "orthonormal") < EXACT
     assert min(error(spec, n, "gaussian") for n in (2, KEY)) > 0.1
+
+
+def test_what_fades_at_every_pair_answers_the_last_one_best() -> None:
+    memory = memory_of(RetNet(heads=HEADS, value_dim=KEY))
+    rng = torch.Generator().manual_seed(0)
+    k = draw_keys("orthonormal", 1, KEY, HEADS, KEY, rng)
+    v = torch.randn(1, KEY, HEADS, KEY, dtype=torch.float64, generator=rng)
+    silent, write = torch.zeros_like(k), torch.ones(1, 2 * KEY, HEADS, dtype=torch.float64)
+    write[:, KEY:] = 0
+    o = memory.answer(torch.cat([silent, k], 1), torch.cat([k, silent], 1), torch.cat([v, silent], 1), write)
+    kept_NH = (o[0, KEY:] * v[0]).sum(-1) / v[0].square().sum(-1)
+    age_N = torch.arange(KEY - 1, -1, -1, dtype=torch.float64)
+    decay_H = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
+    torch.testing.assert_close(kept_NH, decay_H ** age_N[:, None])
+
+
+def test_a_memory_that_lets_go_by_its_own_keys_loses_what_shares_a_channel_with_a_later_key() -> None:
+    assert error(HGRN2(heads=HEADS), 1) < 1
+    assert error(HGRN2(heads=HEADS), KEY, "gaussian") > error(GatedLinearAttention(heads=HEADS), KEY, "orthonormal")
+    with_all_of_it = draw_keys("quantised", 1, 1, 1, 1, torch.Generator().manual_seed(0))
+    alone = memory_of(HGRN2(heads=1, key_dim=1))
+    v, write = torch.randn(1, 1, 1, WIDTH).double(), torch.ones(1, 1, 1, dtype=torch.float64)
+    torch.testing.assert_close(alone.answer(with_all_of_it, with_all_of_it, v, write), v)
 
 
 @pytest.mark.parametrize(("key_dim", "degree"), [(3, 2), (3, 3), (2, 4)])

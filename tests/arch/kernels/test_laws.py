@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from arch import kernels
 from arch.kernels import bench, select
@@ -26,6 +28,7 @@ def exemplified(op: str) -> bool:
 
 OPS = [op for op in select.ops() if exemplified(op)]
 EVERY = [(op, name) for op in OPS for name in select.implementations(op) if name != "fused"]
+FUSED = [(op, variant) for op in OPS if "fused" in select.implementations(op) for variant in bench.variants(op)]
 EVERY_VARIANT = [(op, variant) for op in OPS for variant in bench.variants(op)]
 WITH_KEYS = [(op, variant) for op, variant in EVERY_VARIANT if op != "linear_scan"]
 ALTERNATIVES = [(op, name) for op, name in EVERY if name != "recurrent"]
@@ -57,30 +60,35 @@ def with_tensors(state: Any, replaced: list[Tensor]) -> Any:
     return type(state)(*(next(new) if isinstance(x, Tensor) else x for x in state))
 
 
-def everything(op: str, name: str, inputs: dict[str, Any], state: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+def everything(
+    op: str, name: str, inputs: dict[str, Any], state: Any, dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Tensor]:
     """Outputs, the last state, and the gradients of a random function of both, by every input and the initial state."""
 
     def cast(key: str, x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         lowest = dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)
-        return x.detach().to(lowest).requires_grad_(key != "sign")
+        return x.detach().to(device, lowest).requires_grad_(key != "sign")
 
     inputs = {key: cast(key, x) for key, x in inputs.items()}
     leaves = {key: x for key, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad}
     initial = None
     if state is not None:
-        parts = [x.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_() for x in tensors(state)]
+        lowest = torch.promote_types(dtype, torch.float32)
+        parts = [x.detach().to(device, lowest).requires_grad_() for x in tensors(state)]
         leaves |= {f"initial_{i}": x for i, x in enumerate(parts)}
         initial = with_tensors(state, parts)
     o, final = run(op, name, inputs, initial_state=initial, return_state=True)
     generator = torch.Generator().manual_seed(3)
     results = {"o": o} | {f"final_{i}": x for i, x in enumerate(tensors(final))}
     weights = [
-        torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16().to(x.dtype) for x in results.values()
+        torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16().to(device, x.dtype)
+        for x in results.values()
     ]
     gradients = torch.autograd.grad(list(results.values()), list(leaves.values()), weights)
-    return results | {f"d_{key}": x for key, x in zip(leaves, gradients, strict=True)}
+    everything = results | {f"d_{key}": x for key, x in zip(leaves, gradients, strict=True)}
+    return {key: x.cpu() for key, x in everything.items()}
 
 
 def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
@@ -344,3 +352,139 @@ def test_shapes_that_do_not_fit_are_told(op: str, key: str, message: str) -> Non
     inputs = example(op, bench.variants(op)[0], 5)
     with pytest.raises(ValueError, match=f"{op}: .*{message}"):
         run(op, "auto", inputs | {key: inputs[key][:, :4]})
+
+
+# Fused kernels: interpreted in fp32 on a CPU, on small shapes; all of it on a GPU.
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+NARROW = {"batch": 1, "key_width": 16, "value_width": 16}
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that nothing has written yet holds NaN."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def assert_fused_agrees(
+    op: str, inputs: dict[str, Any], state: Any, dtype: torch.dtype, device: str, case: Case = "random"
+) -> None:
+    inputs = rounded(inputs, dtype)
+    expected = everything(op, "recurrent", inputs, state, torch.float64)
+    assert_agree(op, everything(op, "fused", inputs, state, dtype, device), expected, dtype, case)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("time", [1, 37, 150])
+def test_fused_is_the_recurrence(op: str, variant: str, time: int, device: str) -> None:
+    state = carried(op, variant, 20, **NARROW) if time != 37 else None
+    assert_fused_agrees(op, example(op, variant, time, **NARROW), state, torch.float32, device)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("case", ["hard", "repeated"])
+def test_fused_bears_hard_gates_and_repeated_keys(op: str, variant: str, case: str, device: str) -> None:
+    inputs = example(op, variant, 70, **NARROW)
+    if case == "hard":
+        assert_fused_agrees(op, hard(op, inputs), None, torch.float32, device)
+    elif (op, variant) in WITH_KEYS:
+        assert_fused_agrees(op, repeated(op, inputs), None, torch.float32, device, "repeated")
+
+
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+def test_fused_takes_half_precision(op: str, variant: str) -> None:
+    assert_fused_agrees(op, example(op, variant, 37, **NARROW), None, torch.float16, "cpu")
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+def test_fused_members_are_what_they_are_alone(op: str, variant: str, device: str) -> None:
+    """Stacked members, each with its own inputs, gates, constants and state."""
+    members = [example(op, variant, 20, seed=seed, **NARROW) for seed in range(3)]
+    frame = carried(op, variant, 20, **NARROW)
+    names = [key for key, x in members[0].items() if isinstance(x, Tensor)]
+    fixed = {key: x for key, x in members[0].items() if key not in names}
+    stacked = [torch.stack([m[key] for m in members]).float().to(device) for key in names]
+    stacked += [torch.stack([x * m for m in range(1, 4)]).float().to(device) for x in tensors(frame)]
+    for key, x in zip([*names, *("state" for _ in tensors(frame))], stacked, strict=True):
+        x.requires_grad_(key != "sign")
+
+    def outputs(*xs: Tensor) -> tuple[Tensor, ...]:
+        inputs = fixed | dict(zip(names, xs, strict=False))
+        initial = with_tensors(frame, list(xs[len(names) :]))
+        o, final = run(op, "fused", inputs, initial_state=initial, return_state=True)
+        return o, *tensors(final)
+
+    leaves = [x for x in stacked if x.requires_grad]
+    together = torch.vmap(outputs)(*stacked)
+    one_by_one = [torch.stack(xs) for xs in zip(*(outputs(*(x[m] for x in stacked)) for m in range(3)), strict=True)]
+    for x, y in zip(together, one_by_one, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+    gradients = (torch.autograd.grad(sum(x.sin().sum() for x in xs), leaves) for xs in (together, one_by_one))
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+def test_the_compiler_is_told_the_form_of_fused_results(op: str, variant: str) -> None:
+    inputs, state = rounded(example(op, variant, 37, **NARROW), torch.float32), carried(op, variant, 20, **NARROW)
+    real = everything(op, "fused", inputs, state, torch.float32)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        inputs = {key: mode.from_tensor(x) if isinstance(x, Tensor) else x for key, x in inputs.items()}
+        state = with_tensors(state, [mode.from_tensor(x) for x in tensors(state)])
+        told = everything(op, "fused", inputs, state, torch.float32)
+    for key, x in real.items():
+        assert (x.shape, x.dtype, x.stride()) == (told[key].shape, told[key].dtype, told[key].stride()), key
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("key_width", "value_width"), [(16, 16), (32, 32), (64, 64), (128, 128), (256, 256), (24, 20), (64, 128)]
+)
+def test_fused_at_every_width(op: str, variant: str, dtype: torch.dtype, key_width: int, value_width: int) -> None:
+    sizes = {"key_width": key_width, "value_width": value_width}
+    case: dict[str, Any] = {"device": "cuda", "dtype": dtype, "sizes": {"time": 150, "heads": 2, "batch": 2, **sizes}}
+    if (reason := select.why_not(op, "fused", **case)) is not None:
+        pytest.skip(reason)
+    inputs, state = example(op, variant, 150, **sizes), carried(op, variant, 20, **sizes)
+    assert_fused_agrees(op, inputs, state, dtype, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("time", [1, 63, 64, 128, 256, 1000])
+def test_fused_at_every_length(op: str, variant: str, dtype: torch.dtype, time: int) -> None:
+    state = carried(op, variant, 20, **NARROW)
+    assert_fused_agrees(op, example(op, variant, time, **NARROW), state, dtype, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("case", ["random", "hard", "repeated"])
+@pytest.mark.parametrize("width", [16, 64])
+def test_fused_in_bf16(op: str, variant: str, case: str, width: int) -> None:
+    inputs = example(op, variant, 200, key_width=width, value_width=width)
+    inputs = inputs if case == "random" else {"hard": hard, "repeated": repeated}[case](op, inputs)
+    kind: Case = "repeated" if case == "repeated" else "random"
+    if kind == "random" or (op, variant) in WITH_KEYS:
+        assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda", kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+def test_fused_gives_the_same_bits_every_time(op: str, variant: str) -> None:
+    inputs = example(op, variant, 300, batch=8, key_width=32, value_width=32)
+    first, *others = (everything(op, "fused", inputs, None, torch.bfloat16, "cuda") for _ in range(5))
+    assert all(torch.equal(x[key], first[key]) for x in others for key in first)

@@ -13,6 +13,11 @@ from arch.kernels import select
 CPU: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
 
 
+@pytest.fixture(autouse=True)
+def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "INTERPRETED", False)
+
+
 @pytest.mark.parametrize("op", select.ops())
 def test_every_op_has_its_definition_and_its_fast_form(op: str) -> None:
     assert {"recurrent", "chunked"} <= set(select.implementations(op))

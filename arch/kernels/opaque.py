@@ -1,0 +1,80 @@
+"""A fused computation as one piece: what autograd, vmap and the compiler see of it is its door, never its inside.
+
+A fused implementation is a forward and a backward function over contiguous tensors whose first axis is the batch. What is
+learned and has no batch comes with a first axis of groups: batch entry b belongs to group b // (batch / groups). So members
+of a cohort fold into the first axis of every tensor alike, and one launch serves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Results = tuple[Tensor, ...]
+
+
+def opaque(
+    name: str,
+    forward: Callable[..., Results],
+    backward: Callable[..., Results],
+    *,
+    outputs: Callable[..., Results],
+    gradients: Callable[..., Results],
+    differentiable: int,
+) -> Callable[..., Results]:
+    """`forward` as an op of its own, with `backward` for its derivative.
+
+    forward         (*inputs) -> tensors: `differentiable` results first, then what backward needs besides the inputs. Its
+                    annotations are its schema: Tensor, Tensor | None, int, float, bool or str
+    backward        (*derivatives, *inputs, *rest) -> the derivatives by every Tensor input, in their order; an empty tensor
+                    where the input is None. derivatives are those of the differentiable results
+    outputs         forward's results as they would be, torch.empty and contiguous; `gradients` likewise backward's
+    """
+    op = torch.library.custom_op(f"recallmap::{name}", forward, mutates_args=())
+    back = torch.library.custom_op(f"recallmap::{name}_backward", backward, mutates_args=())
+    for operator, form in ((op, outputs), (back, gradients)):
+        operator.register_fake(form)
+        operator.register_vmap(_folded(operator))
+
+    def keep(ctx: Any, inputs: Sequence[Any], output: Results) -> None:
+        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.save_for_backward(*(inputs[i] for i in ctx.places), *output[differentiable:])
+
+    def derive(ctx: Any, *derivatives: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = list(ctx.fixed)
+        for place, x in zip(ctx.places, ctx.saved_tensors, strict=False):
+            inputs[place] = x
+        rest = ctx.saved_tensors[len(ctx.places) :]
+        found = iter(back(*derivatives[:differentiable], *inputs, *rest))
+        by_input: list[Tensor | None] = [None] * len(inputs)
+        for place in tensor_places:
+            gradient = next(found)
+            by_input[place] = gradient if place in ctx.places else None
+        return tuple(by_input)
+
+    tensor_places = [i for i, argument in enumerate(op._opoverload._schema.arguments) if "Tensor" in str(argument.type)]
+    op.register_autograd(derive, setup_context=keep)
+    return op
+
+
+def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tuple[int, ...]]]:
+    """The rule that gives members of vmap to the first axis of every tensor."""
+
+    def rule(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Results, tuple[int, ...]]:
+        members = info.batch_size
+
+        def fold(x: Any, dim: int | None) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            stacked = x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
+            return stacked.flatten(0, 1)
+
+        results = operator(*(fold(x, dim) for x, dim in zip(inputs, in_dims, strict=True)))
+        apart = tuple(x.unflatten(0, (members, x.shape[0] // members)) for x in results)
+        return apart, (0,) * len(apart)
+
+    return rule
