@@ -104,8 +104,12 @@ class PhasedTrial:
 
     @property
     def shape(self) -> Hashable:
-        """Trials that agree in it train as one cohort."""
-        return tuple((part.shape, phase.expand) for part, phase in zip(self.parts, self.phases, strict=True))
+        """Trials that agree in it train as one cohort: what follows on the same first phase learns it once."""
+        return (self.parts[0].shape, self.phases[0].expand, len(self.phases))
+
+    def until(self, number: int) -> Hashable:
+        """Trials that agree in it are one and the same up to phase `number`."""
+        return (self.parts[: number + 1], tuple(phase.expand for phase in self.phases[: number + 1]))
 
     @property
     def steps(self) -> int:
@@ -128,30 +132,50 @@ class PhasedTrial:
 
     @staticmethod
     def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
-        """All of one shape, together; an Outcome for every spec, in order. A member that fails leaves the others."""
-        outcomes: list[Outcome] = []
-        going = list(range(len(specs)))
+        """All that begin with equal shapes; an Outcome for every spec, in order. Each phase is trained once for all trials
+        that are the same up to it, together with those of its shape. A member that fails leaves the others."""
+        whole = sum({spec.until(n): spec.parts[n].steps for spec in specs for n in range(len(spec.phases))}.values())
+        outcomes: list[Outcome] = [Outcome() for _ in specs]
         before = 0
         for number in range(len(specs[0].phases)):
-            parts = [specs[m].parts[number] for m in going]
-            starts = [_start(specs[m], number, outcomes[m].weights) for m in going] if number else None
-            steps = training.train(parts, device, starts=starts)
-            while True:
-                try:
-                    progress = next(steps)
-                except StopIteration as end:
-                    found: list[Outcome] = end.value
-                    break
-                yield replace(progress, step=before + progress.step, steps=specs[0].steps)
-            if not number:
-                outcomes = found
-            for member, outcome in zip(going, found, strict=True) if number else ():
-                outcomes[member] = _joined(outcomes[member], outcome, before, number + 1)
-            before += parts[0].steps
-            going = [m for m in going if outcomes[m].error is None]
-            if not going:
-                break
+            alike: dict[Hashable, list[int]] = {}  # trials that are the same up to this phase
+            for member, spec in enumerate(specs):
+                if outcomes[member].error is None:
+                    alike.setdefault(spec.until(number), []).append(member)
+            together: dict[Hashable, list[list[int]]] = {}
+            for members in alike.values():
+                spec = specs[members[0]]
+                together.setdefault((spec.parts[number].shape, spec.phases[number].expand), []).append(members)
+            for cohort in together.values():
+                leaders = [members[0] for members in cohort]
+                parts = [specs[m].parts[number] for m in leaders]
+                starts = [_start(specs[m], number, outcomes[m].weights) for m in leaders] if number else None
+                found = yield from _counted(training.train(parts, device, starts=starts), before, whole)
+                before += sum(part.steps for part in parts)
+                for members, outcome in zip(cohort, found, strict=True):
+                    for member in members:
+                        own = _shared(outcome, len(members))
+                        outcomes[member] = _joined(outcomes[member], own, specs[member], number) if number else own
         return outcomes
+
+
+def _counted(
+    steps: Generator[Progress, None, list[Outcome]], before: int, whole: int
+) -> Generator[Progress, None, list[Outcome]]:
+    """One phase of some members, as a part of the steps of all."""
+    while True:
+        try:
+            progress = next(steps)
+        except StopIteration as end:
+            return end.value
+        done = before + progress.step * progress.members
+        yield replace(progress, step=done, steps=whole)
+
+
+def _shared(outcome: Outcome, trials: int) -> Outcome:
+    """What each of the trials has that trained this phase as one: all that was learned, its share of the time."""
+    seconds, compiling = outcome.seconds / trials, outcome.compile_seconds / trials
+    return replace(outcome, seconds=seconds, compile_seconds=compiling)
 
 
 def _start(spec: PhasedTrial, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -162,15 +186,16 @@ def _start(spec: PhasedTrial, number: int, weights: dict[str, Tensor]) -> dict[s
     return expand_weights(old.arch, new.arch, weights, mode=expansion.start, seed=new.seed)
 
 
-def _joined(earlier: Outcome, later: Outcome, before: int, number: int) -> Outcome:
-    """The outcome of all phases up to phase `number`, of which `before` steps were planned ahead of its own."""
+def _joined(earlier: Outcome, later: Outcome, spec: PhasedTrial, number: int) -> Outcome:
+    """The outcome of all phases up to this one."""
+    before = sum(part.steps for part in spec.parts[:number])
     curve = {
         name: [*earlier.curve[name], *([before + s for s in values] if name == "step" else values)]
         for name, values in later.curve.items()
     }
     return replace(
         later,
-        error=None if later.error is None else f"phase {number}: {later.error}",
+        error=None if later.error is None else f"phase {number + 1}: {later.error}",
         curve=curve,
         steps=earlier.steps + later.steps,
         selected_step=before + later.selected_step,

@@ -15,11 +15,11 @@ from arch import kernels
 from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import (
+    HGRN2,
     Attention,
     BaseConv,
     DeltaNet,
     GatedLinearAttention,
-    HGRN2,
     Mamba2,
     Mesa,
     Mixer,
