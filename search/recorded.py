@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,16 +15,22 @@ from torch import Tensor
 if TYPE_CHECKING:
     from search.training import Cohort
 
+Result = TypeVar("Result")
+
 WARM_UPS = 3  # steps before recording, for the compiler and the libraries to settle; their effect is undone
 
 
-def compiled(function: Callable[..., Tensor], backend: str = "inductor") -> Callable[..., Tensor]:
-    """The function in one compiled piece; where that cannot be, calling it raises. What was compiled for another cohort is
-    forgotten: the compiler tells cohorts apart by guards on the model, gives up after eight, and then runs what it should
-    have compiled. The function must have run once as it is: ops load their implementations when they are first called."""
-    torch._dynamo.reset()
-    whole: Callable[..., Tensor] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
+def compiled(function: Callable[..., Result], backend: str = "inductor") -> Callable[..., Result]:
+    """The function in one compiled piece; where that cannot be, calling it raises. It must have run once as it is: ops load
+    their implementations when they are first called."""
+    whole: Callable[..., Result] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
     return whole
+
+
+def forget_compiled() -> None:
+    """Give up what was compiled for another cohort: the compiler tells cohorts apart by guards on the model, gives up after
+    eight, and then runs what it should have compiled."""
+    torch._dynamo.reset()
 
 
 class Recorded:

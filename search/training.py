@@ -20,7 +20,7 @@ from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
 from search.gauges import gauges
-from search.recorded import Recorded, compiled
+from search.recorded import Recorded, compiled, forget_compiled
 from search.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Cohort:
         self.bad_step = torch.full((len(specs),), -1, device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # optimizer steps taken
         self.losses: Callable[..., Tensor] = self.member_losses
+        self.optimize: Callable[..., None] = self.optimizer.step
         self.recorded = Recorded(self) if device.type == "cuda" else None
         self.low_precision = first.training.dtype == "bfloat16"
 
@@ -115,10 +116,12 @@ class Cohort:
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
 
     def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> None:
-        """From now on take losses by one compiled function."""
+        """From now on take losses, and optimizer steps, by one compiled function each."""
         with torch.no_grad():
             self.member_losses(self.model.base, self.model.flat[:1], *(None if t is None else t[:1] for t in batch))
+        forget_compiled()
         self.losses = compiled(self.member_losses, backend)
+        self.optimize = compiled(self.optimizer.step, backend)
 
     def gradient(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Losses [N] and their gradients [N, P]."""
@@ -136,7 +139,7 @@ class Cohort:
         """The step itself. Everything that outlasts it is written in place, so that a GPU can replay it."""
         loss_N, gradient_NP = self.model.over_members(self.gradient, self.model.flat, *batch)
         self.bad_step.copy_(torch.where((self.bad_step < 0) & ~loss_N.isfinite(), self.clock, self.bad_step))
-        self.optimizer.step(self.model.flat, gradient_NP, self.rates.index_select(0, self.clock)[0])
+        self.optimize(self.model.flat, gradient_NP, self.rates.index_select(0, self.clock)[0])
         self.clock.add_(1)
         return loss_N
 

@@ -5,6 +5,9 @@ B batch, T time, H heads, K key width
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,9 +17,29 @@ from arch.parts.precision import widen
 def rotate(x_BTHK: Tensor, position_T: Tensor, base: float = 10_000.0) -> Tensor:
     """x with its channel pairs turned by position * base^(-2i/K)."""
     wide = widen(x_BTHK)
-    half = wide.shape[-1] // 2
-    power = torch.arange(half, device=wide.device, dtype=wide.dtype) / half
-    angle_T1K = (position_T.to(wide.dtype)[:, None] * base**-power)[:, None]
-    cos, sin = angle_T1K.cos(), angle_T1K.sin()
+    cos_T1K, sin_T1K = turns(position_T.to(wide.dtype), wide.shape[-1] // 2, base).unbind(0)
     first, second = wide.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x_BTHK.dtype)
+    turned = torch.cat([first * cos_T1K - second * sin_T1K, second * cos_T1K + first * sin_T1K], dim=-1)
+    return turned.to(x_BTHK.dtype)
+
+
+@torch.library.custom_op("recallmap::turns", mutates_args=())
+def turns(position_T: Tensor, half: int, base: float) -> Tensor:
+    """Cosine and sine [2, T, 1, half] of every position's angles. A compiler that could look inside would take them anew
+    for every sequence and head: more work than all the rest of a rotation."""
+    power_K = torch.arange(half, device=position_T.device, dtype=position_T.dtype) / half
+    angle_T1K = (position_T[:, None] * base**-power_K)[:, None]
+    return torch.stack([angle_T1K.cos(), angle_T1K.sin()])
+
+
+@turns.register_fake
+def _form_of_turns(position_T: Tensor, half: int, base: float) -> Tensor:
+    return position_T.new_empty(2, position_T.shape[0], 1, half)
+
+
+@turns.register_vmap
+def _turns_of_members(
+    info: Any, in_dims: Sequence[int | None], position: Tensor, half: int, base: float
+) -> tuple[Tensor, int]:
+    members = [turns(one, half, base) for one in position.movedim(in_dims[0] or 0, 0)]
+    return torch.stack(members), 0

@@ -171,8 +171,8 @@ def test_every_implementation_gives_the_same(spec: MixerSpec) -> None:
 @pytest.mark.parametrize("spec", [s for s in SPECS if hasattr(getmodule(type(s)), "kernels")], ids=dials_of)
 def test_the_op_hears_which_implementation_is_wanted(spec: MixerSpec) -> None:
     module = module_of(spec)
-    module.implementation = "fused"
-    with pytest.raises(ValueError, match="needs a CUDA tensor"):
+    module.implementation = "by hand"
+    with pytest.raises(ValueError, match="there is no implementation 'by hand'"):
         module(tokens())
 
 

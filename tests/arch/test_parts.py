@@ -83,6 +83,12 @@ def test_rotated_scores_know_only_the_distance() -> None:
     assert_close(rotate(q, here).norm(dim=-1), q.norm(dim=-1))
 
 
+def test_members_turn_by_positions_of_their_own() -> None:
+    x, position = torch.randn(3, 1, 5, 2, 4), torch.arange(15).view(3, 5)
+    alone = torch.stack([rotate(x[m], position[m]) for m in range(3)])
+    assert_close(torch.vmap(rotate)(x, position), alone)
+
+
 def test_a_rotation_turns_channel_i_with_channel_i_plus_half() -> None:
     x = torch.zeros(1, 1, 1, 8)
     x[..., 1] = 1.0
