@@ -14,6 +14,7 @@ from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
 from arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
 from arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
+from arch.kernels.short_conv import short_conv, short_conv_step
 
 __all__ = [
     "AttentionState",
@@ -45,4 +46,6 @@ __all__ = [
     "mesa_steps_taken",
     "mlstm",
     "mlstm_step",
+    "short_conv",
+    "short_conv_step",
 ]

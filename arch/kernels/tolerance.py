@@ -42,6 +42,7 @@ TABLE: dict[str, dict[Case, Row]] = {
         "repeated": Row(1e-8, 2e-4, None, 2e-2, 5e-2, 5e-2),
     },
     "linear_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "short_conv": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "memory": {"random": Row(1e-10, 2e-5, 2e-3, 1e-2, 3e-2, 3e-2)},
     "memory_newton_schulz": {"random": Row(1e-8, 5e-4, 2e-2, 2e-2, 1e-1, 1e-1)},
 }

@@ -154,9 +154,11 @@ class _SharedQK(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         conv, memory = state or HeadsState()
         gate_BTC, vkq_BTC = self.linear(x_BTD).split(self.columns, dim=-1)
-        if self.conv is not None:
-            vkq_BTC, conv = self.conv(vkq_BTC, conv)
-        v_BTC, k_BTK, q_BTK = F.silu(vkq_BTC).split([self.columns[0], self.key_dim, self.key_dim], dim=-1)
+        if self.conv is None:
+            vkq_BTC = F.silu(vkq_BTC)
+        else:
+            vkq_BTC, conv = self.conv(vkq_BTC, conv, activation="silu")
+        v_BTC, k_BTK, q_BTK = vkq_BTC.split([self.columns[0], self.key_dim, self.key_dim], dim=-1)
         v_BTHV = v_BTC.unflatten(-1, (self.heads, -1))
         step_BTH = self.decay.step(x_BTD)
         o_BTHV, memory = kernels.gated_linear(

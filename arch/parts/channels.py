@@ -91,9 +91,10 @@ class ChannelBlock(nn.Module):
 
     def forward(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[ChannelInputs, Tensor, Tensor | None]:
         u_BTC, gate_BTC = self.linear(x_BTD).chunk(2, dim=-1)
-        if self.conv is not None:
-            u_BTC, cache = self.conv(u_BTC, cache)
-        u_BTC = F.silu(u_BTC)
+        if self.conv is None:
+            u_BTC = F.silu(u_BTC)
+        else:
+            u_BTC, cache = self.conv(u_BTC, cache, activation="silu")
         r_BTR, k_BTN, q_BTN = self.select(u_BTC).split(self.columns, dim=-1)
         step_BTC = widen(self.step(r_BTR)) + self.step_bias
         return ChannelInputs(widen(u_BTC), widen(k_BTN), widen(q_BTN), step_BTC), gate_BTC, cache

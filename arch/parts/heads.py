@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -118,21 +119,26 @@ class QueryKeyValue(nn.Module):
 
     def forward(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         heads, (key_dim, value_dim) = self.dials.heads, self.sizes
-        qk_columns, v_columns = 2 * heads * key_dim, heads * value_dim
-        shaped_BTC, v_BTC = self.linear(x_BTD), None
-        if not self.dials.conv_v:
-            shaped_BTC, v_BTC = shaped_BTC.split([qk_columns, v_columns], dim=-1)
-        if self.conv is not None:
-            shaped_BTC, cache = self.conv(shaped_BTC, cache)
-        if self.dials.activation == "silu":
-            shaped_BTC = F.silu(shaped_BTC)
-        if v_BTC is None:
-            shaped_BTC, v_BTC = shaped_BTC.split([qk_columns, v_columns], dim=-1)
-        qk_BTHK = shaped_BTC.unflatten(-1, (2 * heads, key_dim))
-        if self.qk_norm:
-            qk_BTHK = l2_norm(qk_BTHK)
-        q_BTHK, k_BTHK = qk_BTHK.chunk(2, dim=-2)
+        columns = [2 * heads * key_dim, heads * value_dim]
+        qk_BTC, v_BTC = self.linear(x_BTD).split(columns, dim=-1)
+        unit = key_dim if self.qk_norm else None
+        if self.conv is not None and self.dials.conv_v:
+            of_qk, of_v = (None, None) if cache is None else cache.split(columns, dim=-1)
+            qk_BTC, of_qk = self.conv(qk_BTC, of_qk, activation=self.dials.activation, unit=unit)
+            v_BTC, of_v = self.conv(v_BTC, of_v, activation=self.dials.activation, first=columns[0])
+            cache = torch.cat([of_qk, of_v], dim=-1)
+        elif self.conv is not None:
+            qk_BTC, cache = self.conv(qk_BTC, cache, activation=self.dials.activation, unit=unit)
+        else:
+            qk_BTC = self._shaped(qk_BTC, unit)
+            v_BTC = self._shaped(v_BTC, None) if self.dials.conv_v else v_BTC
+        q_BTHK, k_BTHK = qk_BTC.unflatten(-1, (2 * heads, key_dim)).chunk(2, dim=-2)
         return q_BTHK, k_BTHK, v_BTC.unflatten(-1, (heads, value_dim)), cache
+
+    def _shaped(self, x_BTC: Tensor, unit: int | None) -> Tensor:
+        """What the convolution does besides, where there is none."""
+        a_BTC = F.silu(x_BTC) if self.dials.activation == "silu" else x_BTC
+        return a_BTC if unit is None else l2_norm(a_BTC.unflatten(-1, (-1, unit))).flatten(-2)
 
 
 class ReadOut(nn.Module):

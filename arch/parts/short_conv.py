@@ -1,6 +1,6 @@
-"""A causal convolution of a few taps, every channel by itself.
+"""A causal convolution of a few taps, every channel by itself, and what is made of its sums (see arch.kernels.short_conv).
 
-y_t = sum_{i=0}^{taps-1} w_i * x_{t-i} (+ b)
+z_t = sum_{i=0}^{taps-1} w_i * x_{t-i} (+ b)
 
 B batch, T time, C channels
 """
@@ -8,8 +8,9 @@ B batch, T time, C channels
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from arch.kernels.short_conv import Activation, short_conv
 
 
 class ShortConv(nn.Module):
@@ -22,14 +23,26 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, taps).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
 
-    def forward(self, x_BTC: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        length, taps = x_BTC.shape[1], self.weight.shape[-1]
-        past = taps - 1
-        seen = F.pad(x_BTC, (0, 0, past, 0)) if cache is None else torch.cat([cache.to(x_BTC.dtype), x_BTC], dim=1)
-        # A sum of shifted products: as fast as a grouped convolution under vmap, and one kernel when compiled.
-        y_BTC = seen[:, past:] * self.weight[:, 0]
-        for ago in range(1, taps):
-            y_BTC = y_BTC + seen[:, past - ago : past - ago + length] * self.weight[:, ago]
-        if self.bias is not None:
-            y_BTC = y_BTC + self.bias
-        return y_BTC.to(x_BTC.dtype), seen[:, length:]
+    def forward(
+        self,
+        x_BTC: Tensor,
+        cache: Tensor | None = None,
+        *,
+        activation: Activation = "identity",
+        unit: int | None = None,
+        first: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """The channels from `first` on, as many as x has; with `unit`, every so many of them are brought to length 1."""
+        channels = x_BTC.shape[-1]
+        heads, own = channels // (unit or channels), slice(first, first + channels)
+        y_BTHK, cache_BPHK = short_conv(
+            x_BTC.unflatten(-1, (heads, -1)),
+            weight=self.weight[own].unflatten(0, (heads, -1)),
+            bias=None if self.bias is None else self.bias[own].unflatten(0, (heads, -1)),
+            activation=activation,
+            unit=unit is not None,
+            initial_state=None if cache is None else cache.unflatten(-1, (heads, -1)),
+            return_state=True,
+        )
+        assert cache_BPHK is not None
+        return y_BTHK.flatten(-2), cache_BPHK.flatten(-2)

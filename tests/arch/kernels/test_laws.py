@@ -15,7 +15,7 @@ from arch.kernels import bench, select
 from arch.kernels.tolerance import Case, Of, error, tolerance
 
 SIZES = {"batch": 2, "heads": 2, "key_width": 6, "value_width": 5}
-GATES = ("log_decay", "log_a", "beta", "lam", "i", "f")
+GATES = ("log_decay", "log_a", "beta", "lam", "i", "f", "weight", "bias")
 
 
 def exemplified(op: str) -> bool:
@@ -30,7 +30,7 @@ OPS = [op for op in select.ops() if exemplified(op)]
 EVERY = [(op, name) for op in OPS for name in select.implementations(op) if name != "fused"]
 FUSED = [(op, variant) for op in OPS if "fused" in select.implementations(op) for variant in bench.variants(op)]
 EVERY_VARIANT = [(op, variant) for op in OPS for variant in bench.variants(op)]
-WITH_KEYS = [(op, variant) for op, variant in EVERY_VARIANT if op != "linear_scan"]
+WITH_KEYS = [(op, variant) for op, variant in EVERY_VARIANT if "k" in bench.example(op, variant, bench.Shape(time=1))]
 ALTERNATIVES = [(op, name) for op, name in EVERY if name != "recurrent"]
 
 
@@ -42,6 +42,12 @@ def run(op: str, name: str, inputs: dict[str, Any], **more: Any) -> tuple[Tensor
 def example(op: str, variant: str, time: int, seed: int = 0, **sizes: int) -> dict[str, Any]:
     inputs = bench.example(op, variant, bench.Shape(time=time, **{**SIZES, **sizes}), seed=seed)
     return {"steps": 8, **inputs} if op == "mesa" else inputs
+
+
+def along_time(inputs: dict[str, Any]) -> set[str]:
+    """The names of what has a batch and a time."""
+    first = inputs["v" if "v" in inputs else "x"].shape[:2]
+    return {key for key, x in inputs.items() if isinstance(x, Tensor) and x.ndim > 2 and x.shape[:2] == first}
 
 
 def carried(op: str, variant: str, time: int, **sizes: int) -> Any:
@@ -220,11 +226,11 @@ def test_the_chunk_does_not_matter(op: str, variant: str, chunk: int) -> None:
 @pytest.mark.parametrize("cut", [1, 17, 64, 69])
 def test_a_sequence_can_be_cut_anywhere(op: str, variant: str, cut: int) -> None:
     inputs = example(op, variant, 70)
-    along_time = {key for key, x in inputs.items() if isinstance(x, Tensor) and x.ndim > 2}
+    moving = along_time(inputs)
     for name in (name for o, name in EVERY if o == op):
         whole, expected = run(op, name, inputs, return_state=True)
-        head = {key: x[:, :cut] if key in along_time else x for key, x in inputs.items()}
-        tail = {key: x[:, cut:] if key in along_time else x for key, x in inputs.items()}
+        head = {key: x[:, :cut] if key in moving else x for key, x in inputs.items()}
+        tail = {key: x[:, cut:] if key in moving else x for key, x in inputs.items()}
         first, state = run(op, name, head, return_state=True)
         second, final = run(op, name, tail, initial_state=state, return_state=True)
         assert error(torch.cat((first, second), 1), whole, (0, 2)) <= tolerance(op, torch.float64)
@@ -235,11 +241,11 @@ def test_a_sequence_can_be_cut_anywhere(op: str, variant: str, cut: int) -> None
 @pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
 def test_steps_are_the_sequence(op: str, variant: str) -> None:
     inputs = example(op, variant, 20)
-    along_time = {key for key, x in inputs.items() if isinstance(x, Tensor) and x.ndim > 2}
+    moving = along_time(inputs)
     whole, expected = run(op, "auto", inputs, return_state=True)
     state, outputs = None, []
     for t in range(20):
-        now = {key: x[:, t] if key in along_time else x for key, x in inputs.items()}
+        now = {key: x[:, t] if key in moving else x for key, x in inputs.items()}
         o, state = getattr(kernels, f"{op}_step")(state, **now)
         outputs.append(o)
     assert error(torch.stack(outputs, 1), whole, (0, 2)) <= tolerance(op, torch.float64)
@@ -251,7 +257,7 @@ def test_steps_are_the_sequence(op: str, variant: str) -> None:
 def test_the_future_does_not_reach_the_past(op: str, name: str) -> None:
     inputs, other = (example(op, bench.variants(op)[0], 40, seed=seed) for seed in (0, 1))
     mixed = {
-        key: torch.cat((x[:, :23], other[key][:, 23:]), 1) if isinstance(x, Tensor) and x.ndim > 2 else x
+        key: torch.cat((x[:, :23], other[key][:, 23:]), 1) if key in along_time(inputs) else x
         for key, x in inputs.items()
     }
     ours, theirs = run(op, name, inputs)[0], run(op, name, mixed)[0]
@@ -325,7 +331,7 @@ def test_same_inputs_same_bits(op: str, name: str) -> None:
 def test_no_tokens_change_nothing(op: str, name: str) -> None:
     state = carried(op, bench.variants(op)[0], 20)
     inputs = example(op, bench.variants(op)[0], 1)
-    empty = {key: x[:, :0] if isinstance(x, Tensor) and x.ndim > 2 else x for key, x in inputs.items()}
+    empty = {key: x[:, :0] if key in along_time(inputs) else x for key, x in inputs.items()}
     o, final = run(op, name, empty, initial_state=state, return_state=True)
     assert o.shape == (SIZES["batch"], 0, SIZES["heads"], SIZES["value_width"])
     assert all(torch.equal(x, y) for x, y in zip(tensors(final), tensors(state), strict=True))

@@ -1,0 +1,288 @@
+"""The short convolution in one launch forward and two backward: every input is read once from memory, for all its taps.
+
+z_t = sum_i w_i * x_{t-i} + b,    a_t = z_t or SiLU(z_t),    y_t = a_t r_t,  r_t = (|a_t|^2 + eps)^{-1/2} or 1
+da_t = r_t (dy_t - y_t (y_t . dy_t)),   dz_t = da_t a'(z_t),   dx_t = sum_i w_i dz_{t+i},   dw_i = sum_t dz_t x_{t-i}
+
+A program takes a block of tokens and a block of channels: some whole heads, or a part of one where no length is taken.
+Backward computes z again. It leaves dz to its second launch, for a program cannot shift rows that it holds.
+
+B batch, G groups of members (weights [G, H, K, taps]), T time, H heads, K width, N blocks of tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from arch.kernels.opaque import opaque
+from arch.kernels.short_conv.recurrent import EPS
+
+ROWS = 32  # tokens of a block
+COLUMNS = 128  # channels of a block
+WIDEST = 256  # of heads brought to length 1
+
+
+def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
+    """What these kernels cannot do."""
+    if dtype == torch.float64:
+        return "computes in fp32 at most"
+    if sizes.get("unit") and sizes["key_width"] > WIDEST:
+        return f"brings heads up to {WIDEST} wide to length 1"
+    return None
+
+
+def fused(
+    x: Tensor,
+    *,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    unit: bool,
+    initial_state: Tensor | None,
+    return_state: bool,
+    chunk: int | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The whole sequence; `chunk` has no meaning here."""
+    (y,) = _short_conv(x, weight[None], None if bias is None else bias[None], initial_state, activation == "silu", unit)
+    return y, _last(x, initial_state, weight.shape[-1] - 1) if return_state else None
+
+
+def _last(x: Tensor, initial_state: Tensor | None, past: int) -> Tensor:
+    """The last inputs, in fp32."""
+    tail = x[:, max(x.shape[1] - past, 0) :].float()
+    missing = past - tail.shape[1]
+    if not missing:
+        return tail
+    before = (
+        x.new_zeros(x.shape[0], past, *x.shape[2:], dtype=torch.float32) if initial_state is None else initial_state
+    )
+    return torch.cat([before[:, past - missing :].float(), tail], 1)
+
+
+class _Blocks(NamedTuple):
+    """How channels are shared out: HEADS whole heads of WIDTH channels each (a power of two) a program, or, where WIDTH is
+    less than a head, one of `parts` of it."""
+
+    heads: int
+    width: int
+    parts: int
+
+
+def _blocks(heads: int, width: int, unit: bool) -> _Blocks:
+    whole = triton.next_power_of_2(width)
+    if whole > COLUMNS and not unit:
+        return _Blocks(1, COLUMNS, triton.cdiv(width, COLUMNS))
+    return _Blocks(max(1, min(COLUMNS // whole, triton.next_power_of_2(heads))), whole, 1)
+
+
+@triton.jit
+def _where(H, K, PARTS, HEADS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Head and channel of every column of this program, and which of them are there."""
+    column = tl.arange(0, HEADS * WIDTH)
+    block = tl.program_id(1)
+    head = block // PARTS * HEADS + column // WIDTH
+    channel = block % PARTS * WIDTH + column % WIDTH
+    return head, channel, (head < H) & (channel < K)
+
+
+@triton.jit
+def _input(x, initial, row, at, there, T, stride_t, HK, head_channel, PAST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Inputs of these rows [ROWS, COLUMNS]; those before the first token are the state's."""
+    now = (row >= 0) & (row < T)
+    tile = tl.load(x + row[:, None] * stride_t + at[None, :], mask=now[:, None] & there[None, :], other=0.0).to(
+        tl.float32
+    )
+    if initial is not None:
+        before = (row < 0) & (row >= -PAST)
+        where = (row + PAST)[:, None] * HK + head_channel[None, :]
+        tile += tl.load(initial + where, mask=before[:, None] & there[None, :], other=0.0).to(tl.float32)
+    return tile
+
+
+@triton.jit
+def _sum(x, weight, bias, initial, row, at, there, T, stride_t, HK, head_channel, TAPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """z of these rows."""
+    z = tl.zeros([row.shape[0], at.shape[0]], tl.float32)
+    for ago in tl.static_range(TAPS):
+        w = tl.load(weight + head_channel * TAPS + ago, mask=there, other=0.0).to(tl.float32)
+        z += w[None, :] * _input(x, initial, row - ago, at, there, T, stride_t, HK, head_channel, TAPS - 1)
+    if bias is not None:
+        z += tl.load(bias + head_channel, mask=there, other=0.0).to(tl.float32)[None, :]
+    return z
+
+
+@triton.jit
+def _by_head(x, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums over the channels of every head, at each of its channels."""
+    sums = tl.sum(tl.reshape(x, (ROWS, HEADS, WIDTH)), 2, keep_dims=True)
+    return tl.reshape(tl.broadcast_to(sums, (ROWS, HEADS, WIDTH)), (ROWS, HEADS * WIDTH))
+
+
+@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+def _forward_kernel(  # type: ignore[no-untyped-def]
+    x, weight, bias, initial, y, stride_b, stride_t, stride_h, T, H, K, parts, per_group, blocks, eps,
+    TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    at, head_channel = head * stride_h + channel, head * K + channel
+    row = block * ROWS + tl.arange(0, ROWS)
+    group = b // per_group
+    weight += group * H * K * TAPS
+    if bias is not None:
+        bias += group * H * K
+    if initial is not None:
+        initial += b * (TAPS - 1) * H * K
+    a = _sum(x + b * stride_b, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
+    if SILU:
+        a = a * tl.sigmoid(a)
+    if UNIT:
+        a = a * tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
+    mask = (row < T)[:, None] & there[None, :]
+    tl.store(y + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], a.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+def _inner_kernel(  # type: ignore[no-untyped-def]
+    dy, x, weight, bias, initial, dz, d_weight, d_bias, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T, H, K, parts,
+    per_group, blocks, eps,
+    TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dz, and this block's part in the derivatives by weight and bias."""
+    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    at, head_channel = head * stride_h + channel, head * K + channel
+    row = block * ROWS + tl.arange(0, ROWS)
+    group = b // per_group
+    weight += group * H * K * TAPS
+    if bias is not None:
+        bias += group * H * K
+    if initial is not None:
+        initial += b * (TAPS - 1) * H * K
+    x += b * stride_b
+    mask = (row < T)[:, None] & there[None, :]
+    z = _sum(x, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
+    d = tl.load(dy + b * dy_b + row[:, None] * dy_t + (head * dy_h + channel)[None, :], mask=mask, other=0.0)
+    d = d.to(tl.float32)
+    s = tl.sigmoid(z)
+    if UNIT:
+        a = z * s if SILU else z
+        r = tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
+        unit = a * r
+        d = r * (d - unit * _by_head(unit * d, ROWS, HEADS, WIDTH))
+    if SILU:
+        d = d * s * (1 + z * (1 - s))
+    d = tl.where(mask, d, 0.0)
+    tl.store(dz + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], d.to(dz.dtype.element_ty), mask=mask)
+    part = tl.program_id(0).to(tl.int64) * H * K
+    for ago in tl.static_range(TAPS):
+        seen = _input(x, initial, row - ago, at, there, T, stride_t, H * K, head_channel, TAPS - 1)
+        tl.store(d_weight + part * TAPS + head_channel * TAPS + ago, tl.sum(d * seen, 0), mask=there)
+    if d_bias is not None:
+        tl.store(d_bias + part + head_channel, tl.sum(d, 0), mask=there)
+
+
+@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+def _outer_kernel(  # type: ignore[no-untyped-def]
+    dz, weight, dx, d_initial, T, H, K, parts, per_group, blocks,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dx, and the derivative by the state, which lies ahead of the first token."""
+    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    head_channel = head * K + channel
+    row = block * ROWS + tl.arange(0, ROWS)
+    if d_initial is not None:
+        row -= TAPS - 1
+    weight += b // per_group * H * K * TAPS
+    dz += b * T * H * K
+    d = tl.zeros([ROWS, HEADS * WIDTH], tl.float32)
+    for ahead in tl.static_range(TAPS):
+        later = row + ahead
+        inside = ((later >= 0) & (later < T))[:, None] & there[None, :]
+        w = tl.load(weight + head_channel * TAPS + ahead, mask=there, other=0.0).to(tl.float32)
+        tile = tl.load(dz + later[:, None] * (H * K) + head_channel[None, :], mask=inside, other=0.0)
+        d += w[None, :] * tile.to(tl.float32)
+    now = ((row >= 0) & (row < T))[:, None] & there[None, :]
+    tl.store(dx + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], d.to(dx.dtype.element_ty), mask=now)
+    if d_initial is not None:
+        before = (row < 0)[:, None] & there[None, :]
+        where = (row + TAPS - 1)[:, None] * (H * K) + head_channel[None, :]
+        tl.store(d_initial + b * (TAPS - 1) * H * K + where, d, mask=before)
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
+) -> tuple[Tensor]:
+    x, weight, bias, initial = _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    (batch, time, heads, width), taps = x.shape, weight.shape[-1]
+    (y,) = _outputs(x, weight, bias, initial, silu, unit)
+    share, blocks = _blocks(heads, width, unit), triton.cdiv(time, ROWS)
+    _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
+        x, weight, bias, initial, y, *x.stride()[:3], time, heads, width, share.parts, batch // len(weight), blocks, EPS,
+        TAPS=taps, SILU=silu, UNIT=unit, ROWS=ROWS, HEADS=share.heads, WIDTH=share.width, num_warps=4,
+    )  # fmt: skip
+    return (y,)
+
+
+def _outputs(
+    x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
+) -> tuple[Tensor]:
+    return (x.new_empty(x.shape),)
+
+
+def _backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dy, x, weight, bias, initial = _dense(dy), _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
+    dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
+    share, blocks = _blocks(heads, width, unit), triton.cdiv(time, ROWS)
+    columns = triton.cdiv(heads, share.heads) * share.parts
+    forms = {"TAPS": taps, "ROWS": ROWS, "HEADS": share.heads, "WIDTH": share.width, "num_warps": 4}
+    dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
+    d_weight = dz.new_empty(batch * blocks, heads, width, taps, dtype=torch.float32)
+    d_bias = None if bias is None else d_weight.new_empty(batch * blocks, heads, width)
+    _inner_kernel[batch * blocks, columns](
+        dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time, heads, width,
+        share.parts, batch // groups, blocks, EPS, SILU=silu, UNIT=unit, **forms,
+    )  # fmt: skip
+    outer = triton.cdiv(time + (0 if initial is None else taps - 1), ROWS)
+    _outer_kernel[batch * outer, columns](
+        dz, weight, dx, None if initial is None else d_initial, time, heads, width, share.parts, batch // groups, outer,
+        **forms,
+    )  # fmt: skip
+    summed = d_weight.view(groups, -1, heads, width, taps).sum(1).to(weight.dtype)
+    if d_bias is None or bias is None:
+        return dx, summed, x.new_empty(groups), d_initial
+    return dx, summed, d_bias.view(groups, -1, heads, width).sum(1).to(bias.dtype), d_initial
+
+
+def _gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape),
+        weight.new_empty(weight.shape),
+        x.new_empty(len(weight)) if bias is None else bias.new_empty(bias.shape),
+        x.new_empty(len(x)) if initial is None else initial.new_empty(initial.shape),
+    )
+
+
+def _dense(x: Tensor) -> Tensor:
+    """x, with the channels of a head side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+_short_conv = opaque("short_conv", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=1)
