@@ -22,8 +22,8 @@ from torch import Tensor
 from arch.kernels.opaque import opaque
 from arch.kernels.short_conv.recurrent import EPS
 
-ROWS = 32  # tokens of a block
-COLUMNS = 128  # channels of a block
+ROWS = 16  # tokens of a block
+COLUMNS = 128  # channels of a block, where a head has no more
 WIDEST = 256  # of heads brought to length 1
 
 
@@ -64,7 +64,7 @@ def _last(x: Tensor, initial_state: Tensor | None, past: int) -> Tensor:
     return torch.cat([before[:, past - missing :].float(), tail], 1)
 
 
-class _Blocks(NamedTuple):
+class _Share(NamedTuple):
     """How channels are shared out: HEADS whole heads of WIDTH channels each (a power of two) a program, or, where WIDTH is
     less than a head, one of `parts` of it."""
 
@@ -72,12 +72,17 @@ class _Blocks(NamedTuple):
     width: int
     parts: int
 
+    def form(self, taps: int) -> dict[str, int]:
+        """What kernels are compiled for."""
+        warps = 4 if self.heads * self.width <= COLUMNS else 8
+        return {"TAPS": taps, "ROWS": ROWS, "HEADS": self.heads, "WIDTH": self.width, "num_warps": warps}
 
-def _blocks(heads: int, width: int, unit: bool) -> _Blocks:
+
+def _shares(heads: int, width: int, unit: bool) -> _Share:
     whole = triton.next_power_of_2(width)
     if whole > COLUMNS and not unit:
-        return _Blocks(1, COLUMNS, triton.cdiv(width, COLUMNS))
-    return _Blocks(max(1, min(COLUMNS // whole, triton.next_power_of_2(heads))), whole, 1)
+        return _Share(1, COLUMNS, triton.cdiv(width, COLUMNS))
+    return _Share(max(1, min(COLUMNS // whole, triton.next_power_of_2(heads))), whole, 1)
 
 
 @triton.jit
@@ -224,10 +229,10 @@ def _forward(
     x, weight, bias, initial = _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
     (batch, time, heads, width), taps = x.shape, weight.shape[-1]
     (y,) = _outputs(x, weight, bias, initial, silu, unit)
-    share, blocks = _blocks(heads, width, unit), triton.cdiv(time, ROWS)
+    share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
     _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
         x, weight, bias, initial, y, *x.stride()[:3], time, heads, width, share.parts, batch // len(weight), blocks, EPS,
-        TAPS=taps, SILU=silu, UNIT=unit, ROWS=ROWS, HEADS=share.heads, WIDTH=share.width, num_warps=4,
+        SILU=silu, UNIT=unit, **share.form(taps),
     )  # fmt: skip
     return (y,)
 
@@ -244,20 +249,19 @@ def _backward(
     dy, x, weight, bias, initial = _dense(dy), _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
     (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
     dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
-    share, blocks = _blocks(heads, width, unit), triton.cdiv(time, ROWS)
+    share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
     columns = triton.cdiv(heads, share.heads) * share.parts
-    forms = {"TAPS": taps, "ROWS": ROWS, "HEADS": share.heads, "WIDTH": share.width, "num_warps": 4}
     dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
     d_weight = dz.new_empty(batch * blocks, heads, width, taps, dtype=torch.float32)
     d_bias = None if bias is None else d_weight.new_empty(batch * blocks, heads, width)
     _inner_kernel[batch * blocks, columns](
         dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time, heads, width,
-        share.parts, batch // groups, blocks, EPS, SILU=silu, UNIT=unit, **forms,
+        share.parts, batch // groups, blocks, EPS, SILU=silu, UNIT=unit, **share.form(taps),
     )  # fmt: skip
     outer = triton.cdiv(time + (0 if initial is None else taps - 1), ROWS)
     _outer_kernel[batch * outer, columns](
         dz, weight, dx, None if initial is None else d_initial, time, heads, width, share.parts, batch // groups, outer,
-        **forms,
+        **share.form(taps),
     )  # fmt: skip
     summed = d_weight.view(groups, -1, heads, width, taps).sum(1).to(weight.dtype)
     if d_bias is None or bias is None:
