@@ -12,12 +12,30 @@ import torch
 from torch import Tensor
 
 from arch.backbone import BackboneSpec
-from arch.kernels.bench import Shape, bench
+from arch.kernels import select
+from arch.kernels.bench import SHAPES, Shape, bench
 from search.training import Cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Task
 
 Row = dict[str, Any]  # plain values by name
+
+KERNELS: list[tuple[str, str, dict[str, int]]] = [
+    ("attention", "full", {}),
+    ("gated_linear", "plain", {}),
+    ("gated_linear", "head", {}),
+    ("gated_linear", "channel", {}),
+    ("delta", "plain", {}),
+    ("delta", "head", {}),
+    ("delta", "pair_channel", {}),
+    ("mesa", "head", {"steps": 5}),
+    ("mesa", "head", {"steps": 15}),
+    ("mesa", "head", {"steps": 30}),
+    ("mlstm", "head", {}),
+    ("linear_scan", "scan", {}),
+    ("short_conv", "unit", {}),
+    ("memory", "linear", {}),
+]
 
 WARM_UPS = 3
 AGREEMENT = 1e-3  # relative difference of losses after the warm-up, in float32
@@ -64,13 +82,43 @@ def bench_step(
     ]
 
 
-def bench_op(op: str, shapes: Sequence[str], *, dtype: str, device: str) -> list[Row]:
-    """Rows of milliseconds of an op's implementations at shapes "B,T,H,K,V". Raises ValueError on a shape that is none, on
-    an unknown op, and where an implementation disagrees with the definition."""
-    return bench(op, [_shape(text) for text in shapes], dtype=getattr(torch, dtype), device=device)
+def bench_op(
+    op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
+) -> list[Row]:
+    """Rows of milliseconds of an op's implementations, and with `beside` of its peer, at shapes "B,T,H,K,V" or S1, S2, S4, L1
+    (arch.kernels.bench.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
+    implementation disagrees with the definition."""
+    which = [_shape(text) for text in shapes]
+    return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
+
+
+def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
+    """Rows of `bench_op` for every kind of inputs that a published kernel takes, the definition itself left out. One that
+    cannot be timed is a row that says why: the table is to be whole."""
+    where, precision = torch.device(device), getattr(torch, dtype)
+    for op, variant, more in KERNELS:
+        names = [name for name in select.implementations(op) if name != "recurrent"]
+        able = [name for name in names if not select.why_not(op, name, device=where, dtype=precision)]
+        for text in shapes:
+            try:
+                rows = bench(
+                    op,
+                    [_shape(text)],
+                    variant=variant,
+                    implementations=able,
+                    dtype=precision,
+                    device=where,
+                    beside=True,
+                    **more,
+                )
+            except (ValueError, RuntimeError) as error:
+                rows = [{"op": op, "variant": variant, "implementation": " ".join(able), "note": str(error)[:300]}]
+            yield from ({"shape": text, **row, **more} for row in rows)
 
 
 def _shape(text: str) -> Shape:
+    if text in SHAPES:
+        return SHAPES[text]
     names = [f.name for f in fields(Shape)]
     parts = text.split(",")
     if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):

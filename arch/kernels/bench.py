@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
@@ -18,9 +19,16 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
+from arch.kernels.peers import Peer, peer
 from arch.kernels.tolerance import Of, error, tolerance
 
 CONTENT = ("v", "x", "q", "k", "a", "b")
+
+
+REPLAYS = 20  # of a recorded call, in one timing
+LARGEST = (
+    2**28
+)  # floats of states, over all tokens, that agreement is checked on; more than that, on the first sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,15 @@ class Shape:
         for name, value in asdict(self).items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+# The regime of small models, and one of language models: S1 and S2 are MAD's, with 32 and 128 sequences (or 4 times 32).
+SHAPES = {
+    "S1": Shape(batch=32, time=128, heads=8, key_width=16, value_width=16),
+    "S2": Shape(batch=128, time=128, heads=8, key_width=16, value_width=16),
+    "S4": Shape(batch=64, time=256, heads=2, key_width=64, value_width=64),
+    "L1": Shape(batch=4, time=2048, heads=8, key_width=128, value_width=128),
+}
 
 
 class Disagreement(ValueError):
@@ -72,31 +89,80 @@ def bench(
     repeats: int = 10,
     warm_up: int = 3,
     seed: int = 0,
+    beside: bool = False,
+    **more: Any,
 ) -> list[dict[str, Any]]:
-    """One row a shape and implementation: the sizes, the error as a part of what is allowed, and medians in milliseconds.
+    """One row a shape and implementation: the sizes, the error as a part of what is allowed, and medians in milliseconds;
+    on a GPU those of replays of a CUDA graph, and the most memory a call takes besides its inputs.
 
-    `implementations` None takes all that can serve. Raises Disagreement, and times nothing more, where one differs from
-    `recurrent` in fp64 by more than `arch.kernels.tolerance` allows; ValueError where one cannot serve.
+    `implementations` None takes all that can serve; `beside` times other people's kernels, too (arch.kernels.peers); `more`
+    are arguments of the op. Raises Disagreement, and times nothing more, where one differs from `recurrent` in fp64 by more
+    than `arch.kernels.tolerance` allows; ValueError where one cannot serve. A peer that disagrees, or refuses, is not timed:
+    its row says why.
     """
     chosen = variant or variants(op)[0]
     device = torch.device(device)
     names = _serving(op, device, dtype) if implementations is None else implementations
     rows = []
     for shape in shapes:
-        inputs = _on(example(op, chosen, shape, seed=seed), dtype, device)
+        inputs = _on(example(op, chosen, shape, seed=seed) | more, dtype, device)
         for name in names:
             select.choose(op, device=device, dtype=dtype, wanted=name, sizes=asdict(shape))
-        shares = {name: disagreement(op, name, inputs) for name in names}
-        for name in names:
-            forward, both = _calls(op, name, inputs)
-            rows.append(
-                {"op": op, "variant": chosen, "implementation": name, **asdict(shape)}
+        few = (
+            _first(inputs)
+            if shape.time * shape.batch * shape.heads * shape.key_width * shape.value_width > LARGEST
+            else inputs
+        )
+        shares = {name: disagreement(op, name, few) for name in names}
+
+        def row(name: str, share: float, forward: Callable[[], object], both: Callable[[], object]) -> dict[str, Any]:
+            return (
+                {"op": op, "variant": chosen, "implementation": name, **asdict(shape)}  # noqa: B023 - called at once
                 | {"dtype": str(dtype).removeprefix("torch."), "device": str(device)}
-                | {"error_share": shares[name]}
+                | {"error_share": share}
                 | {"forward_ms": _milliseconds(forward, device, repeats, warm_up)}
                 | {"forward_backward_ms": _milliseconds(both, device, repeats, warm_up)}
+                | {"memory_mib": _mebibytes(both, device), "note": ""}
             )
+
+        for name in names:
+            rows.append(row(name, shares[name], *_calls(partial(_run, op, name), inputs)))
+        other = peer(op, chosen) if beside else None
+        if other is not None:
+            rows.append(_beside(op, other, few, inputs, row))
     return rows
+
+
+def _beside(
+    op: str,
+    other: tuple[str, Peer],
+    few: dict[str, Any],
+    inputs: dict[str, Any],
+    row: Callable[..., dict[str, Any]],
+) -> dict[str, Any]:
+    """The row of a peer. Whatever keeps it from running is its own affair, and is said."""
+    name, call = other
+
+    def nothing() -> None:
+        return None
+
+    try:
+        share = _output_error(op, call, few)
+        return row(name, share, *_calls(call, inputs))
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0][:120]
+        empty = row(name, float("nan"), nothing, nothing)
+        return empty | {"forward_ms": float("nan"), "forward_backward_ms": float("nan"), "note": why}
+
+
+def _output_error(op: str, call: Peer, inputs: dict[str, Any]) -> float:
+    exact = {name: x.double() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+    with torch.no_grad():
+        o, reference = call(inputs), _run(op, "recurrent", exact)
+    share = error(o, reference, (0, 2)) / tolerance(op, _values(inputs).dtype)
+    if not share <= 1:
+        raise Disagreement(f"its outputs differ by {share:.1f} times what is allowed")
+    return share
 
 
 def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
@@ -105,8 +171,8 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
     exact = {name: x.double() if isinstance(x, Tensor) else x for name, x in inputs.items()}
     weights = torch.randn(_values(inputs).shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
-    results = _results(op, implementation, inputs, names, weights)
-    references = _results(op, "recurrent", exact, names, weights.double())
+    results = _results(partial(_run, op, implementation), inputs, names, weights)
+    references = _results(partial(_run, op, "recurrent"), exact, names, weights.double())
     share = 0.0
     for name, x, reference in zip(["o", *names], results, references, strict=True):
         of: Of = "output" if name == "o" else "gradient" if name in CONTENT else "gate_gradient"
@@ -122,7 +188,9 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
 
 
 def _serving(op: str, device: torch.device, dtype: torch.dtype) -> list[str]:
-    return [name for name in select.implementations(op) if not select.why_not(op, name, device=device, dtype=dtype)]
+    """What serves at full speed: an interpreted kernel does not."""
+    names = [name for name in select.implementations(op) if not select.why_not(op, name, device=device, dtype=dtype)]
+    return [name for name in names if name != "fused" or device.type == "cuda"]
 
 
 def _differentiable(name: str, x: Any) -> bool:
@@ -150,38 +218,77 @@ def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
     return o
 
 
-def _results(op: str, implementation: str, inputs: dict[str, Any], names: list[str], weights: Tensor) -> list[Tensor]:
+def _first(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The first sequence alone."""
+    batch = _values(inputs).shape[0]
+    return {
+        name: x[:1] if isinstance(x, Tensor) and x.ndim > 2 and x.shape[0] == batch else x for name, x in inputs.items()
+    }
+
+
+def _results(call: Peer, inputs: dict[str, Any], names: list[str], weights: Tensor) -> list[Tensor]:
     leaves = {name: inputs[name].detach().requires_grad_() for name in names}
-    o = _run(op, implementation, inputs | leaves)
+    o = call(inputs | leaves)
     return [o, *torch.autograd.grad(o, list(leaves.values()), weights)]
 
 
-def _calls(op: str, implementation: str, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
+def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    weights = torch.ones_like(_values(inputs))
+    weights = torch.randn_like(_values(inputs))
 
     def forward() -> object:
         with torch.no_grad():
-            return _run(op, implementation, inputs)
+            return call(inputs)
 
     def both() -> object:
-        return _results(op, implementation, inputs, names, weights)
+        return _results(call, inputs, names, weights)
 
     return forward, both
 
 
 def _milliseconds(call: Callable[[], object], device: torch.device, repeats: int, warm_up: int) -> float:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
     for _ in range(warm_up):
         call()
+    if device.type == "cuda":
+        return _replayed(call, repeats)
     times = []
     for _ in range(repeats):
-        wait()
         start = time.perf_counter()
         call()
-        wait()
         times.append(1e3 * (time.perf_counter() - start))
     return median(times)
+
+
+def _replayed(call: Callable[[], object], repeats: int) -> float:
+    """Median milliseconds of a call recorded as a CUDA graph: launches by the host do not count."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        kept = call()
+    graph.replay()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(REPLAYS):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / REPLAYS)
+    del kept
+    return median(times)
+
+
+def _mebibytes(call: Callable[[], object], device: torch.device) -> float:
+    """The most device memory that a call takes, beyond what is held already; nan where the device does not tell."""
+    if device.type != "cuda":
+        return float("nan")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20

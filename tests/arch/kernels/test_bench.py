@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,12 @@ import torch
 
 from arch.kernels import bench, select
 from arch.kernels.tolerance import TABLE, error, tolerance
+
+
+@pytest.fixture(autouse=True)
+def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "INTERPRETED", False)
+
 
 SMALL = bench.Shape(batch=2, time=20, heads=2, key_width=4, value_width=3)
 
@@ -34,7 +41,7 @@ def test_what_disagrees_is_not_timed(dtype: torch.dtype, monkeypatch: pytest.Mon
         o, final = honest(*args, **arguments)
         return o * 1.1, final
 
-    monkeypatch.setitem(select._LOADED, ("delta", "chunked"), wrong)
+    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
     timed: list[Callable[[], object]] = []
     monkeypatch.setattr(bench, "_milliseconds", lambda call, *_: timed.append(call))
     with pytest.raises(
@@ -50,7 +57,7 @@ def test_a_wrong_gradient_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*args: Any, log_decay: Any, **arguments: Any) -> Any:
         return honest(*args, log_decay=log_decay.detach() + 0.5 * (log_decay - log_decay.detach()), **arguments)
 
-    monkeypatch.setitem(select._LOADED, ("delta", "chunked"), wrong)
+    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
     with pytest.raises(bench.Disagreement, match="gradients of log_decay differ"):
         bench.bench("delta", [SMALL])
 
