@@ -61,7 +61,15 @@ def short_conv(
     check_positive(OP, "chunk", chunk)
     if activation not in get_args(Activation):
         raise ValueError(f"{OP}: activation must be one of {', '.join(get_args(Activation))}; got {activation!r}")
-    sizes = {"batch": batch, "time": time, "heads": heads, "key_width": width, "value_width": width, "unit": int(unit)}
+    sizes = {
+        "batch": batch,
+        "time": time,
+        "heads": heads,
+        "key_width": width,
+        "value_width": width,
+        "taps": taps,
+        "unit": int(unit),
+    }
     name = select.choose(
         OP, device=x.device, dtype=x.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )

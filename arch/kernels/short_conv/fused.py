@@ -23,6 +23,9 @@ from arch.kernels.opaque import opaque
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
+FEW_ROWS = 8  # of a block of the inner launch, which holds a sum a tap besides
+PROGRAMS = 1024  # into which backward cuts sequences, where there are fewer
+MOST_TAPS = 4
 COLUMNS = 128  # channels of a block, where a head has no more
 WIDEST = 256  # of heads brought to length 1
 
@@ -31,6 +34,8 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     """What these kernels cannot do."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
+    if sizes.get("taps", 1) > MOST_TAPS:
+        return f"takes {MOST_TAPS} taps at most"
     if sizes.get("unit") and sizes["key_width"] > WIDEST:
         return f"brings heads up to {WIDEST} wide to length 1"
     return None
@@ -72,10 +77,10 @@ class _Share(NamedTuple):
     width: int
     parts: int
 
-    def form(self, taps: int) -> dict[str, int]:
+    def form(self, taps: int, rows: int) -> dict[str, int]:
         """What kernels are compiled for."""
         warps = 4 if self.heads * self.width <= COLUMNS else 8
-        return {"TAPS": taps, "ROWS": ROWS, "HEADS": self.heads, "WIDTH": self.width, "num_warps": warps}
+        return {"TAPS": taps, "ROWS": rows, "HEADS": self.heads, "WIDTH": self.width, "num_warps": warps}
 
 
 def _shares(heads: int, width: int, unit: bool) -> _Share:
@@ -153,18 +158,17 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     tl.store(y + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], a.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "pieces", "length"])
 def _inner_kernel(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, initial, dz, d_weight, d_bias, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T, H, K, parts,
-    per_group, blocks, eps,
+    per_group, pieces, length, eps,
     TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """dz, and this block's part in the derivatives by weight and bias."""
-    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    """dz of a piece of `length` tokens, and its part in the derivatives by weight and bias."""
+    b, piece = (tl.program_id(0) // pieces).to(tl.int64), tl.program_id(0) % pieces
     head, channel, there = _where(H, K, parts, HEADS, WIDTH)
-    at, head_channel = head * stride_h + channel, head * K + channel
-    row = block * ROWS + tl.arange(0, ROWS)
+    at, dy_at, head_channel = head * stride_h + channel, head * dy_h + channel, head * K + channel
     group = b // per_group
     weight += group * H * K * TAPS
     if bias is not None:
@@ -172,26 +176,47 @@ def _inner_kernel(  # type: ignore[no-untyped-def]
     if initial is not None:
         initial += b * (TAPS - 1) * H * K
     x += b * stride_b
-    mask = (row < T)[:, None] & there[None, :]
-    z = _sum(x, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
-    d = tl.load(dy + b * dy_b + row[:, None] * dy_t + (head * dy_h + channel)[None, :], mask=mask, other=0.0)
-    d = d.to(tl.float32)
-    s = tl.sigmoid(z)
-    if UNIT:
-        a = z * s if SILU else z
-        r = tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
-        unit = a * r
-        d = r * (d - unit * _by_head(unit * d, ROWS, HEADS, WIDTH))
-    if SILU:
-        d = d * s * (1 + z * (1 - s))
-    d = tl.where(mask, d, 0.0)
-    tl.store(dz + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], d.to(dz.dtype.element_ty), mask=mask)
-    part = tl.program_id(0).to(tl.int64) * H * K
-    for ago in tl.static_range(TAPS):
-        seen = _input(x, initial, row - ago, at, there, T, stride_t, H * K, head_channel, TAPS - 1)
-        tl.store(d_weight + part * TAPS + head_channel * TAPS + ago, tl.sum(d * seen, 0), mask=there)
+    dy += b * dy_b
+    dz += b * T * H * K
+    PAST: tl.constexpr = TAPS - 1
+    # One sum a tap, over tokens that lie in one row of the block: the rows are added up in the end alone.
+    sum0 = tl.zeros([ROWS, HEADS * WIDTH], tl.float32)
+    sum1, sum2, sum3, sum_bias = sum0, sum0, sum0, sum0
+    for start in range(piece * length, tl.minimum(piece * length + length, T), ROWS):
+        row = start + tl.arange(0, ROWS)
+        mask = (row < T)[:, None] & there[None, :]
+        z = _sum(x, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
+        d = tl.load(dy + row[:, None] * dy_t + dy_at[None, :], mask=mask, other=0.0).to(tl.float32)
+        s = tl.sigmoid(z)
+        if UNIT:
+            a = z * s if SILU else z
+            r = tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
+            unit = a * r
+            d = r * (d - unit * _by_head(unit * d, ROWS, HEADS, WIDTH))
+        if SILU:
+            d = d * s * (1 + z * (1 - s))
+        d = tl.where(mask, d, 0.0)
+        tl.store(dz + row[:, None] * (H * K) + head_channel[None, :], d.to(dz.dtype.element_ty), mask=mask)
+        sum0 += d * _input(x, initial, row, at, there, T, stride_t, H * K, head_channel, PAST)
+        if TAPS > 1:
+            sum1 += d * _input(x, initial, row - 1, at, there, T, stride_t, H * K, head_channel, PAST)
+        if TAPS > 2:
+            sum2 += d * _input(x, initial, row - 2, at, there, T, stride_t, H * K, head_channel, PAST)
+        if TAPS > 3:
+            sum3 += d * _input(x, initial, row - 3, at, there, T, stride_t, H * K, head_channel, PAST)
+        if d_bias is not None:
+            sum_bias += d
+    of_piece = tl.program_id(0).to(tl.int64) * H * K
+    d_weight += of_piece * TAPS + head_channel
+    tl.store(d_weight, tl.sum(sum0, 0), mask=there)
+    if TAPS > 1:
+        tl.store(d_weight + H * K, tl.sum(sum1, 0), mask=there)
+    if TAPS > 2:
+        tl.store(d_weight + 2 * H * K, tl.sum(sum2, 0), mask=there)
+    if TAPS > 3:
+        tl.store(d_weight + 3 * H * K, tl.sum(sum3, 0), mask=there)
     if d_bias is not None:
-        tl.store(d_bias + part + head_channel, tl.sum(d, 0), mask=there)
+        tl.store(d_bias + of_piece + head_channel, tl.sum(sum_bias, 0), mask=there)
 
 
 @triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
@@ -232,7 +257,7 @@ def _forward(
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
     _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
         x, weight, bias, initial, y, *x.stride()[:3], time, heads, width, share.parts, batch // len(weight), blocks, EPS,
-        SILU=silu, UNIT=unit, **share.form(taps),
+        SILU=silu, UNIT=unit, **share.form(taps, ROWS),
     )  # fmt: skip
     return (y,)
 
@@ -249,21 +274,24 @@ def _backward(
     dy, x, weight, bias, initial = _dense(dy), _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
     (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
     dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
-    share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
+    share = _shares(heads, width, unit)
     columns = triton.cdiv(heads, share.heads) * share.parts
     dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
-    d_weight = dz.new_empty(batch * blocks, heads, width, taps, dtype=torch.float32)
-    d_bias = None if bias is None else d_weight.new_empty(batch * blocks, heads, width)
-    _inner_kernel[batch * blocks, columns](
+    blocks = triton.cdiv(time, FEW_ROWS)
+    length = FEW_ROWS * triton.cdiv(blocks, min(blocks, triton.cdiv(PROGRAMS, batch * columns)))
+    pieces = triton.cdiv(time, length)
+    d_weight = dz.new_empty(batch * pieces, taps, heads, width, dtype=torch.float32)
+    d_bias = None if bias is None else d_weight.new_empty(batch * pieces, heads, width)
+    _inner_kernel[batch * pieces, columns](
         dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time, heads, width,
-        share.parts, batch // groups, blocks, EPS, SILU=silu, UNIT=unit, **share.form(taps),
+        share.parts, batch // groups, pieces, length, EPS, SILU=silu, UNIT=unit, **share.form(taps, FEW_ROWS),
     )  # fmt: skip
     outer = triton.cdiv(time + (0 if initial is None else taps - 1), ROWS)
     _outer_kernel[batch * outer, columns](
         dz, weight, dx, None if initial is None else d_initial, time, heads, width, share.parts, batch // groups, outer,
-        **share.form(taps),
+        **share.form(taps, ROWS),
     )  # fmt: skip
-    summed = d_weight.view(groups, -1, heads, width, taps).sum(1).to(weight.dtype)
+    summed = d_weight.view(groups, -1, taps, heads, width).sum(1).permute(0, 2, 3, 1).to(weight.dtype).contiguous()
     if d_bias is None or bias is None:
         return dx, summed, x.new_empty(groups), d_initial
     return dx, summed, d_bias.view(groups, -1, heads, width).sum(1).to(bias.dtype), d_initial

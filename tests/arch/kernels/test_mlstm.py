@@ -11,7 +11,9 @@ from torch.nn.functional import logsigmoid
 from torch.testing import assert_close
 
 from arch import kernels
+from arch.kernels import bench
 from arch.kernels.mlstm import MlstmState
+from arch.kernels.tolerance import error, tolerance
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 
@@ -88,3 +90,35 @@ def test_a_state_that_does_not_fit_is_told() -> None:
         kernels.mlstm(**inputs, initial_state=wrong)
     with pytest.raises(ValueError, match=r"mlstm: i has shape"):
         kernels.mlstm(**inputs | {"i": inputs["i"][:, :1]})
+
+
+@pytest.mark.parametrize(("time", "width"), [(300, 16), (40, 72)])
+def test_fused_derives_long_sequences_and_wide_heads_by_chunks(time: int, width: int) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = bench.example(
+        "mlstm", "head", bench.Shape(batch=1, time=time, heads=1, key_width=width, value_width=width)
+    )
+    generator = torch.Generator().manual_seed(1)
+    shapes: tuple[tuple[int, ...], ...] = ((1, 1, width, width), (1, 1, width), (1, 1))
+    inputs["initial_state"] = MlstmState(*(torch.randn(shape, generator=generator) for shape in shapes))
+    found, expected = (
+        derived(name, inputs, dtype, device) for name, dtype in (("fused", torch.float32), ("recurrent", torch.float64))
+    )
+    for x, y in zip(found, expected, strict=True):
+        assert error(x, y, (0,)) <= tolerance("mlstm", torch.float32)
+
+
+def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) -> list[Tensor]:
+    """Outputs, last state, and the derivatives of a function of both by all inputs and the initial state."""
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.float().to(device, dtype).requires_grad_()
+
+    state = MlstmState(*(leaf(x) for x in inputs["initial_state"]))
+    leaves: dict[str, Any] = {key: leaf(x) for key, x in inputs.items() if key != "initial_state"}
+    o, final = kernels.mlstm(**leaves, initial_state=state, return_state=True, implementation=name)
+    assert final is not None
+    results = [o, *final]
+    loss = torch.stack([x.sin().sum() for x in results]).sum()
+    gradients = torch.autograd.grad(loss, [*leaves.values(), *state])
+    return [x.cpu() for x in (*results, *gradients)]
