@@ -48,6 +48,7 @@ class Solver(NamedTuple):
             return iterate(system, rhs, operator, *how)
         with torch.no_grad():
             x, taken = iterate(system, rhs, operator, *how)
+        x = x.detach()  # of no steps from x0 = q it is rhs itself
         residual = rhs - system.multiply(x, *operator)
         if rhs.is_cuda and not torch.compiler.is_compiling():
             # Dynamo under vmap takes tensors for constants and would drop the backward; opaque to it, all is well.
