@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib.resources
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -16,6 +17,7 @@ Row = Mapping[str, Any]  # of search.probe.probe
 
 LEAST_ERROR = 1e-12  # smaller ones are drawn there
 COLOURS = 7  # of style.css
+DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 5")
 LABELS = {
     "error": "relative error",
     "recall": "nearest value is right",
@@ -25,21 +27,31 @@ LABELS = {
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 720, 300, 58, 16, 42
 
 _READ = """Pairs of random vectors are written through the mixer's op, nothing fades, and each is read back by its key.
-Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Dashed: what a bound
+Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Upright dots: what a bound
 of theory allows, in pairs a head. Nothing is trained."""
 
 
-def section(rows: Sequence[Row]) -> str:
-    """Curves and table of the probe's rows as one HTML section that needs no script."""
+def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
+    """Curves and table of the probe's rows as one HTML section that needs no script. `archs` gives the order of colours to
+    architectures whose rows begin with their name; curves of one colour differ in their dashes."""
+    told = [
+        name
+        for name in ("mixer", "keys")
+        if len({(row["arch"], row[name]) for row in rows}) > len({row["arch"] for row in rows})
+    ]
     curves: dict[str, list[Row]] = {}
     for row in rows:
-        curves.setdefault(f"{row['arch']}, {row['mixer']}, {row['keys']} keys", []).append(row)
-    legend = "".join(
-        f'<li><span style="color:{_colour(number)}">&#9644;</span> {html.escape(name)}</li>'
-        for number, name in enumerate(curves)
-    )
+        curves.setdefault(", ".join([row["arch"], *(str(row[name]) for name in told)]), []).append(row)
+    styles, taken = {}, Counter[int]()
+    for number, (name, own) in enumerate(curves.items()):
+        arch = own[0]["arch"].partition(" ")[0]
+        colour = (archs.index(arch) if arch in archs else number) % COLOURS
+        styles[name] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
+        taken[colour] += 1
+    legend = "".join(f"<li>{_key(styles[name])} {html.escape(name)}</li>" for name in curves)
+    drawn = [(styles[name], own) for name, own in curves.items()]
     figures = "".join(
-        f"<figure>{_figure(list(curves.values()), *what)}</figure>"
+        f'<figure tabindex="0">{_figure(drawn, *what)}</figure>'
         for what in (("error", "pairs"), ("recall", "pairs"), ("recall", "load"))
     )
     return (
@@ -68,13 +80,18 @@ def write_page(path: Path, rows: Sequence[Row], *, title: str) -> None:
     write_whole(path, page(rows, title=title))
 
 
-def _figure(curves: Sequence[Sequence[Row]], score: str, along: str) -> str:
+def _key(style: str) -> str:
+    line = f'<line x1="0" y1="6" x2="30" y2="6" style="{style};stroke-width:2"/>'
+    return f'<svg width="30" height="12" aria-hidden="true">{line}</svg>'
+
+
+def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str) -> str:
     """Pairs or load go along a logarithmic axis; errors up another, recall up a linear one."""
-    places = [row[along] for curve in curves for row in curve]
+    places = [row[along] for _, curve in curves for row in curve]
     low, high = min(places), max(*places, 2 * min(places))
     errors = score == "error"
     label = LABELS[score]
-    top = max(1.0, *(row["error"] for curve in curves for row in curve)) if errors else 1.0
+    top = max(1.0, *(row["error"] for _, curve in curves for row in curve)) if errors else 1.0
 
     def x(count: float) -> float:
         return LEFT + (WIDTH - LEFT - 12) * math.log(count / low) / math.log(high / low)
@@ -98,16 +115,15 @@ def _figure(curves: Sequence[Sequence[Row]], score: str, along: str) -> str:
     for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1):
         parts.append(words(x(2.0**power), HEIGHT - BELOW + 18, f"{2.0**power:g}" if power >= 0 else f"1/{2**-power}"))
     parts += [words((LEFT + WIDTH) / 2, HEIGHT - 6, LABELS[along]), words(LEFT, 12, label, "start")]
-    for number, curve in enumerate(curves):
-        colour = _colour(number)
+    for style, curve in curves:
         a_pair = curve[-1][along] / curve[-1]["pairs"]
         for name, bound in curve[-1]["bounds"].items():
             if low <= bound * a_pair <= high:
-                dashed = f'stroke="{colour}" stroke-dasharray="4 4"'
+                dashed = f'style="{style.partition(";")[0]};stroke-dasharray:1 4"'
                 parts.append(f"<g>{line(x(bound * a_pair), TOP, x(bound * a_pair), HEIGHT - BELOW, dashed)}")
                 parts.append(f"<title>{html.escape(name)} = {bound}</title></g>")
         points = " ".join(f"{x(row[along]):.1f},{y(row[score]):.1f}" for row in curve)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<polyline points="{points}" fill="none" style="{style};stroke-width:2"/>')
     body = "".join(parts)
     spoken = html.escape(f"{label}, {LABELS[along]}")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">{body}</svg>'
@@ -130,10 +146,6 @@ def said(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _colour(number: int) -> str:
-    return f"var(--c{number % COLOURS})"
 
 
 def _asset(name: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ class Answer:
     chance: float
     ceiling: float
     score: float | None
+    scores: Mapping[str, float] = field(default_factory=dict)  # every score of the setting, by name
     tested: bool = False
 
     @functools.cached_property
@@ -62,13 +63,29 @@ class Measure:
     state_grows: bool
     metric: str
     values: Mapping[int, float]
+    scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # every score of a seed, by name
     keys: tuple[str, ...] = ()
-    chance: float
-    ceiling: float
+    chance: float | None
+    ceiling: float | None
     failed: int = 0
     candidates: int = 1
     tested: bool = False
-    traits: frozenset[tuple[str, str]] = frozenset()  # leaves of the architecture's spec, see `trait`
+    leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
+
+    @functools.cached_property
+    def traits(self) -> frozenset[tuple[str, str]]:
+        """The dials of the architecture, see `trait`."""
+        return frozenset(trait(path.rsplit(".", 1)[-1], value) for path, value in self.leaves.items())
+
+    def of(self, metric: str) -> Measure:
+        """The same trials by another of their scores. A part of the headline has its chance and ceiling, a scaled score 0
+        and 1; of others neither is known."""
+        whole = metric.partition("/")[0]
+        chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
+        if whole.startswith("scaled_"):
+            chance, ceiling = 0.0, 1.0
+        values = {seed: scores[metric] for seed, scores in self.scores.items() if metric in scores}
+        return replace(self, metric=metric, values=values, chance=chance, ceiling=ceiling)
 
     @property
     def mixed(self) -> bool:
@@ -117,6 +134,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             chance=record.chance,
             ceiling=record.ceiling,
             score=reported(record, on).get(record.metric) if record.status == "done" else None,
+            scores=reported(record, on),
         )
     ]
     specs = record.spec.get("tests", [])
@@ -133,6 +151,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
                 chance=test["chance"],
                 ceiling=test["ceiling"],
                 score=test["scores"].get(record.metric),
+                scores=test["scores"],
                 tested=True,
             )
         )
@@ -143,16 +162,22 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     """A name for every architecture, by key of record: its own, and where several share it, the dials that differ."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        by_name[record.arch][_canonical(record.spec.get("arch", {}))].append(record.key)
+        by_name[record.arch][_canonical(leaves_of(record))].append(record.key)
     names = {}
     for name, variants in by_name.items():
-        leaves = [dict(flatten(json.loads(spec))) for spec in variants]
+        leaves = [json.loads(spec) for spec in variants]
         shown = differing(leaves)
         labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
             final = label if labels.count(label) == 1 else f"{label} #{number}"
             names.update(dict.fromkeys(keys, final))
     return names
+
+
+def leaves_of(record: Record) -> dict[str, Any]:
+    """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
+    expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
+    return dict(flatten(record.spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -231,10 +256,10 @@ def reported(record: Record, on: On) -> Mapping[str, float]:
 
 def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
     first = (choice.trials or choice.failed)[0]
-    traits = frozenset(trait(path.rsplit(".", 1)[-1], v) for path, v in flatten(first.spec.get("arch", {})))
+    leaves = leaves_of(first)
     by_seed = {r.seed: answers(r, choice.on) for r in choice.trials}
     for index, answer in enumerate(answers(first, choice.on)):
-        scores = {seed: found[index].score for seed, found in by_seed.items() if index < len(found)}
+        own = {seed: found[index] for seed, found in by_seed.items() if index < len(found)}
         yield Measure(
             arch=first.arch,
             row=rows[first.key],
@@ -243,14 +268,15 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             state_bytes=answer.state_bytes,
             state_grows=first.state_grows,
             metric=first.metric,
-            values={seed: score for seed, score in scores.items() if score is not None},
+            values={seed: one.score for seed, one in own.items() if one.score is not None},
+            scores={seed: one.scores for seed, one in own.items()},
             keys=tuple(r.key for r in choice.trials),
             chance=answer.chance,
             ceiling=answer.ceiling,
             failed=len(choice.failed),
             candidates=choice.candidates,
             tested=answer.tested,
-            traits=traits,
+            leaves=leaves,
         )
 
 

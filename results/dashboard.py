@@ -11,12 +11,18 @@ import html
 import importlib.resources
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import Any
 
+from results.architectures import Detail
+from results.architectures import section as architectures_section
+from results.capacity import section as probe_section
+from results.holding import Row
 from results.learnability import section as online_section
+from results.published import Published
 from results.record import Record
 from results.render import html as table_html
 from results.tables import Table
@@ -31,8 +37,9 @@ _STATE = """<section id="recall">
 <p id="stateseen" class="seen"></p>
 <p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
 hyper-parameters, its bar the 95 % t interval; small markers are single trials. The dashed line joins those that no
-other beats in both recall and state. Hollow markers: the state grows with length, and is counted at the length named
-below. Click a marker to find the same trial in every figure and table.</p>
+other beats in both recall and state, the grey band is where it lies when seeds are drawn anew (95 %). Dotted lines and the
+markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below. Hollow markers: published figures,
+at our state. Click a marker to find the same trial in every figure and table.</p>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
@@ -58,9 +65,39 @@ hyper-parameters. Colours as above; dotted where the state grows. Click any othe
 <div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
 </section>"""
 
+_CUTS = """<section id="cuts">
+<h2>Where do they succeed, and which dial helps?</h2>
+<p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by a dial of
+the task or the architecture, all else on a line being equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
+<div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
+<div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by dial"></div>
+<ul id="cutlegend" class="legend" aria-label="Lines"></ul>
+</section>"""
+
+_HELD = """<section id="holdings">
+<h2>How many pairs does a state hold?</h2>
+<p id="heldseen" class="seen"></p>
+<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (hollow, dashed), trained.
+Small and dotted: what the memory holds untrained at 99 %, by the probe below. Flat strokes: what theory allows a head.</p>
+<div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
+<div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
+</section>"""
+
+_PROGRESS = """<section id="progress">
+<h2>How did the study go?</h2>
+<p class="read">Left to right: trials in the order in which they ended. Up: the share of the plane (score from chance to
+ceiling, logarithm of state) that the best of them dominate. Below: how much of the variance of scores lies between
+architectures, and between the values of one dial within an architecture, all else left to vary; dials that vary together
+share the credit.</p>
+<div id="progressplot" class="plot low" role="img" aria-label="Dominated share of the plane against trials finished"></div>
+<figure><figcaption><h3>Which dials matter</h3></figcaption>
+<table class="bars"><tbody id="dials"></tbody></table></figure>
+</section>"""
+
 _TRIALS = """<section id="all">
 <h2>Every trial of the setting</h2>
 <p class="read"><span id="count"></span>. Click a heading to sort, a row to find the trial in the figures.</p>
+$filter
 <div class="wide tall" tabindex="0" role="region" aria-label="Every trial of the setting">
 <table id="trials"><thead></thead><tbody></tbody></table></div>
 <p><button type="button" id="more" hidden></button></p>
@@ -75,21 +112,43 @@ _FAILED = """<section id="failed">
 $rest
 </section>"""
 
+_FILTER = """<div class="controls"><label>Rows with
+<input class="filter" type="search" placeholder="words, such as mesa 1e-3" autocomplete="off"></label></div>"""
+
 _READ_TABLES = """Architectures that were trained here, then chance, ceiling and what is published. Click a heading to
 sort, a row to find its trials in the figures."""
 
 
-def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> str:
-    """One HTML page of all records, and of the tables that were made of them."""
+def page(
+    records: Sequence[Record],
+    *,
+    title: str,
+    tables: Sequence[Table],
+    beside: Sequence[Published] = (),
+    probed: Sequence[Row] = (),
+    details: Mapping[str, Detail] = MappingProxyType({}),
+) -> str:
+    """One HTML page of all records, and of the tables that were made of them.
+
+    beside   published figures, drawn where they speak of what was measured
+    probed   measurements of the probe; their `arch` is an architecture's row (see `row_names`)
+    details  of architectures, by row
+    """
     if not records:
         return _whole(title, "There are no trials here yet: nothing has been trained.", [], [], footer="")
     failed = [r for r in records if r.score is None]
     done = [r for r in records if r.score is not None]
     sections, scripts = [], []
     if done:
-        data = figures(records, tables)
-        sections += [_STATE, *([_HEAT] if data["tables"] else []), _CURVES]
+        data = figures(records, tables, beside=beside, probed=probed)
+        sections += [
+            _STATE,
+            *([_HELD] if data["held"] else []),
+            *([probe_section(probed, [arch["name"] for arch in data["archs"]])] if probed else []),
+        ]
+        sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]
         sections += [found] if (found := online_section(done)) else []
+        sections.append(_PROGRESS)
         scripts = [
             ("application/json", _json(data)),
             ("", _plotly()),
@@ -99,18 +158,19 @@ def page(records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> s
     if tables:
         shown = "\n".join(table_html(table, number) for number, table in enumerate(tables))
         sections.append(
-            f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n{shown}</section>'
+            f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
+            f"{_FILTER if done else ''}\n{shown}</section>"
         )
     if done:
-        sections.append(_TRIALS)
+        sections += [Template(_TRIALS).substitute(filter=_FILTER), architectures_section(records, details)]
     if failed:
         sections.append(_failures(failed))
     return _whole(title, _lead(records, failed), sections, scripts, footer=_footer(records))
 
 
-def write_page(path: Path, records: Sequence[Record], *, title: str, tables: Sequence[Table]) -> None:
-    """Write the page whole or not at all, so that a browser may read it while it is made anew. Raises OSError."""
-    write_whole(path, page(records, title=title, tables=tables))
+def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
+    """Write the `page` whole or not at all, so that a browser may read it while it is made anew. Raises OSError."""
+    write_whole(path, page(records, **rest))
 
 
 def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str) -> str:

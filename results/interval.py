@@ -1,6 +1,6 @@
 """How sure a mean over a few seeds is.
 
-Half of the t interval is t(n - 1) s / sqrt(n), with s the sample standard deviation. The bootstrap draws seeds anew.
+Half of the t interval is t(n - 1) s / sqrt(n), with s the sample standard deviation.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
-def bootstrap_interval(
-    values: Sequence[float], rng: np.random.Generator, *, level: float = 0.95, draws: int = 2000
-) -> tuple[float, float] | None:
-    """The percentile bootstrap interval of the mean; None for fewer than two values."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
-    if len(values) < 2:
+def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % t interval of mean(a) - mean(b), of independent values with a common variance; None for fewer than three in
+    all, or where a side is empty."""
+    freedom = len(a) + len(b) - 2
+    if freedom < 1 or not a or not b:
         return None
-    sample = np.asarray(values, dtype=np.float64)
-    means = sample[rng.integers(len(sample), size=(draws, len(sample)))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    squares = sum(float(np.square(np.asarray(side) - np.mean(side)).sum()) for side in (a, b))
+    half = _quantile(freedom) * math.sqrt(squares / freedom * (1 / len(a) + 1 / len(b)))
+    middle = float(np.mean(a) - np.mean(b))
+    return middle - half, middle + half
 
 
 def _quantile(freedom: int) -> float:

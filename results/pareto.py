@@ -1,4 +1,4 @@
-"""Which architectures no other beats on every goal at once, how much room they leave, and how recall grows with state.
+"""Which architectures no other beats on every goal at once, how much room they leave, and how sure that is.
 
 Points are float [N, G], a row a candidate and a column a goal; `maximise` says of every goal whether more is better.
 """
@@ -6,12 +6,9 @@ Points are float [N, G], a row a candidate and a column a goal; `maximise` says 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from results.interval import bootstrap_interval
 
 BLOCK = 256  # candidates compared with all others at a time; bounds memory to BLOCK x N x G
 
@@ -64,37 +61,32 @@ def front_shares(
     scores  a list of scores, one a seed, for every candidate
     costs   what does not vary with the seed, such as state bytes
     """
-    on = np.zeros(len(scores))
-    samples = [np.asarray(values, dtype=np.float64) for values in scores]
-    for _ in range(draws):
-        means = [sample[rng.integers(len(sample), size=len(sample))].mean() for sample in samples]
-        on += front(np.column_stack([means, costs]), [True, False])
-    return on / draws
+    order = np.argsort(np.asarray(costs, dtype=np.float64), kind="stable")
+    ordered = np.asarray(costs, dtype=np.float64)[order]
+    drawn = _resampled([scores[candidate] for candidate in order], rng, draws)
+    best = np.maximum.accumulate(drawn, axis=1)
+    first, last = (np.searchsorted(ordered, ordered, side=side) for side in ("left", "right"))
+    cheaper = np.where(first > 0, best[:, first - 1], -np.inf)
+    shares = np.empty(len(scores))
+    shares[order] = ((drawn >= best[:, last - 1]) & (drawn > cheaper)).mean(axis=0)
+    return shares
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapacityPoint:
-    """Recall of one architecture at one size of state."""
-
-    state_bytes: int
-    mean: float
-    interval: tuple[float, float] | None  # 95 % bootstrap over seeds
-    seeds: int
-
-
-def capacity_curve(
-    scores: Mapping[int, Sequence[float]], rng: np.random.Generator, *, draws: int = 2000
-) -> list[CapacityPoint]:
-    """Recall against state: a point a state size, smallest first. `scores` has a score a seed by state bytes."""
-    return [
-        CapacityPoint(
-            state_bytes=size,
-            mean=float(np.mean(values)),
-            interval=bootstrap_interval(values, rng, draws=draws),
-            seeds=len(values),
-        )
-        for size, values in sorted(scores.items())
-    ]
+def front_band(
+    scores: Sequence[Sequence[float]],
+    costs: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    level: float = 0.95,
+    draws: int = 500,
+) -> list[tuple[float, float, float]]:
+    """(cost, low, high) for every cost, ascending: the percentile bootstrap interval over seeds of the best score that can be
+    had for at most that cost. Where candidates have one seed each, nothing varies and low is high."""
+    order = np.argsort(np.asarray(costs, dtype=np.float64), kind="stable")
+    best = np.maximum.accumulate(_resampled([scores[candidate] for candidate in order], rng, draws), axis=1)
+    low, high = np.quantile(best, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    band = {float(costs[c]): (float(a), float(b)) for c, a, b in zip(order, low, high, strict=True)}
+    return [(cost, *ends) for cost, ends in band.items()]
 
 
 def largest_pairs(scores: Mapping[int, float], threshold: float = 0.99) -> int:
@@ -108,6 +100,15 @@ def largest_pairs(scores: Mapping[int, float], threshold: float = 0.99) -> int:
             break
         held = pairs
     return held
+
+
+def _resampled(scores: Sequence[Sequence[float]], rng: np.random.Generator, draws: int) -> NDArray[np.float64]:
+    """float [draws, N]: means over seeds drawn anew."""
+    means = np.empty((draws, len(scores)))
+    for column, values in enumerate(scores):
+        sample = np.asarray(values, dtype=np.float64)
+        means[:, column] = sample[rng.integers(len(sample), size=(draws, len(sample)))].mean(axis=1)
+    return means
 
 
 def _losses(points: ArrayLike, maximise: Sequence[bool]) -> NDArray[np.float64]:

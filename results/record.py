@@ -118,7 +118,7 @@ def read_records(path: Path) -> list[Record]:
     Raises ValueError on a line that is no record, with file and line.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    found: dict[str, Record] = {}
+    found: list[Record] = []
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
             if not line.strip():
@@ -127,8 +127,16 @@ def read_records(path: Path) -> list[Record]:
                 record = Record.from_dict(json.loads(line))
             except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"{file}:{number}: not a record: {error}") from error
-            if record.key not in found or (found[record.key].status, record.status) == ("failed", "done"):
-                found[record.key] = record
+            found.append(record)
+    return unique(found)
+
+
+def unique(records: Iterable[Record]) -> list[Record]:
+    """Every key once, in order of first sight: the first record that is done, or where none is the first."""
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.key not in found or (found[record.key].status, record.status) == ("failed", "done"):
+            found[record.key] = record
     return list(found.values())
 
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from results.tables import Cell, Line, Table
+from results.tables import Cell, Line, Table, Unit, size
 
-Format = Literal["markdown", "csv", "latex"]
+Format = Literal["markdown", "csv", "latex", "html"]
 
 MISSING = "–"
 _DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
@@ -22,8 +22,10 @@ def render(tables: Sequence[Table], form: Format) -> str:
     """All tables in one text. Raises ValueError on a format that there is not."""
     if form == "csv":
         return csv(tables)
+    if form == "html":
+        return "\n".join(html(table, number) for number, table in enumerate(tables)) + "\n"
     if form not in ("markdown", "latex"):
-        raise ValueError(f"format must be markdown, csv or latex, got '{form}'")
+        raise ValueError(f"format must be markdown, csv, latex or html, got '{form}'")
     return "\n".join((markdown if form == "markdown" else latex)(table) for table in tables)
 
 
@@ -55,6 +57,7 @@ def latex(table: Table) -> str:
         "−": r"$-$",
         "†": r"$^\dagger$",
         "–": "--",
+        "‡": r"$^\ddagger$",
         "↳": r"\quad",
     }
 
@@ -101,15 +104,18 @@ def csv(tables: Sequence[Table]) -> str:
         "chance",
         "ceiling",
         "mark",
+        "outside",
     )
-    out.writerow(["table", "kind", "architecture", "state", "column", *names])
+    out.writerow(["table", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
         for line in table.lines:
             for column, cell in zip(table.columns, line.cells, strict=True):
                 low, high = cell.interval or (None, None)
                 values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
-                figures = [*values, cell.chance, cell.ceiling, cell.mark]
-                out.writerow([table.title, line.kind, *line.labels[:2], column, *figures])
+                labels = dict(zip(table.corner, line.labels, strict=True))
+                named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
+                figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
+                out.writerow([table.title, line.kind, *named, column, *figures])
     return text.getvalue()
 
 
@@ -120,8 +126,8 @@ def html(table: Table, number: int = 0) -> str:
     heads = [f'<th scope="col">{escape(word)}</th>' for word in table.corner]
     heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape(word))}</th>' for word in table.columns]
     measured = [line for line in table.lines if line.kind == "measured"]
-    own = "\n".join(_html_line(line, table.percent, f' data-line="{i}"') for i, line in enumerate(measured))
-    rest = "\n".join(_html_line(line, table.percent) for line in table.lines if line.kind != "measured")
+    own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
+    rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
     notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *table.notes))
     return (
@@ -132,11 +138,11 @@ def html(table: Table, number: int = 0) -> str:
     )
 
 
-def _html_line(line: Line, percent: bool, mark: str = "") -> str:
+def _html_line(line: Line, units: Sequence[Unit], mark: str = "") -> str:
     first, *labels = (html_module.escape(label) for label in line.labels)
     heading = f'<th scope="row">{first}{" <small>published</small>" if line.kind == "published" else ""}</th>'
     words = "".join(f"<td>{_UNIT.sub('&nbsp;', label)}</td>" for label in labels)
-    cells = "".join(_html_cell(cell, percent) for cell in line.cells)
+    cells = "".join(_html_cell(*pair) for pair in zip(line.cells, units, strict=True))
     return f'<tr class="{line.kind}"{mark}>{heading}{words}{cells}</tr>'
 
 
@@ -149,48 +155,56 @@ def figure(value: float | None, percent: bool, *, sign: bool = False) -> str:
     return text.replace("-", "−")
 
 
+def shown(value: float | None, unit: Unit, *, sign: bool = False) -> str:
+    """A figure in its unit: 99.2, 0.992, 1,234,567, 34.3 kB."""
+    if value is None or unit in ("percent", "score"):
+        return figure(value, unit == "percent", sign=sign)
+    if unit == "bytes":
+        return size(round(value))
+    return f"{value:,.0f}" if unit == "count" or value >= 100 else f"{value:.3g}"
+
+
 def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
     """Labels, figures and style ("own", "aside" or "reference") of every printed row."""
     blank = ("",) * (len(table.corner) - 1)
     for line in table.lines:
         style = "own" if line.kind == "measured" else "reference"
         labels = (f"{line.labels[0]} (published)", *line.labels[1:]) if line.kind == "published" else line.labels
-        yield labels, [_cell_text(line, cell, table.percent, bold) for cell in line.cells], style
+        yield labels, [_cell_text(line, *pair, bold) for pair in zip(line.cells, table.units, strict=True)], style
         if any(cell.published is not None for cell in line.cells):
-            yield ("↳ published", *blank), [figure(c.published, table.percent) for c in line.cells], "aside"
-            yield (
-                ("↳ difference", *blank),
-                [figure(c.difference, table.percent, sign=True) for c in line.cells],
-                "aside",
-            )
+            pairs = list(zip(line.cells, table.units, strict=True))
+            published = [shown(c.published, unit) + (" ‡" if c.outside else "") for c, unit in pairs]
+            yield ("↳ published", *blank), published, "aside"
+            yield ("↳ difference", *blank), [shown(c.difference, unit, sign=True) for c, unit in pairs], "aside"
 
 
-def _cell_text(line: Line, cell: Cell, percent: bool, bold: Callable[[str], str]) -> str:
+def _cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str]) -> str:
     failed = f" †{cell.failed}" if cell.failed else ""
     if cell.mean is None:
         return (f"failed{failed}" if failed else MISSING) if line.kind == "measured" else MISSING
-    text = figure(cell.mean, percent)
+    text = shown(cell.mean, unit)
     text = bold(text) if cell.mark == "best" else text
-    return text + ("*" if cell.mark == "partial" else "") + _spread(cell, percent) + failed
+    return text + ("*" if cell.mark == "partial" else "") + _spread(cell, unit) + failed
 
 
-def _spread(cell: Cell, percent: bool) -> str:
+def _spread(cell: Cell, unit: Unit) -> str:
     if cell.interval is None:
         return ""
-    return f" ±{figure((cell.interval[1] - cell.interval[0]) / 2, percent)}"
+    return f" ±{shown((cell.interval[1] - cell.interval[0]) / 2, unit)}"
 
 
-def _html_cell(cell: Cell, percent: bool) -> str:
+def _html_cell(cell: Cell, unit: Unit) -> str:
     escape = html_module.escape
     order = "" if cell.mean is None else f' data-value="{cell.mean:.6g}"'
     if cell.mean is None:
         text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
     else:
-        text = figure(cell.mean, percent) + ("*" if cell.mark == "partial" else "")
+        text = shown(cell.mean, unit) + ("*" if cell.mark == "partial" else "")
         text = f"<strong>{text}</strong>" if cell.mark == "best" else text
-        text += f"<small>{escape(_spread(cell, percent))}</small>" if cell.interval else ""
+        text += f"<small>{escape(_spread(cell, unit))}</small>" if cell.interval else ""
         text += f" <small>†{cell.failed}</small>" if cell.failed else ""
     if cell.published is not None:
-        difference = f" ({figure(cell.difference, percent, sign=True)})" if cell.difference is not None else ""
-        text += f'<br><small class="aside">{figure(cell.published, percent)}{difference}</small>'
+        difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""
+        mark = " ‡" if cell.outside else ""
+        text += f'<br><small class="aside">{shown(cell.published, unit)}{difference}{mark}</small>'
     return f'<td class="figure"{order}>{text}</td>'

@@ -22,6 +22,7 @@ MAD = {  # the six tasks of MAD, in the order of its paper
     "compression": "compression",
     "memorization": "memorization",
 }
+Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task names even where they do not differ
 
 
@@ -53,6 +54,15 @@ class Cell:
         """Ours less the published figure."""
         return None if self.mean is None or self.published is None else self.mean - self.published
 
+    @property
+    def outside(self) -> bool:
+        """Whether the published figure lies outside our interval; no where there is no interval."""
+        return self.interval is not None and self.published is not None and not self._holds(self.published)
+
+    def _holds(self, value: float) -> bool:
+        low, high = self.interval or (value, value)
+        return low - 1e-9 <= value <= high + 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -67,7 +77,7 @@ class Line:
 class Table:
     """A table as plain data.
 
-    percent  figures are fractions, to be shown as percent
+    units    of the columns; those in percent hold fractions
     mean_at  which column averages the others, if one does
     beside   the published source
     """
@@ -77,15 +87,21 @@ class Table:
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
-    percent: bool = True
+    units: tuple[Unit, ...]
     mean_at: int | None = None
     beside: str = ""
 
+    @property
+    def percent(self) -> bool:
+        """Whether figures are fractions, to be shown as percent."""
+        return self.units[0] == "percent"
 
-def table_of(records: Sequence[Record], beside: Published | None = None) -> list[Table]:
+
+def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
     """The tables that a list of records makes: one of MAD where two or more of its tasks are there, one for every other
     task. Protocols are kept apart. A published protocol gives two tables: as published (choice on test) and honest.
 
+    `settings` True adds to MAD's table one for each of its tasks, a column a setting.
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
     """
     mad: dict[str, list[Record]] = defaultdict(list)
@@ -104,11 +120,11 @@ def table_of(records: Sequence[Record], beside: Published | None = None) -> list
                 tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
             for task in MAD:
                 own = [m for m in found if m.task == task]
-                if own and (not together or any(m.tested for m in own)):
-                    tables.append(_task_table(own, task, protocol, on, beside))
+                if own and (settings or not together or any(m.tested for m in own)):
+                    tables.append(task_table(own, task, protocol, on, beside))
     for (task, protocol), group in others.items():
         for on in _choices(group):
-            tables.append(_task_table(measures(group, on=on), task, protocol, on, beside))
+            tables.append(task_table(measures(group, on=on), task, protocol, on, beside))
     return tables
 
 
@@ -122,7 +138,12 @@ def size(count: int) -> str:
 
 def is_share(metric: str) -> bool:
     """Whether a metric is a share, to be shown as percent."""
-    return "accuracy" in metric or metric == "exact_match"
+    return "accuracy" in metric or metric.startswith("exact_match")
+
+
+def more_is_better(metric: str) -> bool:
+    """Losses, distances and counts of steps are better where they are small."""
+    return is_share(metric) or metric.startswith("explained")
 
 
 def _choices(records: Iterable[Record]) -> tuple[On, ...]:
@@ -130,12 +151,12 @@ def _choices(records: Iterable[Record]) -> tuple[On, ...]:
 
 
 def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | None) -> Table:
-    theirs = _tables_about(beside, "mad")
+    theirs = tables_about(beside, "mad")
     if theirs:
         columns = list(theirs[0].columns)
     else:
         columns = [Column(name=name, tasks=(task,)) for task, name in MAD.items()] + [Column(name="mean", mean=True)]
-    sheet = _Sheet(found, columns, theirs)
+    sheet = Sheet(found, columns, theirs)
     trained = {m.task for m in found}
     missing = [MAD.get(task, task) for column in columns for task in column.tasks if task not in trained]
     notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
@@ -145,10 +166,12 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
         notes.append(
             f"Published figures are of protocol mad-lab, ours of {protocol}: differences are not like for like."
         )
-    return _table(sheet, f"MAD{_said(protocol)}", on, beside, notes)
+    return _table(sheet, f"MAD{protocol_of(protocol)}", on, beside, notes)
 
 
-def _task_table(found: list[Measure], task: str, protocol: str, on: On, beside: Published | None) -> Table:
+def task_table(
+    found: list[Measure], task: str, protocol: str, on: On, beside: Published | None, *, score: str = ""
+) -> Table:
     """One task: a column for every setting, named by the dials that differ."""
     settings = list({m.setting: m for m in found}.values())
     always = [d for d in ALWAYS_SHOWN.get(task, ()) if d in settings[0].dials]
@@ -167,18 +190,20 @@ def _task_table(found: list[Measure], task: str, protocol: str, on: On, beside: 
         columns.append(Column(name="mean", mean=True))
     same = words(settings[0].dials, [d for d in settings[0].dials if d not in shown and "." not in d])
     notes = [f"Everywhere: {', '.join(same)}."] if same else []
-    return _table(_Sheet(found, columns, _tables_about(beside, task)), f"{task}{_said(protocol)}", on, beside, notes)
+    title = f"{task}{f', {readable(score)}' if score else ''}{protocol_of(protocol)}"
+    return _table(Sheet(found, columns, tables_about(beside, task)), title, on, beside, notes)
 
 
-def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: list[str]) -> Table:
+def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: list[str]) -> Table:
     rows: dict[str, list[Measure]] = defaultdict(list)
     for measure in sheet.found:
         rows[measure.row].append(measure)
     families = len({own[0].arch for own in rows.values()}) < len(rows)
-    order = _by_state if families else _by_score
-    measured = sorted(((own, _line(sheet, own)) for own in rows.values()), key=order)
-    lines = _best([line for _, line in measured])
-    for name in ("chance", "ceiling"):
+    more = more_is_better(sheet.found[0].metric)
+    lined = [(own, _line(sheet, own)) for own in rows.values()]
+    measured = sorted(lined, key=_by_state if families else lambda row: _by_score(row, more))
+    lines = best([line for _, line in measured], more=more)
+    for name in ("chance", "ceiling") if sheet.found[0].chance is not None else ():
         cells = tuple(Cell(mean=sheet.bound(column, name)) for column in sheet.columns)
         lines.append(Line(labels=(name, "", ""), cells=cells, kind="chance" if name == "chance" else "ceiling"))
     used = {row.name for own in rows.values() for _, row in sheet.published_rows(own[0])}
@@ -192,31 +217,36 @@ def _table(sheet: _Sheet, title: str, on: On, beside: Published | None, notes: l
         corner=("architecture", "state", "seeds"),
         columns=tuple(column.name for column in sheet.columns),
         lines=tuple(lines),
-        notes=(*_notes(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
-        percent=is_share(sheet.found[0].metric),
+        notes=(*notes_of(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
+        units=(unit_of(sheet.found[0].metric),) * len(sheet.columns),
         mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
         beside=beside.source if beside and sheet.theirs else "",
     )
 
 
-def _line(sheet: _Sheet, own: list[Measure]) -> Line:
+def _line(sheet: Sheet, own: list[Measure]) -> Line:
     theirs = sheet.published_rows(own[0])
     cells = [replace(sheet.cell(own, column), published=sheet.published(column, theirs)) for column in sheet.columns]
-    sizes = sorted({m.state_bytes for m in own})
-    (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
-    state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
     counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
     return Line(
         labels=(
             own[0].row,
-            state + (", grows" if any(m.state_grows for m in own) else ""),
+            states_of(own),
             "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
         ),
         cells=tuple(cells),
     )
 
 
-class _Sheet:
+def states_of(own: Sequence[Measure]) -> str:
+    """The sizes of state that an architecture had, "1–4 kB, grows"."""
+    sizes = sorted({m.state_bytes for m in own})
+    (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
+    state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
+    return state + (", grows" if any(m.state_grows for m in own) else "")
+
+
+class Sheet:
     """What was measured, laid out in columns, and what stands beside it."""
 
     def __init__(self, found: list[Measure], columns: list[Column], theirs: list[PublishedTable]) -> None:
@@ -253,13 +283,20 @@ class _Sheet:
             mean=average(lambda m: float(np.mean(list(m.values.values())))),
             seeds=min(len(m.values) for group in scored for m in group),
             interval=t_interval([average(lambda m, s=seed: m.values[s]) for seed in seeds]),  # type: ignore[misc]
-            chance=average(lambda m: m.chance),
-            ceiling=average(lambda m: m.ceiling),
+            chance=self._average_bound(scored, parts, "chance"),
+            ceiling=self._average_bound(scored, parts, "ceiling"),
             failed=failed,
             settings=sum(len(group) for group in scored),
             mark="" if whole else "partial",
             keys=tuple(dict.fromkeys(key for group in scored for m in group for key in m.keys)),
         )
+
+    @staticmethod
+    def _average_bound(scored: list[list[Measure]], parts: list[Column], name: str) -> float | None:
+        if any(getattr(m, name) is None for group in scored for m in group):
+            return None
+        found = [_over_tasks(g, p, lambda m: float(getattr(m, name))) for g, p in zip(scored, parts, strict=True)]
+        return float(np.mean(found))
 
     def bound(self, column: Column, name: str) -> float | None:
         """Chance or ceiling of a column, every setting once."""
@@ -315,7 +352,7 @@ def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], f
     return float(np.mean([np.mean([value(m) for m in own if m.task == task]) for task in column.tasks]))
 
 
-def _best(lines: list[Line]) -> list[Line]:
+def best(lines: list[Line], *, more: bool) -> list[Line]:
     """Mark the best of every column; figures that read the same share the mark."""
     if len(lines) < 2:
         return lines
@@ -324,7 +361,10 @@ def _best(lines: list[Line]) -> list[Line]:
         return None if cell.mean is None or cell.mark == "partial" else round(cell.mean, 3)
 
     columns = list(zip(*(line.cells for line in lines), strict=True))
-    tops = [max((value for cell in column if (value := shown(cell)) is not None), default=None) for column in columns]
+    top_of = max if more else min
+    tops = [
+        top_of((value for cell in column if (value := shown(cell)) is not None), default=None) for column in columns
+    ]
     marked = []
     for line in lines:
         pairs = zip(line.cells, tops, strict=True)
@@ -333,19 +373,19 @@ def _best(lines: list[Line]) -> list[Line]:
     return marked
 
 
-def _by_score(row: tuple[list[Measure], Line]) -> tuple[bool, float, str]:
+def _by_score(row: tuple[list[Measure], Line], more: bool) -> tuple[bool, float, str]:
     """The best last column first; those without one at the end."""
     score = row[1].cells[-1].mean
-    return score is None, -(score or 0.0), row[0][0].row
+    return score is None, (score or 0.0) * (-1 if more else 1), row[0][0].row
 
 
 def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, str]:
     return row[0][0].arch, row[0][0].state_bytes, row[0][0].row
 
 
-def _notes(found: list[Measure], lines: list[Line], on: On) -> list[str]:
-    metric = found[0].metric
-    unit = ", percent" if is_share(metric) else ""
+def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
+    metric = readable(found[0].metric.partition("/")[0])
+    unit = ", percent" if is_share(found[0].metric) else ""
     several = any(cell.interval for line in lines for cell in line.cells)
     spread = "± half of the 95 % t interval over seeds" if several else "no interval, which needs two seeds"
     notes = [f"{metric.capitalize()} on test{unit}: mean over seeds, {spread}."]
@@ -357,6 +397,8 @@ def _notes(found: list[Measure], lines: list[Line], on: On) -> list[str]:
         )
     if most > 1:
         notes.append(f"Of up to {most} hyper-parameter settings, the one with the best mean {on} score over seeds.")
+    if any(c.outside for x in lines for c in x.cells):
+        notes.append("‡: the published figure lies outside our 95 % interval.")
     if any(c.failed for x in lines for c in x.cells):
         notes.append("†n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.")
     if any(c.mark == "partial" for x in lines for c in x.cells):
@@ -364,11 +406,11 @@ def _notes(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     return notes
 
 
-def _tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
+def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
     return [table for table in beside.tables if table.about == about] if beside else []
 
 
-def _source_notes(sheet: _Sheet, beside: Published | None) -> list[str]:
+def _source_notes(sheet: Sheet, beside: Published | None) -> list[str]:
     """Where published figures come from, for the tables that speak of our columns."""
     if beside is None:
         return []
@@ -382,7 +424,15 @@ def _source_notes(sheet: _Sheet, beside: Published | None) -> list[str]:
     return notes or [f"Published: {beside.source} has no figure for these settings, trained like this."]
 
 
-def _said(protocol: str) -> str:
+def unit_of(metric: str) -> Unit:
+    return "percent" if is_share(metric) else "score"
+
+
+def readable(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def protocol_of(protocol: str) -> str:
     return "" if protocol == "repaired" else f", protocol {protocol}"
 
 

@@ -9,26 +9,38 @@ from typing import Any
 
 import numpy as np
 
-from results.choose import Answer, Measure, answers, differing, flatten, measures, row_names, words
+from results.choose import Answer, Measure, answers, differing, flatten, leaves_of, measures, row_names, words
+from results.holding import Row
+from results.index import Index, Names
 from results.interval import t_interval
-from results.pareto import front
+from results.lines import cuts_of, held_by, hollow
+from results.pareto import front, front_band, front_shares
+from results.progress import hypervolumes, importance
+from results.published import Column, Published
 from results.record import SHORT, Record
 from results.render import figure
-from results.tables import Cell, Line, Table, is_share, size
+from results.tables import MAD, Cell, Line, Sheet, Table, is_share, protocol_of, size, tables_about
 
 CURVE_POINTS = 60  # of one learning curve, at most
 ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small
+DRAWS = 500  # of seeds, for the front's band
 NEAR = 0.05  # how far below the best a smaller state is still worth a mention
 
 
-def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any]:
-    """Trials as columns of numbers, the views of the first figure, and the tables of the second.
+def figures(
+    records: Sequence[Record],
+    tables: Sequence[Table],
+    *,
+    beside: Sequence[Published] = (),
+    probed: Sequence[Row] = (),
+) -> dict[str, Any]:
+    """Trials as columns of numbers, the views of most figures, what memories hold, and the tables of the heat map.
 
     Scores travel as whole ten-thousandths, curves as whole thousandths. Needs one record with a score.
     """
     done = [r for r in records if r.score is not None]
-    index = _Index(done, row_names(records))
-    hypers, clocks = _Names(), _Names()
+    index = Index(done, row_names(records))
+    hypers, clocks = Names(), Names()
     labels = hyper_names(done)
     points = max(2, min(CURVE_POINTS, ALL_POINTS // len(done)))
     trials = {
@@ -49,45 +61,21 @@ def figures(records: Sequence[Record], tables: Sequence[Table]) -> dict[str, Any
         "rows": index.rows.names,
         "hypers": hypers.names,
         "clocks": [json.loads(clock) for clock in clocks.names],
-        "views": _views(records, index),
+        "views": _views(records, index, beside),
+        "held": held_by(records, index, probed),
         "tables": [_heat(table, index) for table in tables],
     }
 
 
-class _Names:
-    """Names by number, so that the page holds each name once."""
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._numbers: dict[str, int] = {}
-        for name in names:
-            self.of(name)
-
-    def of(self, name: str) -> int:
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._numbers)
-
-
-class _Index:
-    """Where a trial, an architecture and a row of the tables stand in the page's data."""
-
-    def __init__(self, done: list[Record], row_of: dict[str, str]) -> None:
-        self.done = done
-        self.trial = {r.key: number for number, r in enumerate(done)}
-        self.row_of = row_of
-        self.archs = _Names(sorted({r.arch for r in done}))
-        self.rows = _Names(sorted(set(row_of.values())))
-
-
-def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
+def _views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
     """A view for every setting, and one for their mean where trials were tested on more than they trained on."""
     by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         by_task[record.task, record.protocol].append(record)
-    views = []
-    for (task, protocol), own in by_task.items():
+    views: list[dict[str, Any]] = []
+    place = 0  # of MAD's mean: ahead of its tasks
+    for number, ((task, protocol), own) in enumerate(by_task.items()):
+        place = len(views) if task in MAD and not any(t in MAD for t, _ in list(by_task)[:number]) else place
         group = task if protocol == "repaired" else f"{task}, protocol {protocol}"
         scored = {r.key: [a for a in answers(r) if a.score is not None] for r in own if r.score is not None}
         settings: dict[str, dict[str, Answer]] = defaultdict(dict)
@@ -96,7 +84,8 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
                 settings[answer.setting][key] = answer
         points: dict[str, list[Measure]] = defaultdict(list)
         by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
-        for measure in measures(own, names=index.row_of):
+        group_measures = measures(own, names=index.row_of)
+        for measure in group_measures:
             if measure.values:
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
@@ -111,17 +100,103 @@ def _views(records: Sequence[Record], index: _Index) -> list[dict[str, Any]]:
             dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
             label = f"{group}: {dials}" if dials else group
             single = {key: [answer] for key, answer in by_key.items()}
-            views.append(_view(label, single, [[m] for m in points[setting]], index))
+            view = _view(label, single, [[m] for m in points[setting]], index)
+            views.append(
+                view
+                | {
+                    "cuts": cuts_of(points[setting], group_measures, index),
+                    "published": hollow(points[setting], beside),
+                }
+            )
+    return [*views[:place], *_mad_views(records, index, beside), *views[place:]]
+
+
+def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """The mean of MAD for every protocol in which two or more of its tasks were trained: means alone, for no trial is of all
+    tasks."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.task in MAD:
+            groups[record.protocol].append(record)
+    views = []
+    for protocol, own in groups.items():
+        found = [m for m in measures(own, names=index.row_of) if not m.tested and m.values]
+        trained = [task for task in MAD if any(m.task == task for m in found)]
+        whole = Column(name="mean", mean=True)
+        sheet = Sheet(found, [*(Column(name=task, tasks=(task,)) for task in trained), whole], [])
+        rows: dict[str, list[Measure]] = defaultdict(list)
+        for measure in found:
+            rows[measure.row].append(measure)
+        cells = {row: cell for row, own in rows.items() if (cell := sheet.cell(own, whole)).mean is not None}
+        if len(trained) < 2 or not cells:
+            continue
+        chance, ceiling = (sheet.bound(whole, name) or 0.0 for name in ("chance", "ceiling"))
+        means = sorted((_mad_point(rows[row], cell, index) for row, cell in cells.items()), key=lambda m: m["state"])
+        on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+        keys = dict.fromkeys(key for cell in cells.values() for key in cell.keys)
+        numbers = [index.trial[key] for key in keys]
+        records_of = [index.done[number] for number in numbers]
+        bounds = {"chance": chance, "ceiling": ceiling, "references": {}, "percent": True}
+        views.append(
+            {
+                "label": f"MAD: mean over {len(trained)} tasks{protocol_of(protocol)}",
+                "metric": "accuracy",
+                **bounds,
+                "own": bounds,
+                "length": max(r.length for r in records_of),
+                "meansOnly": True,
+                "trials": numbers,
+                "scores": [_ten_thousandths(r.score) for r in records_of],
+                "states": [r.state_bytes for r in records_of],
+                "means": [{**m, "front": bool(on), "share": float(on)} for m, on in zip(means, on_front, strict=True)],
+                "band": [],
+                "seen": _seen(means, index, True, NEAR),
+                "learnt": "",
+                "published": _mad_hollow(rows, cells, found, beside),
+            }
+        )
     return views
 
 
-def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: _Index) -> dict[str, Any]:
+def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, Any]:
+    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 5)
+    return {
+        "arch": index.archs.of(own[0].arch),
+        "row": index.rows.of(own[0].row),
+        "state": max(m.state_bytes for m in own),
+        "mean": round(cell.mean or 0.0, 5),
+        "half": half,
+        "trials": [index.trial[key] for key in cell.keys],
+    }
+
+
+def _mad_hollow(
+    rows: dict[str, list[Measure]], cells: dict[str, Cell], found: list[Measure], beside: Sequence[Published]
+) -> list[dict[str, Any]]:
+    """Published averages of MAD, each at the state that ours has."""
+    marks = []
+    for source in beside:
+        for table in tables_about(source, "mad"):
+            mean = next((column for column in table.columns if column.mean), None)
+            sheet = Sheet(found, list(table.columns), [table])
+            for row in cells if mean else ():
+                score = sheet.published(mean, sheet.published_rows(rows[row][0])) if mean else None
+                if score is not None:
+                    state = max(m.state_bytes for m in rows[row])
+                    marks.append({"name": row, "source": source.source, "state": state, "score": score})
+    return marks
+
+
+def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: Index) -> dict[str, Any]:
     """What trials scored on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
     first, example = index.done[index.trial[next(iter(found))]], next(iter(found.values()))
     percent = is_share(first.metric)
     chance, ceiling = (float(np.mean([getattr(answer, name) for answer in example])) for name in ("chance", "ceiling"))
     means = sorted((_point(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
     on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+    seeds, states = [m.pop("seeds") for m in means], [m["state"] for m in means]
+    sure = any(len(own) > 1 for own in seeds)
+    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else on_front.astype(float)
     return {
         "label": label,
         "metric": first.metric,
@@ -134,7 +209,12 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
         "trials": [index.trial[key] for key in found],
         "scores": [_ten_thousandths(_mean(own)) for own in found.values()],
         "states": [max(answer.state_bytes for answer in own) for own in found.values()],
-        "means": [{**mean, "front": bool(on)} for mean, on in zip(means, on_front, strict=True)],
+        "means": [
+            {**mean, "front": bool(on), "share": round(float(share), 2)}
+            for mean, on, share in zip(means, on_front, shares, strict=True)
+        ],
+        "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
+        "progress": _progress(found, index, chance, ceiling),
         "seen": _seen(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
         "learnt": _learnt(means, index),
     }
@@ -144,7 +224,7 @@ def _mean(found: list[Answer]) -> float:
     return float(np.mean([answer.score for answer in found if answer.score is not None]))
 
 
-def _point(own: list[Measure], index: _Index) -> dict[str, Any]:
+def _point(own: list[Measure], index: Index) -> dict[str, Any]:
     """The mean over seeds of one architecture, over all the settings that it was measured on."""
     seeds = sorted(set.intersection(*(set(m.values) for m in own)))
     values = [float(np.mean([m.values[seed] for m in own])) for seed in seeds]
@@ -156,10 +236,29 @@ def _point(own: list[Measure], index: _Index) -> dict[str, Any]:
         "mean": round(float(np.mean(values)), 5),
         "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),
         "trials": [index.trial[key] for key in own[0].keys],
+        "seeds": values,
     }
 
 
-def _seen(means: list[dict[str, Any]], index: _Index, percent: bool, near: float) -> str:
+def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceiling: float) -> dict[str, Any]:
+    """What the front of the trials so far dominates, in the order in which they ended, and what scores depend on."""
+    keys = sorted(found, key=lambda key: (index.done[index.trial[key]].created, index.trial[key]))
+    scores = [_mean(found[key]) for key in keys]
+    states = [max(answer.state_bytes for answer in found[key]) for key in keys]
+    shares = [round(share, 3) for share in hypervolumes(scores, states, chance=chance, ceiling=ceiling)]
+    steps = [n for n, share in enumerate(shares) if n in (0, len(shares) - 1) or share != shares[n - 1]]
+    records = [index.done[index.trial[key]] for key in keys]
+    leaves = [{"seed": r.seed} | leaves_of(r) | dict(_training(r)) for r in records]
+    shares_of = importance(scores, [r.arch for r in records], leaves)
+    dials = [[name.replace("_", " "), round(share, 3)] for name, share in shares_of]
+    return {"at": [n + 1 for n in steps], "volume": [shares[n] for n in steps], "importance": dials}
+
+
+def _training(record: Record) -> Iterable[tuple[str, Any]]:
+    return flatten(record.spec.get("training", {}), "training")
+
+
+def _seen(means: list[dict[str, Any]], index: Index, percent: bool, near: float) -> str:
     """The figure's message: who recalls most, who with a fixed state, and who nearly as much with less."""
     if not means:
         return ""
@@ -186,7 +285,7 @@ def _seen(means: list[dict[str, Any]], index: _Index, percent: bool, near: float
     return " ".join(parts)
 
 
-def _learnt(means: list[dict[str, Any]], index: _Index) -> str:
+def _learnt(means: list[dict[str, Any]], index: Index) -> str:
     """Who is first half-way from chance to ceiling on validation, and who never is."""
     passed: dict[str, float] = {}
     never = []
@@ -219,7 +318,7 @@ def _half_way(record: Record) -> float | None:
     return next((s for s, a in zip(steps, scores, strict=True) if a is not None and a >= goal), None)
 
 
-def _heat(table: Table, index: _Index) -> dict[str, Any]:
+def _heat(table: Table, index: Index) -> dict[str, Any]:
     lines = [line for line in table.lines if line.kind == "measured"]
     bounds = {
         line.kind: [cell.mean for cell in line.cells] for line in table.lines if line.kind in ("chance", "ceiling")
@@ -275,7 +374,7 @@ def _heat_seen(table: Table, lines: list[Line]) -> str:
     return f"{hard} Architectures differ most on {widest}: from {low} to {high}."
 
 
-def _curve(record: Record, points: int, clocks: _Names) -> list[Any] | None:
+def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
     """[number of its steps, validation scores in thousandths], thinned evenly; the last point is always there."""
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
     if not steps:

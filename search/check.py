@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,6 +11,10 @@ from pathlib import Path
 from search import codec, typed
 from search.document import Fault, Place, SpecError, fault, merged
 from search.listing import stack_of
+from search.space import Search
+from search.study import StudySpec
+
+PRICED = 60  # corners of a search whose cost is looked at
 
 
 def check(source: str) -> str:
@@ -62,6 +67,8 @@ def _study(source: str) -> str:
 
 def _trials(source: str, overrides: Iterable[str]) -> str:
     study = codec.read_study(source, overrides=tuple(overrides))
+    if isinstance(study.space, Search):
+        return "; ".join(outlook_of(study))
     trials, rejected = study.trials(), study.rejected()
     counts = [
         typed.counted(len({t.task for t in trials}), "task setting"),
@@ -70,6 +77,31 @@ def _trials(source: str, overrides: Iterable[str]) -> str:
     ]
     beyond = f"; {len(rejected)} more break its constraints" if rejected else ""
     return f"{typed.counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
+
+
+def outlook_of(study: StudySpec) -> list[str]:
+    """What a search will ask for, and what its corners cost."""
+    space = study.space
+    if not isinstance(space, Search):
+        raise TypeError(f"{study.name} is a grid: its trials are known")
+    many = typed.counted(space.points, "point")
+    beside = f", as many by {typed.either(list(space.beside)).replace(' or ', ' and ')}" if space.beside else ""
+    anchors = f", {typed.counted(len(space.anchors), 'anchor')}" if space.anchors else ""
+    each = typed.counted(len(space.each), "trial")
+    corners = [point for _, point in space.corners()]
+    priced = [study.expanded(point)[0] for point in corners[:: math.ceil(len(corners) / PRICED)]]
+    allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
+    lines = [
+        f"{many} by {space.kind}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
+        f"{typed.counted(len(space.names), 'dial')}, {typed.counted(len(corners), 'corner')} can be built",
+    ]
+    if len(allowed) < len(priced):
+        lines.append(f"{len(priced) - len(allowed)} of {len(priced)} corners break a constraint")
+    if allowed:
+        for name in ("parameters", "state_bytes"):
+            figures = [getattr(price, name) for price in allowed]
+            lines.append(f"{name.replace('_', ' ')} from {min(figures):,} to {max(figures):,} at the corners")
+    return lines
 
 
 def _suite(source: str) -> str:

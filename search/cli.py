@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.record import Record
+    from search.engine import Plan
     from search.study import StudySpec
 
 RUNS = Path("runs")  # where ledgers lie unless told otherwise
@@ -47,6 +49,7 @@ class Form(StrEnum):
     markdown = "markdown"
     csv = "csv"
     latex = "latex"
+    html = "html"
 
 
 class Precision(StrEnum):
@@ -109,8 +112,10 @@ def main() -> None:
 def run(
     study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
     ledger: LedgerPath = None,
-    engine: Annotated[str, typer.Option(help="Where trials run: inline is this process.")] = "inline",
-    address: Annotated[str | None, typer.Option(help="The cluster, for engines that have one.")] = None,
+    engine: Annotated[str, typer.Option(help="Where trials run: inline (this process), or ray.")] = "inline",
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")
     ] = None,
@@ -120,20 +125,22 @@ def run(
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
     from search import codec
     from search.live import Live
+    from search.space import Search
 
-    where = _engine(engine, address)
+    where = _engine(engine, address, device)
     spec = codec.read_study(study, overrides=sets)
     path = ledger or _default_ledger(spec)
-    chosen = _device(device)
     console = _console()
-    for trial, why in spec.rejected():
+    for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
-        _say_plan(console, spec, path, chosen)
+        _say_plan(console, spec, path, _device(device))
         return
     with Live(console) as live:
         try:
-            where(spec, path, report=live, device=str(chosen))
+            where(spec, path, report=live)
+        except ConnectionError as error:
+            refuse(f"--address: {error}")
         except KeyboardInterrupt:
             _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
@@ -142,7 +149,8 @@ def run(
     end = live.last
     print(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
     given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
-    print(f"next: recallmap table {shlex.join([study, *given])}")
+    verb = "best" if isinstance(spec.space, Search) else "table"
+    print(f"next: recallmap {verb} {shlex.join([study, *given])}")
     if end.failed:
         raise typer.Exit(1)
 
@@ -152,10 +160,17 @@ def table(
     source: Annotated[str, typer.Argument(metavar="STUDY|LEDGER", help="A study, a ledger, or a .jsonl of records.")],
     form: Annotated[Form, typer.Option("--format")] = Form.markdown,
     beside: Annotated[str | None, typer.Option(help="Published figures to set beside, such as mesanet.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Cut by a part or a dial instead: depth, length, window, cg_steps, ...")
+    ] = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Tasks of MAD by setting too, never only the mean.")
+    ] = False,
     ledger: LedgerPath = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Print score tables, beside published figures with differences where asked."""
+    """Print score tables, beside published figures with differences where asked; then other scores, parts, and costs."""
+    from results.further import further_tables, tables_by
     from results.published import Published
     from results.render import render
     from results.tables import table_of
@@ -164,10 +179,49 @@ def table(
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     found = _found(source, ledger, sets)
     try:
-        text = render(table_of(found.records, theirs), form.value)
-    except ValueError as error:  # hyper-parameters that cannot be chosen
+        if by is not None:
+            tables = tables_by(found.records, by)
+        else:
+            tables = table_of(found.records, theirs, settings=settings) + further_tables(found.records)
+        text = render(tables, form.value)
+    except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
         refuse(str(error))
     print(text, end="" if text.endswith("\n") else "\n")
+
+
+@app.command()
+def best(
+    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .yaml file for the winner's architecture.")
+    ] = None,
+    point: Annotated[str | None, typer.Option(help="Another point than the winner, such as 'tpe 12'.")] = None,
+    ledger: LedgerPath = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Print the front of a study, what its proposers gained and which dials decide; write the winner's architecture."""
+    from results.ledger import Ledger
+    from search import codec, findings
+    from search.engine import journal_of
+    from search.propose import Journal
+
+    spec = codec.read_study(study, overrides=sets)
+    path = ledger or _default_ledger(spec)
+    with Ledger.open(path) as held:
+        found = findings.findings_of(spec, held, Journal(journal_of(path)))
+    if not found.candidates:
+        refuse(f"{path}: no point of {spec.name} is trained to its end yet: recallmap run {shlex.join([study])}")
+    try:
+        one = findings.winner(found, point)
+        text = findings.arch_document(found, one) if output is not None else ""
+    except ValueError as error:
+        refuse(f"best: {error}")
+    _console().print(findings.front_table(found))
+    for line in findings.lines_of(found):
+        print(line)
+    if output is not None:
+        _write(output, text)
+        print(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
 
 
 @app.command()
@@ -175,13 +229,20 @@ def dashboard(
     source: Annotated[str, typer.Argument(metavar="STUDY|LEDGER", help="A study, a ledger, or a .jsonl of records.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("recallmap.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Write the page again whenever the ledger changed.")] = False,
+    probe: Annotated[bool, typer.Option(help="Probe, untrained, the memories that were trained.")] = True,
+    beside: Annotated[
+        str | None, typer.Option(help="Published figures to set beside in tables, such as mesanet.")
+    ] = None,
     ledger: LedgerPath = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write one offline page: front, capacity curves, heat map, learning curves, the table."""
+    """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
     from results.dashboard import write_page
+    from results.published import Published
     from results.tables import table_of
+    from search import codec, shown
 
+    theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     seen: set[tuple[str, str]] | None = None
     while True:
         found = _found(source, ledger, sets, patient=watch)
@@ -189,7 +250,15 @@ def dashboard(
         if now != seen:
             seen = now
             try:
-                write_page(output, found.records, title=found.title, tables=table_of(found.records))
+                write_page(
+                    output,
+                    found.records,
+                    title=found.title,
+                    tables=table_of(found.records, theirs),
+                    beside=shown.sources(),
+                    probed=shown.probed(found.records) if probe else [],
+                    details=shown.details(found.records),
+                )
             except OSError as error:
                 refuse(f"{output}: cannot be written: {error.strerror or error}")
             except ValueError as error:  # hyper-parameters that cannot be chosen
@@ -211,6 +280,54 @@ def export(
     with Ledger.open(ledger) as held:
         held.export(output)
         print(f"{output}: {len(held)} records")
+
+
+@app.command()
+def merge(
+    sources: Annotated[list[str], typer.Argument(metavar="LEDGER...", help="Ledgers, or .jsonl files of records.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .sqlite ledger, made or added to, or a .jsonl file.")
+    ],
+) -> None:
+    """Put the records of several places into one: a trial counts once, done before failed."""
+    from results.ledger import Ledger
+    from results.record import unique, write_records
+
+    if output.suffix not in (".sqlite", ".db", ".jsonl"):
+        refuse(f"--output: {output} may end in .sqlite or .jsonl")
+    found = [_held(Path(s), False) if Path(s).suffix in (".sqlite", ".db") else _kept(Path(s)) for s in sources]
+    if output.suffix == ".jsonl":
+        before = _kept(output) if output.exists() else []
+        merged = unique(record for own in [before, *found] for record in own)
+        try:
+            write_records(output, merged)
+        except OSError as error:
+            refuse(f"{output}: cannot be written: {error.strerror or error}")
+        print(f"{output}: {len(merged)} records, {len(merged) - len(before)} of them new")
+        return
+    with Ledger(output) as ledger:
+        new = sum(ledger.merge(own) for own in found)
+        print(f"{output}: {len(ledger)} records, {new} of them new")
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Argument(help="A folder of .jsonl files of records.")] = Path("results/records"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="The report to write.")] = Path("results/REPORT.md"),
+) -> None:
+    """Say of every published claim what the kept records make of it, and write the tables of every record file."""
+    from results.report import report as made
+    from search import shown
+
+    if not records.is_dir():
+        refuse(f"{records}: is no folder of records; give one that holds .jsonl files")
+    try:
+        files = made(records, shown.sources()).write(output)
+    except ValueError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {error.strerror or error}")
+    print(f"{output}: from {len(files) - 1} files of records")
 
 
 @app.command()
@@ -288,12 +405,21 @@ def cost(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="OP|step|tasks", help="An op; the training step of a cohort; drawing tasks.")
+        str,
+        typer.Argument(
+            metavar="OP|kernels|step|tasks",
+            help="An op; every op beside its published kernel; the training step of a cohort; drawing tasks.",
+        ),
     ],
     shapes: Annotated[
         list[str] | None,
-        typer.Option("--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width."),
+        typer.Option(
+            "--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width; or S1, S2, S4, L1."
+        ),
     ] = None,
+    variant: Annotated[str | None, typer.Option(help="Of an op: the kind of inputs.  [default: its first]")] = None,
+    beside: Annotated[bool, typer.Option("--beside", help="Of an op: beside other people's kernels, too.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
     arch: Annotated[str, typer.Option(help="Of the step: an architecture.")] = "conv_attention",
     task: Annotated[str, typer.Option(help="Of the step: a task.")] = "mqar",
     members: Annotated[int, typer.Option(min=2, help="Of the step: trials in the cohort.")] = 8,
@@ -310,19 +436,29 @@ def bench(
         for line in samplers.markdown(samplers.rows()):
             print(line, flush=True)
         return
-    from search.bench import bench_op, bench_step
+    from search.bench import bench_kernels, bench_op, bench_step
     from search.listing import timings
 
     where = str(_device(device))
     try:
-        if what == "step":
+        if what == "kernels":
+            rows = []
+            for row in bench_kernels(shapes or ["S1", "S2", "S4", "L1"], dtype=dtype.value, device=where):
+                rows.append(row)
+                print(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()), flush=True)
+        elif what == "step":
             rows = bench_step(
                 codec.read_arch(arch), codec.read_task(task), members=members, dtype=dtype.value, device=where
             )
         else:
-            rows = bench_op(what, shapes or ["32,64,2,32,32"], dtype=dtype.value, device=where)
+            sizes = shapes or ["32,64,2,32,32"]
+            rows = bench_op(what, sizes, dtype=dtype.value, device=where, variant=variant, beside=beside)
     except ValueError as error:
         refuse(f"bench {what}: {error}")
+    if output is not None:
+        import json
+
+        output.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     _console().print(timings(rows))
 
 
@@ -399,16 +535,34 @@ def _console() -> Console:
     return Console(highlight=False, width=wide)
 
 
-def _engine(name: str, address: str | None) -> Any:
-    """The run of the engine that is asked for. Engines that are not installed here are not offered."""
-    engines = {"inline": "search.engine", "ray": "search.tune"}
-    known = [n for n, module in engines.items() if find_spec(module)]
-    if name not in known:
-        why = "the ray engine is not built in yet" if name == "ray" else f"no engine '{name}'"
-        refuse(f"--engine: {why}, may come {' or '.join(known)}")
-    if address is not None and name == "inline":
-        refuse("--address: the inline engine runs in this process and has no address, leave it out")
-    return importlib.import_module(engines[name]).run
+def _engine(name: str, address: str | None, device: str | None) -> Callable[..., Plan]:
+    """The run of the engine that is asked for, told where to train."""
+    if name not in ("inline", "ray"):
+        refuse(f"--engine: no engine '{name}', may come inline or ray")
+    if name == "inline":
+        if address is not None:
+            refuse("--address: the inline engine runs in this process and has no address, leave it out")
+        from search import engine
+
+        return partial(engine.run, device=str(_device(device)))
+    if find_spec("ray") is None:
+        refuse("--engine: ray is not installed, add it with: pip install 'recallmap[ray]'")
+    if device not in (None, "cpu", "cuda"):
+        refuse(f"--device: {device} is for the inline engine; ray gives every cohort its own, may come cpu or cuda")
+    if address is None:
+        _device(device)
+    from search import tune
+
+    return partial(tune.run, device=device, address=address)
+
+
+def _write(path: Path, text: str) -> None:
+    from results.write import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        refuse(f"{path}: cannot be written: {error.strerror or error}")
 
 
 def _default_ledger(study: StudySpec) -> Path:
@@ -467,10 +621,11 @@ def _held(path: Path, patient: bool) -> list[Record]:
 
 def _of_study(source: str, ledger: Path | None, sets: list[str], patient: bool) -> Found:
     from search import codec
+    from search.engine import trials_of
 
     study = codec.read_study(source, overrides=sets)
     path = ledger or _default_ledger(study)
-    keys = {codec.key(trial) for trial in study.trials()}
+    keys = {codec.key(trial) for trial in trials_of(study, path)}
     records = [record for record in _held(path, patient) if record.key in keys]
     if len(records) < len(keys) and not patient:
         _say_to_stderr(f"{path} has {len(records)} of the {len(keys)} trials of {study.name}")
@@ -496,11 +651,17 @@ def _device(name: str | None) -> torch.device:
 def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.device) -> None:
     """What `run` would train."""
     from results.ledger import Ledger
+    from search.check import outlook_of
     from search.cohort import room
     from search.engine import plan
     from search.listing import plan_of
+    from search.space import Search
     from search.typed import counted
 
+    if isinstance(study.space, Search):
+        for line in outlook_of(study):
+            print(line)
+        return
     finished = Ledger(path).keys()
     work = plan(study, finished, most=room(device))
     console.print(plan_of(work))

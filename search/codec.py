@@ -65,13 +65,14 @@ def read_arch(source: Source) -> BackboneSpec:
 def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     """A study from a file, a built-in name, or a mapping, with `path=value` laid over it. Raises SpecError.
 
-    Every trial of the study is read too, so that whatever is wrong with one is known before any is trained.
+    Every trial of the study is read too (of a search: every corner), so that whatever is wrong with one is known before
+    any is trained.
     """
     from search import study
 
     chosen = study.with_budget(document(source, "study"), [override(text) for text in overrides])
     spec: StudySpec = typed.read(_hint("study"), chosen)
-    spec.trials()
+    spec.check()
     return spec
 
 

@@ -163,7 +163,7 @@ def _first_key(node: Node, rest: str, walked: str) -> tuple[str, str]:
     for key in sorted(node.value, key=len, reverse=True):
         if rest == key or rest.startswith((f"{key}.", f"{key}[")):
             return key, rest[len(key) :].removeprefix(".")
-    if walked.endswith("axes"):
+    if walked.endswith(("axes", "dials", "over")):
         return rest, ""
     end = min((rest.index(mark) for mark in ".[" if mark in rest), default=len(rest))
     return rest[:end], rest[end:].removeprefix(".")

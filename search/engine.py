@@ -1,9 +1,10 @@
-"""Where trials run: train what the ledger lacks, keep each record the moment it exists."""
+"""Where trials run: a driver asks what to train and keeps every record the moment it exists; engines only train."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,24 +14,31 @@ from results.ledger import Ledger
 from results.record import Record
 from search import codec
 from search.cohort import default_device, follow_cohort, pack, record_of, room
+from search.inquiry import Inquiry, told_points
+from search.propose import Journal, point_of
+from search.space import Search
+from search.speed import milliseconds
 from search.study import StudySpec, Trial
 from search.training import Outcome, Progress
+from search.trial import TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Where a study stands. `records` are those just finished; `progress` comes from within the running cohort."""
 
-    trials: int
+    trials: int  # of a search that is under way: about
     known: int  # trials the ledger had before
     done: int
     failed: int
     cohort: int  # number of the running cohort, from 1
-    cohorts: int
+    cohorts: int  # of a search: so far
     seconds: float
     eta: float | None  # seconds to the end; None before there is anything to go by
     progress: Progress | None = None
     records: tuple[Record, ...] = ()
+    points: int = 0  # of a search, all proposers together; 0 for a grid
+    notes: tuple[str, ...] = ()  # lines about points that just had their answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,121 @@ def plan(study: StudySpec, finished: set[str], *, most: int) -> Plan:
     return Plan(trials=trials, missing=missing, cohorts=tuple(tuple(c) for c in pack(missing, most)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A cohort to train now: trials of equal shape. `number` counts the cohorts of a call, from 1."""
+
+    number: int
+    specs: tuple[Trial, ...]
+
+
+class Driver:
+    """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
+    gives and hands the records to `keep`, in any order. Several works may be out at once.
+
+    most   members of a cohort at most; None: what `room` says of the device
+    where  the device that cohorts train on
+    """
+
+    def __init__(
+        self,
+        study: StudySpec,
+        ledger: Ledger,
+        *,
+        report: Callable[[Report], None] = lambda _: None,
+        most: int | None = None,
+        where: torch.device | str | None = None,
+    ) -> None:
+        self.study = study
+        self.ledger = ledger
+        self.where = torch.device(where or default_device())
+        self.most = most or room(self.where)
+        known = trials_of(study, ledger.path) if isinstance(study.space, Search) else ()
+        self.plan = Plan(trials=known, missing=(), cohorts=())
+        self._planned = {codec.key(trial) for trial in known}
+        self._report = report
+        self._book = _Book(ledger)
+        self._source = _source_of(study, ledger.path, self._measure)
+        self._waiting: deque[Work] = deque()
+        self._out: dict[int, Work] = {}
+        self._ended = False
+        self._clock = _Clock(study, self._source)
+        if isinstance(self._source, Inquiry):
+            self._take(known)  # a point may have its answer in the journal, and its records in a ledger that is gone
+        else:  # all is known before the first cohort
+            self._refill()
+            self._ended = True
+        report(self._clock.report(self.plan))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come: all is trained and kept."""
+        return self._ended and not self._waiting and not self._out
+
+    def next(self) -> Work | None:
+        """A cohort to train now. None: nothing now, because all is done or because what comes next depends on what is
+        out: ask again after the next `keep`."""
+        if not self._waiting and not self._out:
+            self._refill()
+        if not self._waiting:
+            return None
+        work = self._waiting.popleft()
+        self._out[work.number] = work
+        return work
+
+    def _refill(self) -> None:
+        """Ask for trials until some must be trained, or none will come."""
+        while not self._waiting and not self._ended:
+            wanted = self._source.wanted(self._book)
+            notes = self._source.heard()
+            if wanted is None:
+                self._ended = True
+            else:
+                self._take(wanted)
+            if notes:
+                self._report(self._clock.report(self.plan, notes=tuple(notes)))
+
+    def _take(self, wanted: Sequence[Trial]) -> None:
+        """Plan what of it is not in the ledger."""
+        new = {key: trial for trial in wanted if (key := codec.key(trial)) not in self._planned}
+        missing = [trial for trial in wanted if codec.key(trial) not in self._book]
+        self._planned.update(new)
+        first = len(self.plan.missing)
+        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.most)]
+        number = len(self.plan.cohorts)
+        self.plan = Plan(
+            trials=(*self.plan.trials, *new.values()),
+            missing=self.plan.missing + tuple(missing),
+            cohorts=(*self.plan.cohorts, *cohorts),
+        )
+        for cohort in cohorts:
+            number += 1
+            self._waiting.append(Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort)))
+        self._clock.begin(missing)
+
+    def _measure(self, spec: Trial) -> float:
+        """Milliseconds of a forward pass. It is asked for when no work is out."""
+        if not isinstance(spec, TrialSpec):
+            raise TypeError(f"a trial of kind {spec.kind} has no forward pass to measure")
+        return milliseconds(spec, self.where)
+
+    def progress(self, work: Work, progress: Progress) -> None:
+        """Say how far a work is."""
+        self._report(self._clock.report(self.plan, work, progress=progress))
+
+    def keep(self, work: Work, records: Sequence[Record]) -> None:
+        """Take the records of a work, one for each of its specs, in order. Raises LedgerError where they cannot be
+        written."""
+        if len(records) != len(work.specs):
+            raise ValueError(f"work {work.number} has {len(work.specs)} trials, got {len(records)} records")
+        for record in records:
+            self.ledger.add(record)
+            self._book.add(record)
+        del self._out[work.number]
+        self._clock.finish(work, records)
+        self._report(self._clock.report(self.plan, work, records=tuple(records)))
+
+
 def run(
     study: StudySpec,
     ledger_path: Path,
@@ -61,26 +184,17 @@ def run(
     call goes on. Failed trials are tried again. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
     with Ledger(ledger_path) as ledger:
-        work = plan(study, ledger.keys(), most=most or room(where))
-        clock = _Clock(work)
-        report(clock.report())
-        for number, cohort in enumerate(work.cohorts, start=1):
-            specs = [work.missing[i] for i in cohort]
+        driver = Driver(study, ledger, report=report, most=most, where=where)
+        while (work := driver.next()) is not None:
 
-            def tell(progress: Progress, number: int = number) -> None:
-                report(clock.report(cohort=number, progress=progress))
+            def tell(progress: Progress, work: Work = work) -> None:
+                driver.progress(work, progress)
 
-            records = _train(specs, study.name, where, tell)
-            for record in records:
-                ledger.add(record)
-            clock.finish(specs, records)
-            report(clock.report(cohort=number, records=tuple(records)))
-    return work
+            driver.keep(work, train(work.specs, study.name, where, tell))
+    return driver.plan
 
 
-def _train(
-    specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]
-) -> list[Record]:
+def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
     """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
@@ -89,43 +203,135 @@ def _train(
     except StopIteration as end:
         return end.value
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
-        if len(specs) > 1:
-            half = len(specs) // 2
-            return [r for part in (specs[:half], specs[half:]) for r in _train(part, study, device, report)]
-        outcome = Outcome(error=f"{type(error).__name__}: {error}")
-        return [record_of(specs[0], outcome, study=study, device=device, members=1, implementation={})]
+        why = f"{type(error).__name__}: {error}"
+    # Only out here is the memory of the cohort free again: the error held on to it.
+    if len(specs) == 1:
+        return [failed(specs[0], why, study=study, device=device)]
+    half = len(specs) // 2
+    return [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
+
+
+def failed(spec: Trial, why: str, *, study: str, device: torch.device) -> Record:
+    """The record of a trial that died."""
+    return record_of(spec, Outcome(error=why), study=study, device=device, members=1, implementation={})
+
+
+def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
+    """The trials that a study has so far: all of a grid; of a search those of the points that its journal tells of."""
+    if not isinstance(study.space, Search):
+        return study.trials()
+    told = told_points(study, Journal(journal_of(ledger_path)))
+    points = [point_of(study.space, one, kind) for kind, many in told.items() for one in many if one.end == "done"]
+    found = {codec.key(trial): trial for point in points for trial in study.expanded(point)}
+    return tuple(found.values())
+
+
+def journal_of(ledger_path: Path) -> Path:
+    """Where the searches of a ledger keep their points."""
+    return ledger_path.with_suffix(".journal")
+
+
+class _Book(Mapping[str, Record]):
+    """What is trained: records of the ledger that are done, and all of this call (what failed is not tried twice)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.done = ledger.keys()
+        self.read: dict[str, Record] = {}
+
+    def add(self, record: Record) -> None:
+        self.read[record.key] = record
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.done or key in self.read
+
+    def __getitem__(self, key: str) -> Record:
+        if key not in self.read:
+            record = self.ledger.get(key) if key in self.done else None
+            if record is None:
+                raise KeyError(key)
+            self.read[key] = record
+        return self.read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.done | set(self.read))
+
+    def __len__(self) -> int:
+        return len(self.done | set(self.read))
+
+
+class _Listed:
+    """A grid as a source of trials: all at once."""
+
+    def __init__(self, trials: tuple[Trial, ...]) -> None:
+        self.trials: tuple[Trial, ...] | None = trials
+
+    def wanted(self, book: Mapping[str, Record]) -> tuple[Trial, ...] | None:
+        trials, self.trials = self.trials, None
+        return trials
+
+    def heard(self) -> list[str]:
+        return []
+
+    answered, under_way = 0.0, 1.0
+
+
+def _source_of(study: StudySpec, ledger_path: Path, measure: Callable[[Trial], float]) -> Inquiry | _Listed:
+    if isinstance(study.space, Search):
+        return Inquiry(study, Journal(journal_of(ledger_path)), measure)
+    return _Listed(study.trials())
 
 
 class _Clock:
-    """Counts trials and estimates what is left from the work (steps x operations) done so far."""
+    """Counts trials and estimates what is left: by the share of points that have their answer, and within a generation
+    by the work (steps x operations) done."""
 
-    def __init__(self, work: Plan) -> None:
-        self.work = work
+    def __init__(self, study: StudySpec, source: Inquiry | _Listed) -> None:
+        self.source = source
+        self.most = study.most_trials
+        self.points = study.space.most_points if isinstance(study.space, Search) else 0
         self.began = time.perf_counter()
         self.done = self.failed = 0
-        self.total = sum(t.effort for t in work.missing)
-        self.spent = 0.0
+        self.first = source.answered
+        self.total = self.spent = 0.0  # effort of what was last begun
+        self.under_way: dict[int, float] = {}  # effort by number of a work that is out
 
-    def finish(self, specs: Sequence[Trial], records: Sequence[Record]) -> None:
+    def begin(self, specs: Sequence[Trial]) -> None:
+        self.total, self.spent = sum(s.effort for s in specs), 0.0
+
+    def finish(self, work: Work, records: Sequence[Record]) -> None:
+        self.under_way.pop(work.number, None)
         self.failed += sum(r.status == "failed" for r in records)
         self.done += sum(r.status == "done" for r in records)
-        self.spent += sum(s.effort for s in specs)
+        self.spent += sum(s.effort for s in work.specs)
 
-    def report(self, *, cohort: int = 0, progress: Progress | None = None, records: tuple[Record, ...] = ()) -> Report:
+    def report(
+        self,
+        plan: Plan,
+        work: Work | None = None,
+        *,
+        progress: Progress | None = None,
+        records: tuple[Record, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Report:
         seconds = time.perf_counter() - self.began
-        spent = self.spent
-        if progress is not None:
-            specs = [self.work.missing[i] for i in self.work.cohorts[cohort - 1]]
-            spent += sum(s.effort for s in specs) * progress.step / progress.steps
+        if work is not None and progress is not None:
+            self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / progress.steps
+        spent = self.spent + sum(self.under_way.values())
+        share = self.source.answered + (self.source.under_way * spent / self.total if self.total else 0.0)
+        gained = share - self.first
+        asked = self.source.answered + self.source.under_way
         return Report(
-            trials=len(self.work.trials),
-            known=len(self.work.trials) - len(self.work.missing),
+            trials=len(plan.trials) + (round((1 - asked) * self.most) if self.points else 0),
+            known=len(plan.trials) - len(plan.missing),
             done=self.done,
             failed=self.failed,
-            cohort=cohort,
-            cohorts=len(self.work.cohorts),
+            cohort=work.number if work else 0,
+            cohorts=len(plan.cohorts),
             seconds=seconds,
-            eta=seconds * (self.total / spent - 1) if spent else None,
+            eta=seconds * (1 - share) / gained if gained > 0 else None,
             progress=progress,
             records=records,
+            points=self.points,
+            notes=notes,
         )

@@ -59,11 +59,13 @@ def archs() -> Table:
 
 def timings(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Rows of a bench; what is the same in all of them is said once, below the table."""
-    same = {name: value for name, value in rows[0].items() if len(rows) > 1 and all(r[name] == value for r in rows)}
-    columns = [name for name in rows[0] if name not in same]
+    names = dict.fromkeys(name for row in rows for name in row)
+    same = {n: rows[0][n] for n in names if len(rows) > 1 and all(n in r and r[n] == rows[0].get(n) for r in rows)}
+    columns = [name for name in names if name not in same]
     table = _table(*columns)
     for row in rows:
-        table.add_row(*(f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in columns))
+        cells = (row.get(name, "") for name in columns)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
     table.caption = ", ".join(f"{name} {value}" for name, value in same.items())
     return table
 
@@ -153,7 +155,7 @@ def stack_of(stack: tuple[Any, ...]) -> str:
 
 def _trials(name: str) -> str:
     try:
-        return str(len(codec.read_study(name).trials()))
+        return str(codec.read_study(name).most_trials)
     except SpecError as error:
         return f"faulty: {error.faults[0]}"
 

@@ -49,9 +49,9 @@ class Live:
     def __call__(self, report: Report) -> None:
         first, self.last = self.last is None, report
         if first:
-            known = f", {report.known} known" if report.known else ""
-            train = f"{report.trials - report.known} to train in {counted(report.cohorts, 'cohort')}"
-            self.console.print(f"{counted(report.trials, 'trial')}{known}, {train}")
+            self.console.print(opening_of(report))
+        for note in report.notes:
+            self.console.print(note, markup=False, soft_wrap=True)
         for record in report.records:
             self.console.print(line_of(record), markup=False, soft_wrap=True)
         note = note_of(report)
@@ -60,6 +60,15 @@ class Live:
         if not self.console.is_terminal and report.progress and time.monotonic() - self.said > EVERY:
             self.said = time.monotonic()
             self.console.print(f"{done} of {report.trials} trials  {note}", markup=False, soft_wrap=True)
+
+
+def opening_of(report: Report) -> str:
+    """What there is to do."""
+    if report.points:
+        return f"{counted(report.points, 'point')}, about {counted(report.trials, 'trial')}"
+    known = f", {report.known} known" if report.known else ""
+    train = f"{report.trials - report.known} to train in {counted(report.cohorts, 'cohort')}"
+    return f"{counted(report.trials, 'trial')}{known}, {train}"
 
 
 def line_of(record: Record) -> str:
@@ -75,7 +84,8 @@ def line_of(record: Record) -> str:
 
 def note_of(report: Report) -> str:
     """The running cohort, and how long the rest will take."""
-    words = [f"cohort {report.cohort} of {report.cohorts}"] if report.cohort else []
+    many = "" if report.points else f" of {report.cohorts}"
+    words = [f"cohort {report.cohort}{many}"] if report.cohort else []
     if report.progress:
         p = report.progress
         best = max((a for a in p.accuracy if not math.isnan(a)), default=None)

@@ -7,28 +7,70 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
+from results.record import Record
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.online import OnlineTrial
 from search.phased import PhasedTrial
-from search.space import Grid, Space
+from search.space import Choices, Given, Grid, Point, Search, Space, words_of
 from search.trial import TrialSpec
 
 Trial = TrialSpec | PhasedTrial | OnlineTrial
+Split = Literal["validation", "test"]
 
 MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+STATIC = ("parameters", "state_bytes", "state_floats", "flops_per_token")  # figures known before training
+SPEED = "milliseconds"  # of a forward pass over a batch, measured when nothing else runs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A score, or a figure of a record such as state_bytes, and which way is better."""
+    """A score, or a figure, and which way is better. Where a point is several trials it is their mean.
+
+    score  a score's name, parameters, state_bytes, state_floats, flops_per_token, or milliseconds (measured after
+           training, one architecture after the other)
+    task   of trials on this task alone; null: of all
+    """
 
     score: str
     direction: Literal["maximise", "minimise"]
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.score in ("seconds", "compile_seconds"):
+            raise ValueError(
+                f"score {self.score} is timed while other trials train beside and tells nothing: use {SPEED}"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.score if self.task is None else f"{self.score} on {self.task}"
+
+    def of(self, records: Sequence[Record], milliseconds: float | None, *, split: Split = "validation") -> float:
+        """The mean over the records of a point. Raises ValueError where there is no such figure."""
+        if self.score == SPEED:
+            if milliseconds is None:
+                raise ValueError(f"{SPEED} were not measured")
+            return milliseconds
+        meant = [record for record in records if self.task in (None, record.task)]
+        if not meant:
+            raise ValueError(f"no trial on the task {self.task}")
+        return sum(self._figure(record, split) for record in meant) / len(meant)
+
+    def _figure(self, record: Record, split: Split) -> float:
+        if self.score in STATIC:
+            return float(getattr(record, self.score))
+        scores = record.validation if split == "validation" else record.scores
+        if self.score not in scores:
+            known = ", ".join(name for name in scores if "/" not in name)
+            raise ValueError(f"{record.task} has no {split} score '{self.score}', has {known or 'none'}")
+        return scores[self.score]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +87,21 @@ class Constraints:
             if most is not None and most < 1:
                 raise ValueError(f"{f.name} must be at least 1 or null, got {most}")
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
     def broken_by(self, spec: Trial) -> str:
         """Why a trial is not trained, "" where it may be."""
-        limits = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-        if not limits:
-            return ""
-        price = spec.price()
-        over = [
-            f"{n} {getattr(price, n):,} (at most {most:,})" for n, most in limits.items() if getattr(price, n) > most
-        ]
-        return ", ".join(over)
+        return ", ".join(
+            f"{name} {getattr(spec.price(), name):,} (at most {self.limits[name]:,})" for name in self.excess(spec)
+        )
+
+    def excess(self, spec: Trial) -> dict[str, float]:
+        """By how much of itself each limit is passed, of those that are."""
+        found = {name: getattr(spec.price(), name) / most - 1 for name, most in self.limits.items()}
+        return {name: over for name, over in found.items() if over > 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,36 +128,144 @@ class StudySpec:
             raise ValueError(f"name must be letters, digits and _ - . (it names the ledger's file), got {self.name!r}")
         if not self.goals:
             raise ValueError("goals must hold at least one goal, got none")
+        rungs = self.space.rungs if isinstance(self.space, Search) else None
+        if rungs is not None and rungs.kind == "asha" and len(self.goals) > 1:
+            raise ValueError(
+                f"space has rungs of kind asha and {len(self.goals)} goals: asha ranks points by one figure as they come, "
+                "and what it stops would enter the front as if it were trained; use kind: halving, or one goal"
+            )
         if not isinstance(self.trial.value, dict):
             raise fault(self.trial.place, "trial", "may come a mapping: task, arch, training, ...")
         if not isinstance(self.budgets.value, dict):
             raise fault(self.budgets.place, "budgets", "may come a mapping of budgets by name")
 
+    def check(self) -> None:
+        """Read every trial of a grid, every corner of a search. Raises SpecError with all that is wrong."""
+        if isinstance(self.space, Search):
+            _check_search(self, self.space)
+        else:
+            self._judged  # noqa: B018 - it is kept
+
     def trials(self) -> tuple[Trial, ...]:
-        """The trials within the constraints, in the order of the space, none twice. Raises SpecError."""
+        """The trials within the constraints, in the order of the space, none twice. Raises SpecError. A search has none
+        before it has run: its points have, see `expanded`."""
         return tuple(spec for spec, why in self._judged if not why)
 
     def rejected(self) -> tuple[tuple[Trial, str], ...]:
         """The trials that break a constraint, and which."""
         return tuple((spec, why) for spec, why in self._judged if why)
 
+    @property
+    def most_trials(self) -> int:
+        """How many trials there are; of a search, at most."""
+        if not isinstance(self.space, Search):
+            return len(self.trials())
+        rungs = len(self.space.rungs.values) if self.space.rungs else 0
+        on_rungs = rungs * self.space.points * len(self.space.kinds)
+        return (self.space.most_points + on_rungs) * len(self.space.each)
+
+    def expanded(self, point: Point) -> tuple[Trial, ...]:
+        """The trials of a point of a search: one for each of what it is trained over. An architecture whose blocks are a
+        word over an alphabet has the word in its name. Raises SpecError."""
+        arch = self.trial.get("arch")
+        named = arch.get("name") if arch is not None else None
+        words = words_of(point)
+        if words and named is not None and not any(patch.path == "trial.arch.name" for patch in point):
+            name = "_".join([str(named.value), *words])
+            point = (*point, Patch("trial.arch.name", Node(name, named.place, text=name), named.place))
+        each = self.space.each if isinstance(self.space, Search) else ((),)
+        return tuple(self._reading.trial((*point, *patches)) for patches in each)
+
+    def address(self, kind: str) -> str:
+        """The name of a search in its journal: another question is another search."""
+        if not isinstance(self.space, Search):
+            raise TypeError(f"{self.name} is a grid, which keeps no journal")
+        said: dict[str, Any] = {name: codec.plain(getattr(self, name)) for name in ("trial", "goals", "constraints")}
+        free = {"kind", "points", "beside", *(() if kind == propose.ANCHORS else ("anchors",))}
+        said["space"] = {name: value for name, value in codec.plain(self.space).items() if name not in free}
+        return f"{self.name}/{self.budget or 'whole'}/{kind}/{codec.key(said)[:8]}"
+
+    @cached_property
+    def _reading(self) -> _Reading:
+        return _Reading(self.trial)
+
     @cached_property
     def _judged(self) -> tuple[tuple[Trial, str], ...]:
+        if isinstance(self.space, Search):
+            raise TypeError(f"{self.name} is a search, which has no list of trials before it has run")
         specs: dict[str, Trial] = {}
-        faulty: list[tuple[propose.Point, Fault]] = []
-        reading = _Reading(self.trial)
+        faulty: list[tuple[Point, Fault]] = []
         points = propose.count(self.space)
         if points > MOST_POINTS:
             raise fault(self.trial.place, "space", f"has {points:,} points, may come at most {MOST_POINTS:,}")
         for point in propose.grid(self.space):
             try:
-                spec = reading.trial(point)
+                spec = self._reading.trial(point)
                 specs.setdefault(codec.key(spec), spec)
             except SpecError as error:
                 faulty += [(point, f) for f in error.faults]
         if faulty:
             raise SpecError(_at_their_axes(self.trial, faulty, points))
         return tuple((spec, self.constraints.broken_by(spec)) for spec in specs.values())
+
+
+def _check_search(study: StudySpec, space: Search) -> None:
+    """That what a search may ask can be built: every corner that is not excluded, the points to try first, and the
+    anchors. One corner is read with all that it is trained over, the others with the first of it."""
+    faulty: list[tuple[Point, Fault]] = []
+    at: dict[Fault, Choices] = {}
+    specs: list[Trial] = []
+    corners = list(space.corners())
+    if not corners:
+        raise SpecError(
+            Fault(rule.place, "space.exclude", "forbids every corner of the space") for rule in space.exclude
+        )
+    firsts = [(values, space.point(Given(values))) for values in map(_plain_values, space.first)]
+    anchors: list[tuple[Choices, Point]] = [({}, point) for point in space.anchor_points()]
+    for number, (choices, point) in enumerate([*corners, *firsts, *anchors]):
+        for patches in space.each if number == 0 else space.each[:1]:
+            try:
+                specs.append(study._reading.trial((*point, *patches)))
+            except SpecError as error:
+                for f in error.faults:
+                    faulty.append(((*point, *patches), f))
+                    at[f] = {n: v for n, v in at.get(f, choices).items() if choices.get(n, not v) == v}
+    if faulty:
+        told = [(point, _with_corner(f, at[f])) for point, f in faulty]
+        raise SpecError(_at_their_axes(study.trial, told, len(corners)))
+    for value in space.rungs.values if space.rungs else ():
+        lower = _on_rung(study, space, corners[0][1], value)
+        if not lower.steps < specs[0].steps:
+            said = (
+                f"rung {value} takes {lower.steps} steps and the whole budget {specs[0].steps}: a rung must be cheaper"
+            )
+            raise fault(study.trial.place, "space.rungs.values", said)
+    known: list[str] = sorted({spec.task.kind for spec in specs})
+    lost = [goal for goal in study.goals if goal.task is not None and goal.task not in known]
+    if lost:
+        may = f"may come {typed.either(known)}{typed.guess(str(lost[0].task), known)}"
+        raise fault(study.trial.place, "goals", f"no trial is on the task '{lost[0].task}', {may}")
+    if any(goal.score == SPEED for goal in study.goals) and not all(isinstance(spec, TrialSpec) for spec in specs):
+        raise fault(study.trial.place, "goals", f"{SPEED} can be measured of trials of kind 'trial' alone")
+
+
+def _on_rung(study: StudySpec, space: Search, point: Point, value: int) -> Trial:
+    try:
+        return study.expanded(space.on_rung(point, value))[0]
+    except SpecError as error:
+        raise SpecError(Fault(f.place, f.path, f"{f.message} (on the rung {value})") for f in error.faults) from error
+
+
+def _with_corner(f: Fault, choices: Choices) -> Fault:
+    """The fault with what the corners that have it agree in."""
+    if not choices:
+        return f
+    where = ", ".join(f"{name}={value}" for name, value in list(choices.items())[:4])
+    return Fault(f.place, f.path, f"{f.message} (at the corner {where}; turn the dial otherwise, or space.exclude it)")
+
+
+def _plain_values(node: Node) -> Choices:
+    return {name: part.value for name, part in node.value.items()}
 
 
 class _Reading:
@@ -122,7 +277,7 @@ class _Reading:
         self.openers = dict.fromkeys(codec.openers(), self.open_arch)
         self.base = _opened(base, self.open_arch)
 
-    def trial(self, point: propose.Point) -> Trial:
+    def trial(self, point: Point) -> Trial:
         node = Node({"trial": self.base}, self.base.place, {"trial": self.base.place})
         faults: list[Fault] = []
         for patch in point:
@@ -160,7 +315,7 @@ def _opened(trial: Node, open_arch: typed.Opener) -> Node:
         return trial
 
 
-def _at_their_axes(base: Node, faulty: Sequence[tuple[propose.Point, Fault]], points: int) -> Iterator[Fault]:
+def _at_their_axes(base: Node, faulty: Sequence[tuple[Point, Fault]], points: int) -> Iterator[Fault]:
     """A fault that stands in the base, but that only some points suffer, is moved to the axis that brought it."""
     suffering = Counter(f for _, f in faulty)
     places = set(_places(base))
@@ -191,14 +346,14 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     for patch in patches:
         study = _with_arch(patched(study, patch))
     lost = [
-        (patch, axis)
+        (patch, axis, place)
         for patch in patches
-        for axis in _axes(study.get("space"))
+        for place, axis in _axes(study.get("space"))
         if axis != "trial" and _is_within(patch.path, axis)
     ]
     if lost:
-        why = "the space varies {axis}, so this would be lost: set space.axes.{axis} instead"
-        raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis)) for patch, axis in lost)
+        why = "the space varies {axis}, so this would be lost: set {place}.{axis} instead"
+        raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis, place=place)) for patch, axis, place in lost)
     return study
 
 
@@ -221,14 +376,17 @@ def _chosen_budget(study: Node) -> tuple[Patch, ...]:
     return tuple(Patch(path, value, patches.keys[path]) for path, value in patches.value.items())
 
 
-def _axes(space: Node | None) -> tuple[str, ...]:
-    """The paths that a space varies, read before the space is."""
+def _axes(space: Node | None) -> tuple[tuple[str, str], ...]:
+    """The paths that a space varies and under which key, read before the space is."""
     if space is None:
         return ()
-    axes, spaces = space.get("axes"), space.get("spaces")
-    own = tuple(axes.value) if axes is not None and isinstance(axes.value, dict) else ()
+    found: list[tuple[str, str]] = []
+    for key in ("axes", "dials", "over"):
+        axes = space.get(key)
+        found += [(f"space.{key}", path) for path in axes.value] if axes and isinstance(axes.value, dict) else []
+    spaces = space.get("spaces")
     inner = spaces.value if spaces is not None and isinstance(spaces.value, tuple) else ()
-    return own + tuple(path for part in inner for path in _axes(part))
+    return tuple(found) + tuple(path for part in inner for path in _axes(part))
 
 
 def _is_within(path: str, whole: str) -> bool:

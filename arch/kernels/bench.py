@@ -26,7 +26,7 @@ CONTENT = ("v", "x", "q", "k", "a", "b")
 
 
 REPLAYS = 20  # of a recorded call, in one timing
-CHECKED = (32, 512)  # sequences and tokens of a shape that agreement is checked on, as tolerances were measured
+CHECKED = (32, 256)  # sequences and tokens of a shape that agreement is checked on, as tolerances were measured
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ for (const view of views) view.states = view.states.map((state) => Math.max(1, s
 const now = {
   view: 0,
   table: 0,
+  cut: "",
+  held: 0,
+  filter: "",
   picked: new Set(),
   hidden: new Set(),
   sort: { column: "test", down: true },
@@ -22,19 +25,27 @@ const SETUP = {
 };
 const setup = (bar = true) => ({ ...SETUP, displayModeBar: bar && !narrow() ? "hover" : false });
 const FIXED = ["circle", "square", "triangle-up", "star", "hexagon"];
-const GROWING = ["diamond-open", "square-open", "triangle-down-open", "star-open", "hexagon-open"];
+const GROWING = ["diamond", "cross", "x", "triangle-down", "star-diamond"];
 const GLYPHS = {
   circle: "●",
   square: "■",
   "triangle-up": "▲",
   star: "★",
   hexagon: "⬢",
-  "diamond-open": "◇",
-  "square-open": "□",
-  "triangle-down-open": "▽",
-  "star-open": "☆",
-  "hexagon-open": "⬡",
+  diamond: "◆",
+  cross: "✚",
+  x: "✖",
+  "triangle-down": "▼",
+  "star-diamond": "✦",
 };
+const DASHES = [
+  ["solid", "──"],
+  ["dash", "╌╌"],
+  ["dot", "┈┈"],
+  ["dashdot", "─·"],
+  ["longdash", "─ ─"],
+];
+const KEYS = 40; // of a legend
 const COLOURS = 7,
   MANY = 1500,
   LINES = 300,
@@ -158,6 +169,7 @@ function bounds(view) {
 
 const scoreIn = (view, trial) => real(view.scores[view.trials.indexOf(trial)]);
 const stateIn = (view, trial) => view.states[view.trials.indexOf(trial)];
+const archOf = (row) => trials.arch[trials.row.indexOf(rows.indexOf(row))];
 const shown = (trial) => !now.hidden.has(trials.arch[trial]);
 
 function describe(trial, score, state, view) {
@@ -171,12 +183,27 @@ function describe(trial, score, state, view) {
   ].join("<br>");
 }
 
+// A figure that is drawn, and from its first time on picks the trials of what is clicked in it. Never of a hidden one: it has no
+// size, and its axes would look for their ticks for ever.
+async function plot(id, traces, layout, setup) {
+  const box = await Plotly.react($(id), traces, layout, setup);
+  if (!box.dataset.linked) box.on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
+  box.dataset.linked = "true";
+}
+
+// Of several points at one state the highest, so that a line joins what a state can do.
+function highest(points) {
+  const best = new Map();
+  for (const [x, y] of points) best.set(x, Math.max(y, best.get(x) ?? -Infinity));
+  return [...best].sort(([a], [b]) => a - b);
+}
+
 function drawState() {
   const view = views[now.view],
     traces = [],
     fast = view.trials.length > MANY && drawsFast() ? "scattergl" : "scatter";
   archs.forEach((arch, a) => {
-    if (now.hidden.has(a)) return;
+    if (now.hidden.has(a) || view.meansOnly) return;
     const own = view.trials
       .map((trial, i) => [trial, real(view.scores[i]), view.states[i]])
       .filter(([trial]) => trials.arch[trial] === a);
@@ -196,20 +223,29 @@ function drawState() {
   archs.forEach((arch, a) => {
     const own = view.means.filter((mean) => mean.arch === a);
     if (now.hidden.has(a) || !own.length) return;
+    const path = highest(own.map((m) => [Math.max(1, m.state), m.mean]));
     traces.push({
       type: "scatter",
-      mode: own.length > 1 ? "lines+markers" : "markers",
+      mode: "lines",
+      x: path.map(([x]) => x),
+      y: path.map(([, y]) => y),
+      hoverinfo: "skip",
+      line: { color: colour(a), width: 2, dash: arch.grows ? "dot" : "solid" },
+      meta: "path",
+    });
+    traces.push({
+      type: "scatter",
+      mode: "markers",
       name: arch.name,
       x: own.map((m) => Math.max(1, m.state)),
       y: own.map((m) => m.mean),
       customdata: own.map((m) => m.trials),
-      line: { color: colour(a), width: 2 },
       error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: 1.5, width: 4 },
       marker: {
         color: colour(a),
         symbol: symbol(a),
         size: 13,
-        line: { color: ink("paper"), width: symbol(a).includes("open") ? 2.5 : 1.5 },
+        line: { color: ink("paper"), width: 1.5 },
       },
       text: own.map((m) =>
         [
@@ -217,24 +253,62 @@ function drawState() {
           spread(m.mean, m.half, view.percent),
           `state ${bytes(m.state)}`,
           `${count(m.trials.length, "seed")}, ${plain(data.hypers[trials.hyper[m.trials[0]]])}`,
+          `on the front in ${Math.round(100 * m.share)} % of resampled seeds`,
         ].join("<br>"),
       ),
       hovertemplate: "%{text}<extra>mean</extra>",
       meta: "means",
     });
-    if (symbol(a).includes("open")) Object.assign(traces.at(-1).marker.line, { color: colour(a) });
   });
+  const hollow = (view.published ?? []).filter((mark) => !now.hidden.has(archOf(mark.name)));
+  traces.push({
+    type: "scatter",
+    mode: "markers",
+    x: hollow.map((mark) => Math.max(1, mark.state)),
+    y: hollow.map((mark) => mark.score),
+    text: hollow.map((mark) =>
+      [`<b>${plain(mark.name)}</b>`, figure(mark.score, view.percent), plain(mark.source)].join("<br>"),
+    ),
+    hovertemplate: "%{text}<extra>published</extra>",
+    marker: {
+      symbol: hollow.map((mark) => `${symbol(archOf(mark.name))}-open`),
+      color: hollow.map((mark) => colour(archOf(mark.name))),
+      size: 13,
+      line: { width: 2 },
+    },
+    meta: "published",
+  });
+  const band = view.band.length && !now.hidden.size ? view.band : [];
+  const right = Math.max(1, ...view.states) * 1.6;
+  const edge = (at) => [...band.map((one) => one[at]), ...band.slice(-1).map((one) => one[at])];
+  for (const [at, fill] of [
+    [1, "none"],
+    [2, "tonexty"],
+  ])
+    traces.unshift({
+      type: "scatter",
+      mode: "lines",
+      x: [...band.map(([state]) => Math.max(1, state)), ...(band.length ? [right] : [])],
+      y: edge(at),
+      hoverinfo: "skip",
+      line: { shape: "hv", width: 0, color: ink("quiet") },
+      fill,
+      fillcolor: `rgba(${[1, 3, 5].map((i) => parseInt(ink("quiet").slice(i, i + 2), 16)).join(",")},0.18)`,
+      meta: "band",
+    });
+  traces.splice(0, 2, traces[1], traces[0]); // the lower edge first: the upper one is filled down to it
   const front = view.means.filter((m) => m.front && !now.hidden.has(m.arch));
-  traces.unshift({
+  // Above the band, which comes first; beyond the last state the front goes on as it is.
+  traces.splice(2, 0, {
     type: "scatter",
     mode: "lines",
-    x: front.map((m) => Math.max(1, m.state)),
-    y: front.map((m) => m.mean),
+    x: [...front.map((m) => Math.max(1, m.state)), ...(front.length ? [right] : [])],
+    y: [...front, ...front.slice(-1)].map((m) => m.mean),
     hoverinfo: "skip",
     line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" },
     meta: "front",
   });
-  const picked = [...now.picked].filter((trial) => view.trials.includes(trial) && shown(trial));
+  const picked = [...now.picked].filter((trial) => !view.meansOnly && view.trials.includes(trial) && shown(trial));
   traces.push({
     type: "scatter",
     mode: "markers",
@@ -249,7 +323,7 @@ function drawState() {
     yaxis: scoreAxis(view),
     xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.states) },
   });
-  return Plotly.react($("state"), traces, layout, setup());
+  return plot("state", traces, layout, setup());
 }
 
 function curve(trial) {
@@ -260,6 +334,8 @@ function curve(trial) {
 function drawCurves() {
   const view = views[now.view],
     traces = [];
+  $("learning").hidden = !!view.meansOnly; // curves of several tasks share no axis
+  if (view.meansOnly) return;
   const chosen = view.means
     .flatMap((mean) => mean.trials)
     .filter((t) => shown(t) && trials.curve[t])
@@ -294,8 +370,8 @@ function drawCurves() {
     });
   const axis = scoreAxis(view);
   axis.title.text = `${axis.title.text}, validation`;
-  return Plotly.react(
-    $("curves"),
+  return plot(
+    "curves",
     traces,
     frame({
       ...bounds(view.own ?? view),
@@ -306,6 +382,207 @@ function drawCurves() {
         tickformat: ",",
         nticks: narrow() ? 5 : 10,
       },
+    }),
+    setup(),
+  );
+}
+
+// What a part of the answers or a dial does to the scores of the setting, a line for what is otherwise equal.
+function drawCut() {
+  const view = views[now.view],
+    cuts = view.cuts ?? [],
+    cut = cuts.find((one) => one.label === now.cut) ?? cuts[0];
+  $("cuts").hidden = !cut;
+  if (!cut) return;
+  const select = $("cut");
+  select.replaceChildren(...cuts.map((one) => make("option", one.label, { value: one.label })));
+  select.value = cut.label;
+  select.closest(".controls").hidden = cuts.length < 2;
+  const x = cut.x.map((_, i) => i),
+    lines = cut.lines.filter((line) => !now.hidden.has(line.arch)),
+    same = {}, // lines of one architecture are told apart by their dash
+    nth = lines.map(({ arch }) => (same[arch] = (same[arch] ?? -1) + 1) % DASHES.length);
+  const traces = lines.map((line, number) => {
+    return {
+      type: "scatter",
+      mode: "lines+markers",
+      name: line.name,
+      x: line.at,
+      y: line.y,
+      customdata: line.trials,
+      error_y: { type: "data", array: line.half, color: colour(line.arch), thickness: 1.5, width: 4 },
+      line: { color: colour(line.arch), width: 2, dash: DASHES[nth[number]][0] },
+      marker: {
+        size: 8,
+        symbol: symbol(line.arch),
+        color: line.trials.map((list) => (list.some((t) => now.picked.has(t)) ? ink("ink") : colour(line.arch))),
+      },
+      text: line.y.map((y, i) =>
+        [
+          `<b>${plain(line.name)}</b>`,
+          `${plain(cut.by)} ${plain(cut.x[line.at[i]])}: ${spread(y, line.half[i], cut.percent)}`,
+          `state ${bytes(line.states[i])}, ${count(line.trials[i].length, "seed")}`,
+        ].join("<br>"),
+      ),
+      hovertemplate: "%{text}<extra></extra>",
+      meta: "cut",
+    };
+  });
+  if (cut.chance.some((y) => y !== null))
+    traces.unshift({
+      type: "scatter",
+      mode: "lines",
+      x,
+      y: cut.chance,
+      hoverinfo: "skip",
+      line: { color: ink("quiet"), width: 1, dash: "dot" },
+      meta: "chance",
+    });
+  const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: cut.metric, standoff: 8 } };
+  const every = Math.ceil(x.length / (narrow() ? 6 : 16));
+  const layout = frame({
+    yaxis: axis,
+    xaxis: {
+      title: { text: plain(cut.by), standoff: 8 },
+      tickvals: x.filter((i) => i % every === 0),
+      ticktext: cut.x.filter((_, i) => i % every === 0).map(plain),
+      range: [-0.3, x.length - 0.7],
+      showgrid: false,
+    },
+  });
+  $("cutlegend").replaceChildren(
+    ...lines.slice(0, KEYS).map((line, i) => {
+      const item = make("li"),
+        key = make("i", `${GLYPHS[symbol(line.arch)]} ${DASHES[nth[i]][1]}`, { "aria-hidden": "true" });
+      key.style.color = colour(line.arch);
+      item.append(key, make("span", line.name));
+      return item;
+    }),
+  );
+  return plot("cutplot", traces, layout, setup());
+}
+
+// How many pairs memories hold, trained and by the probe, and what theory allows.
+function drawHeld() {
+  const held = data.held[now.held],
+    floor = Math.min(...held.lines.map((line) => line.tried[0])) / 2, // where "not even the fewest" is drawn
+    traces = [];
+  const put = (pairs) => (pairs ? pairs : floor);
+  archs.forEach((arch, a) => {
+    const own = held.lines.filter((line) => line.arch === a);
+    if (now.hidden.has(a) || !own.length) return;
+    const say = (line, pairs, what) =>
+      [
+        `<b>${plain(line.name)}</b>`,
+        `${what}: ${pairs ? `${pairs}${pairs === line.tried[1] ? " or more" : ""} pairs` : `fewer than ${line.tried[0]} pairs`}`,
+        `state ${bytes(line.state)}`,
+        ...line.bounds.map(([name, bound]) => `theory, a head: ${plain(name)} = ${bound}`),
+      ].join("<br>");
+    const line = (key, at, name, stroke, traits) => {
+      const there = own.filter((one) => one[key].length),
+        path = highest(there.map((one) => [Math.max(1, one.state), put(one[key][at])]));
+      if (path.length > 1)
+        traces.push({
+          type: "scatter",
+          mode: "lines",
+          x: path.map(([x]) => x),
+          y: path.map(([, y]) => y),
+          hoverinfo: "skip",
+          line: stroke,
+          meta: "path",
+        });
+      if (there.length)
+        traces.push({
+          type: "scatter",
+          mode: "markers",
+          x: there.map((one) => Math.max(1, one.state)),
+          y: there.map((one) => put(one[key][at])),
+          customdata: there.map((one) => one.trials),
+          text: there.map((one) => say(one, one[key][at], name)),
+          hovertemplate: "%{text}<extra></extra>",
+          name: arch.name,
+          ...traits,
+        });
+    };
+    const marker = (size, open) => ({ symbol: symbol(a) + open, size, color: colour(a), line: { width: open ? 2 : 0 } });
+    const stroke = (dash, width) => ({ color: colour(a), dash, width });
+    line("trained", 0, "trained, 99 %", stroke("solid", 2), { marker: marker(11, ""), meta: "trained" });
+    line("trained", 1, "trained, 90 %", stroke("dash", 1.5), { marker: marker(9, "-open"), meta: "trained90" });
+    line("probed", 0, "probe, 99 %", stroke("dot", 1), { marker: marker(5, ""), meta: "probed" });
+    const bound = own.flatMap((one) => one.bounds.map(([name, pairs]) => [one, name, pairs]));
+    if (bound.length)
+      traces.push({
+        type: "scatter",
+        mode: "markers",
+        x: bound.map(([one]) => Math.max(1, one.state)),
+        y: bound.map(([, , pairs]) => pairs),
+        customdata: bound.map(([one]) => one.trials),
+        text: bound.map(([one, name, pairs]) => `<b>${plain(one.name)}</b><br>theory, a head: ${plain(name)} = ${pairs}`),
+        hovertemplate: "%{text}<extra></extra>",
+        marker: { symbol: "line-ew-open", size: 22, color: colour(a), line: { width: 2 } },
+        name: arch.name,
+        meta: "bound",
+      });
+  });
+  const top = Math.max(1, ...traces.flatMap((trace) => trace.y).filter((pairs) => pairs <= 65536)),
+    ticks = [];
+  for (let pairs = 1; pairs <= top * 2; pairs *= 2) if (pairs >= floor) ticks.push(pairs);
+  $("heldseen").textContent = held.seen;
+  return plot(
+    "held",
+    traces,
+    frame({
+      xaxis: {
+        type: "log",
+        title: { text: "recurrent state (log scale)", standoff: 8 },
+        ...byteTicks(held.lines.map((line) => Math.max(1, line.state))),
+      },
+      yaxis: {
+        type: "log",
+        title: { text: "pairs held (log scale)", standoff: 8 },
+        range: [Math.log10(floor / 1.3), Math.log10(top * 1.5)],
+        tickvals: ticks.filter((_, i) => ticks.length < 10 || i % 2 === 0),
+        ticktext: ticks.map((pairs) => (pairs <= floor ? "fewer" : String(pairs))).filter((_, i) => ticks.length < 10 || i % 2 === 0),
+      },
+    }),
+    setup(),
+  );
+}
+
+// How the study went in the setting: what its front dominates trial by trial, and which dials matter.
+function drawProgress() {
+  const { progress } = views[now.view];
+  $("progress").hidden = !progress;
+  if (!progress) return;
+  const { at, volume, importance } = progress;
+  $("dials").replaceChildren(
+    ...importance.map(([name, share]) => {
+      const line = make("tr"),
+        cell = make("td"),
+        bar = make("span", undefined, { class: "bar", "aria-hidden": "true" });
+      bar.style.width = `${Math.round(100 * Math.min(1, share))}%`;
+      cell.append(bar);
+      line.append(make("th", name, { scope: "row" }), make("td", figure(share, true), { class: "figure" }), cell);
+      return line;
+    }),
+  );
+  $("dials").closest("figure").hidden = !importance.length;
+  return plot(
+    "progressplot",
+    [
+      {
+        type: "scatter",
+        mode: "lines",
+        x: at,
+        y: volume,
+        line: { shape: "hv", color: ink("c0"), width: 2 },
+        hovertemplate: "after %{x} trials: %{y:.1%}<extra></extra>",
+        meta: "volume",
+      },
+    ],
+    frame({
+      yaxis: { title: { text: "share dominated", standoff: 8 }, tickformat: ".0%", rangemode: "tozero" },
+      xaxis: { title: { text: "trials finished", standoff: 8 }, rangemode: "tozero", nticks: narrow() ? 5 : 10 },
     }),
     setup(),
   );

@@ -32,6 +32,9 @@ function fillLegend() {
   );
 }
 
+// A word in every field of a line: what the reader types must all be somewhere in it.
+const holds = (text) => now.filter.split(" ").every((word) => text.toLowerCase().includes(word));
+
 const COLUMNS = {
   architecture: (t) => rows[trials.row[t]],
   "hyper-parameters": (t) => data.hypers[trials.hyper[t]],
@@ -59,10 +62,12 @@ function fillTrials() {
     .map((trial, at) => [trial, at])
     .filter(([trial]) => shown(trial))
     .map(([trial, at]) => ({ trial, values: names.map((name) => COLUMNS[name](trial, at, view)) }));
+  const written = ({ values }) => values.map((value, i) => (WORDS[names[i]] ?? String)(value, view)).join(" ");
+  const kept = now.filter ? lines.filter((line) => holds(written(line))) : lines;
   const by = names.indexOf(column),
     order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (a ?? -Infinity) - (b ?? -Infinity));
-  lines.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
-  const first = lines.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
+  kept.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
+  const first = kept.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
   const right = (name) => (name in WORDS ? { class: "figure" } : {});
   const head = make("tr");
   for (const name of names) {
@@ -89,9 +94,9 @@ function fillTrials() {
   });
   $("trials").tHead.replaceChildren(head);
   $("trials").tBodies[0].replaceChildren(...body);
-  $("more").hidden = first.length === lines.length;
-  $("more").textContent = `Show all ${lines.length} trials`;
-  $("count").textContent = `${count(lines.length, "trial")} of ${view.label}`;
+  $("more").hidden = first.length === kept.length;
+  $("more").textContent = `Show all ${kept.length} trials`;
+  $("count").textContent = `${count(kept.length, "trial")}${now.filter ? ` of ${lines.length}` : ""} of ${view.label}`;
   markRows();
 }
 
@@ -133,6 +138,13 @@ function pick(list) {
       .join(", ");
     const clear = make("button", "Clear", { type: "button" });
     clear.addEventListener("click", () => pick([]));
+    const spec = document.querySelector(`details[data-row="${CSS.escape(rows[trials.row[list[0]]])}"]`),
+      open = make("button", "Architecture", { type: "button" });
+    open.addEventListener("click", () => {
+      spec.open = true;
+      spec.scrollIntoView({ block: "start" });
+      spec.querySelector("summary").focus();
+    });
     box.append(
       make(
         "span",
@@ -141,6 +153,7 @@ function pick(list) {
           .slice(0, 8)
           .join(", ")}: test ${scores}`,
       ),
+      ...(spec ? [open] : []),
       clear,
     );
   }
@@ -155,7 +168,7 @@ function draw() {
   fillTrials();
   const inside = $("trials").querySelector("tr.picked");
   if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
-  return Promise.all([drawState(), drawCurves()]);
+  return Promise.all([drawState(), drawCurves(), drawCut(), drawProgress(), ...(data.held.length ? [drawHeld()] : [])]);
 }
 
 function choices(select, names, change) {
@@ -186,6 +199,11 @@ function sortable(table) {
       body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * order(value(a), value(b))));
     });
   });
+}
+
+// The score tables hide the measured rows that the filter does not hold.
+function filterTables() {
+  for (const line of document.querySelectorAll("tr[data-line]")) line.hidden = !holds(line.textContent);
 }
 
 function follow(event) {
@@ -220,10 +238,29 @@ async function start() {
       now.table = i;
       drawHeat();
     });
+  $("cut").addEventListener("change", () => {
+    now.cut = $("cut").value;
+    drawCut();
+  });
+  if (data.held.length)
+    choices(
+      $("holding"),
+      data.held.map((held) => held.label),
+      (i) => {
+        now.held = i;
+        drawHeld();
+      },
+    );
+  const filters = document.querySelectorAll(".filter");
+  for (const field of filters)
+    field.addEventListener("input", () => {
+      now.filter = field.value.trim().toLowerCase();
+      for (const other of filters) if (other !== field) other.value = field.value;
+      fillTrials();
+      filterTables();
+    });
   await draw();
   if (tables.length) await drawHeat();
-  $("state").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
-  $("curves").on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
   if (tables.length)
     $("heat").on(
       "plotly_click",

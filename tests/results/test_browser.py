@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from results.architectures import Detail
 from results.dashboard import write_page
 from results.ledger import Ledger
+from results.published import Column, Published, PublishedTable, Row
 from results.record import Record
 from results.tables import table_of
 
@@ -111,7 +113,7 @@ return [...document.querySelectorAll("#view option")].map((option, i) => {
   const traces = document.getElementById("state").data.filter((one) => one.meta === "trials");
   const points = traces.reduce((sum, one) => sum + one.x.length, 0);
   return [option.textContent, points, document.querySelectorAll("#trials tbody tr").length];
-});
+}).filter(([, points]) => points);
 """
 
 
@@ -307,6 +309,7 @@ def test_a_choice_of_one_is_not_offered(browser: Browser, few: Path) -> None:
     assert browser.run("return [...document.querySelectorAll('select')].map((one) => one.checkVisibility())") == [
         False,
         False,
+        False,
     ]
 
 
@@ -318,9 +321,131 @@ def test_a_state_that_grows_is_told_apart(browser: Browser, make: Make, tmp_path
         "const means = document.getElementById('state').data.filter((one) => one.meta === 'means');"
         "return Object.fromEntries(means.map((one) => [one.name, one.marker.symbol]))"
     )
-    assert browser.run(symbols) == {"mesa": "circle", "attention": "diamond-open"}
+    assert browser.run(symbols) == {"mesa": "circle", "attention": "diamond"}
     legend = browser.run("return [...document.querySelectorAll('#legend button')].map((b) => b.textContent)")
-    assert legend == ["◇attentiongrows; here after 64 tokens", "●mesa"]
+    assert legend == ["◆attentiongrows; here after 64 tokens", "●mesa"]
+
+
+@pytest.fixture(scope="module")
+def rich(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs, windows and seeds that vary, beside a paper and the probe."""
+    records = [
+        make(
+            arch_dials={"window": w},
+            dials={"pairs": p},
+            seed=s,
+            score=min(1.0, w / p + s / 100),
+            state_bytes=1000 * w,
+            curve={"step": [10, 20], "validation_accuracy": [0.1, 0.5]},
+        )
+        for w in (2, 4)
+        for p in (4, 8)
+        for s in range(2)
+    ]
+    paper = PublishedTable(
+        about="mqar",
+        where="Table 1",
+        columns=(Column(name="one", tasks=("mqar",), dials={"pairs": 4}),),
+        rows=(Row(arch="mesa", dials={"window": 2}, values=(0.75,)),),
+    )
+    row = {"mixer": "mesa", "keys": "gaussian", "passes": 1, "chance": 0.25, "state_floats": 16, "load": 0.25}
+    probed = [
+        {**row, "arch": "mesa window=4", "pairs": p, "recall": 1.0, "error": 0.1, "bounds": {"d_k": 16}} for p in (4, 8)
+    ]
+    details = {"mesa window=4": Detail(yaml="name: mesa\n", mixers={"mesa": ("2 d_k", "S = k v^T")})}
+    path = tmp_path_factory.mktemp("rich") / "page.html"
+    paper_of = Published(name="p", source="A paper", tables=(paper,))
+    write_page(path, records, title="R", tables=table_of(records), beside=[paper_of], probed=probed, details=details)
+    return path
+
+
+TRACES = "return Object.fromEntries(document.getElementById(arguments[0]).data.filter((t) => t.meta === arguments[1])"
+
+
+def test_the_front_has_its_band_and_published_points_are_hollow(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    marks = "const marks = document.getElementById('state').data.find((t) => t.meta === 'published');"
+    assert browser.run(f"{marks} return [marks.x, marks.y, marks.marker.symbol]") == [[2000], [0.75], ["circle-open"]]
+    band = "const [low, high] = document.getElementById('state').data.filter((t) => t.meta === 'band');"
+    low, high = browser.run(f"{band} return [low.y, high.y]")
+    assert len(low) == len(high) == 3
+    assert all(a <= b for a, b in zip(low, high, strict=True))
+    assert browser.run(f"{band} return [low.fill, high.fill]") == ["none", "tonexty"]
+
+
+def test_what_is_held_stands_beside_the_probe_and_theory(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    held = {
+        meta: browser.run(f"{TRACES}.map((t) => [t.name, t.x.map((x, i) => [x, t.y[i]])]))", "held", meta)
+        for meta in ("trained", "trained90", "probed", "bound")
+    }
+    assert held == {
+        "trained": {"mesa": [[2000, 2], [4000, 4]]},  # at half of the fewest stands what holds not even those
+        "trained90": {"mesa": [[2000, 2], [4000, 4]]},
+        "probed": {"mesa": [[4000, 8]]},
+        "bound": {"mesa": [[4000, 16]]},
+    }
+
+
+def test_scores_by_dial_are_chosen_and_clicked(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    assert browser.run("return [...document.querySelectorAll('#cut option')].map((o) => o.value)") == [
+        "accuracy by pairs",
+        "accuracy by window",
+    ]
+    browser.run(
+        "const cut = document.getElementById('cut'); cut.value = 'accuracy by window';"
+        "cut.dispatchEvent(new Event('change'))"
+    )
+    browser.wait("return document.getElementById('cutplot').layout.xaxis.title.text === 'window'")
+    x, y, trials = browser.run(
+        "const figure = document.getElementById('cutplot'); figure.scrollIntoView({ block: 'center' });"
+        "const trace = figure.data.find((t) => t.meta === 'cut');"
+        "const { xaxis, yaxis, _size } = figure._fullLayout, box = figure.getBoundingClientRect();"
+        "return [box.x + _size.l + xaxis.c2p(0), box.y + _size.t + yaxis.c2p(trace.y[0]), trace.customdata[0]]"
+    )
+    browser.click(x, y)
+    browser.wait("return now.picked.size > 0")
+    assert picked(browser) == trials
+    assert highlighted(browser)["rows"] == ["mesa window=2"]
+
+
+def test_the_architecture_of_what_is_picked_is_a_press_away(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    browser.run("document.querySelector('#tables tr[data-line=\"1\"]').click()")
+    browser.wait("return now.picked.size > 0")
+    browser.run(
+        "[...document.querySelectorAll('#picked button')].find((b) => b.textContent === 'Architecture').click()"
+    )
+    assert browser.run("return [document.querySelector('details').open, document.activeElement.textContent]") == [
+        True,
+        "mesa window=4",
+    ]
+
+
+def test_rows_are_filtered_by_words_in_all_tables(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    browser.run(
+        "const field = document.querySelector('.filter'); field.value = 'Window=4 0.001';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    shown = "return [...document.querySelectorAll('#trials tbody tr')].map((line) => line.cells[0].textContent)"
+    assert browser.run(shown) == ["mesa window=4"] * 2
+    browser.run(
+        "const field = document.querySelector('.filter'); field.value = 'window=4';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    rows = "return [...document.querySelectorAll('#tables tr[data-line]')].map((line) => line.checkVisibility())"
+    assert browser.run(rows) == [False, True]
+    assert browser.run("return document.querySelectorAll('.filter')[1].value") == "window=4"
+
+
+def test_progress_ends_at_what_the_front_dominates(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    volume = browser.run("return document.getElementById('progressplot').data[0].y")
+    assert volume == sorted(volume)
+    assert 0 < volume[-1] <= 1
+    assert browser.run("return document.querySelector('#dials th').textContent") == "window"
 
 
 def test_hostile_names_are_only_names(browser: Browser, make: Make, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from results.architectures import Detail
 from results.dashboard import page, write_page
+from results.published import Column, Published, PublishedTable, Row
 from results.record import SHORT, Record
 from results.tables import table_of
 from results.views import figures
@@ -70,9 +72,10 @@ def test_every_finished_trial_is_in_one_setting_and_every_failed_one_is_listed(
 ) -> None:
     data = data_of(whole)
     done = {r.key[:SHORT]: r for r in study if r.status == "done"}
-    shown = [trial for view in data["views"] for trial in view["trials"]]
+    settings = [view for view in data["views"] if not view.get("meansOnly")]
+    shown = [trial for view in settings for trial in view["trials"]]
     assert sorted(data["trials"]["key"][trial] for trial in shown) == sorted(done)
-    for view in data["views"]:
+    for view in settings:
         for trial, score, state in zip(view["trials"], view["scores"], view["states"], strict=True):
             record = done[data["trials"]["key"][trial]]
             assert score == round(10_000 * (record.score or 0))
@@ -168,6 +171,100 @@ def test_references_of_the_setting_trained_on_are_lines_too(make: Make) -> None:
         ({"3-gram": 0.4}, {"3-gram": 0.4}),
         ({}, {"3-gram": 0.4}),
     ]
+
+
+def test_published_figures_are_drawn_at_our_state(make: Make) -> None:
+    paper = Published(
+        name="a_paper",
+        source="A paper",
+        tables=(
+            PublishedTable(
+                about="mqar",
+                where="Table 1",
+                columns=(Column(name="one", tasks=("mqar",), dials={"pairs": 4}),),
+                rows=(Row(arch="mesa", values=(0.75,)), Row(arch="hawk", values=(0.5,))),
+            ),
+        ),
+    )
+    easy, hard = figures([make(), make(dials={"pairs": 8})], [], beside=[paper])["views"]
+    assert easy["published"] == [{"name": "mesa", "source": "A paper", "state": 1000, "score": 0.75}]
+    assert hard["published"] == []
+
+
+def test_the_mean_of_mad_is_a_view_with_published_averages(make: Make) -> None:
+    paper = Published(
+        name="a_paper",
+        source="A paper",
+        tables=(
+            PublishedTable(
+                about="mad",
+                where="Table 9",
+                columns=(
+                    Column(name="copying", tasks=("selective_copying",)),
+                    Column(name="compression", tasks=("compression",)),
+                    Column(name="average", mean=True),
+                ),
+                rows=(Row(arch="mesa", values=(0.9, 0.5, 0.7)),),
+            ),
+        ),
+    )
+    scores = {"selective_copying": 0.8, "compression": 0.4}
+    records = [make(task=task, score=score) for task, score in scores.items()]
+    records += [make(arch="gla", task="compression", score=0.3)]  # not on all tasks, so without a mean
+    view = figures(records, [], beside=[paper])["views"][0]
+    assert view["label"] == "MAD: mean over 2 tasks"
+    assert [(m["mean"], m["trials"]) for m in view["means"]] == [(pytest.approx(0.6), [0, 1])]
+    assert [mark["score"] for mark in view["published"]] == [0.7]
+
+
+def test_the_band_of_the_front_needs_seeds(make: Make) -> None:
+    sizes = ((1000, "a"), (2000, "b"))
+    alone = [make(arch=a, state_bytes=b, score=b / 4000) for b, a in sizes]
+    again = [make(arch=a, state_bytes=b, score=b / 4000 + 0.1, seed=1) for b, a in sizes]
+    assert figures(alone, [])["views"][0]["band"] == []
+    (view,) = figures(alone + again, [])["views"]
+    assert [(state, low, high) for state, low, high in view["band"]] == [
+        (1000.0, pytest.approx(0.25), pytest.approx(0.35)),
+        (2000.0, pytest.approx(0.5), pytest.approx(0.6)),
+    ]
+    assert [m["share"] for m in view["means"]] == [1.0, 1.0]
+
+
+def test_a_setting_is_cut_by_part_and_by_dial(make: Make) -> None:
+    records = [make(arch_dials={"window": w}, dials={"pairs": p}, score=w / 8) for w in (1, 4) for p in (4, 8)]
+    records[0].scores.update({f"accuracy/depth={d}": 0.5 for d in (0, 100)})
+    cuts = figures(records, [])["views"][0]["cuts"]
+    assert [cut["label"] for cut in cuts] == ["accuracy by depth", "accuracy by pairs", "accuracy by window"]
+    assert cuts[2]["lines"] == [
+        {
+            "name": "mesa",
+            "arch": 0,
+            "at": [0, 1],
+            "y": [0.125, 0.5],
+            "half": [None, None],
+            "states": [1000, 1000],
+            "trials": [[0], [2]],
+        }
+    ]
+    assert cuts[1]["chance"] == [0.25, 0.125]
+
+
+def test_what_memories_hold_is_drawn_with_the_probe(make: Make) -> None:
+    records = [make(dials={"pairs": p}, score=1.0 if p < 8 else 0.95) for p in (2, 4, 8)]
+    probed = [{"arch": "mesa", "mixer": "mesa", "pairs": 4, "recall": 1.0, "bounds": {"d_k": 16}}]
+    (held,) = figures(records, [], probed=probed)["held"]
+    (line,) = held["lines"]
+    assert (line["trained"], line["probed"], line["bounds"]) == ([4, 8], [4, 4], [("d_k", 16)])
+    assert held["seen"] == "Most pairs at 99 % with a state of fixed size: 4, mesa with 1 kB."
+
+
+def test_architectures_are_a_click_away(make: Make) -> None:
+    detail = Detail(yaml="name: <mesa>\n", mixers={"mesa": ("2 d_k", "S = a S + k v^T")})
+    text = page([make(flops_per_token=2e6)], title="A", tables=[], details={"mesa": detail, "other": detail})
+    assert text.count("<details") == 1
+    assert '<pre tabindex="0">name: &lt;mesa&gt;\n</pre>' in text
+    assert "<dd>state 2 d_k floats<br>S = a S + k v^T</dd>" in text
+    assert "<dt>operations a token, forward</dt><dd>2,000,000</dd>" in text
 
 
 # What is said in words

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from results.interval import bootstrap_interval, t_interval
-from results.pareto import capacity_curve, front, front_shares, hypervolume, largest_pairs
+from results.interval import difference_interval, t_interval
+from results.pareto import front, front_band, front_shares, hypervolume, largest_pairs
 
 
 def by_definition(points: list[tuple[float, ...]], maximise: list[bool]) -> list[bool]:
@@ -77,14 +77,6 @@ def test_a_rival_within_the_noise_is_on_the_front_about_half_the_time() -> None:
     assert shares == pytest.approx([3 / 8 + 5 / 16] * 2, abs=0.05)
 
 
-def test_a_capacity_curve_goes_from_small_to_large() -> None:
-    curve = capacity_curve({2000: [0.9, 1.0], 1000: [0.5]}, np.random.default_rng(0))
-    assert [(p.state_bytes, p.mean, p.seeds) for p in curve] == [(1000, 0.5, 1), (2000, pytest.approx(0.95), 2)]
-    assert curve[0].interval is None
-    assert curve[1].interval is not None
-    assert 0.9 <= curve[1].interval[0] <= 0.95 <= curve[1].interval[1] <= 1.0
-
-
 def test_capacity_ends_at_the_first_number_of_pairs_that_is_not_held() -> None:
     assert largest_pairs({4: 1.0, 8: 0.995, 16: 0.9, 32: 0.99}) == 8
     assert largest_pairs({4: 0.5}) == 0
@@ -104,18 +96,35 @@ def test_beyond_its_table_the_t_interval_goes_on_smoothly() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     assert t_interval([0.5]) is None
-    assert bootstrap_interval([0.5], np.random.default_rng(0)) is None
 
 
-def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(300):
-        low, high = bootstrap_interval(rng.normal(size=30).tolist(), rng, level=0.8, draws=200) or (0.0, 0.0)
-        covered += low <= 0 <= high
-    assert 0.70 < covered / 300 < 0.88
+def test_the_interval_of_a_difference_is_the_textbook_one() -> None:
+    a, b = [1.0, 2.0, 3.0], [5.0, 7.0]
+    squares = 2.0 + 2.0  # about 2 and about 6, with three degrees of freedom
+    half = 3.1824 * (squares / 3 * (1 / 3 + 1 / 2)) ** 0.5
+    assert difference_interval(a, b) == pytest.approx((-4 - half, -4 + half), abs=1e-3)
 
 
-def test_the_same_generator_gives_the_same_interval() -> None:
-    first, second = (bootstrap_interval([0.1, 0.5, 0.9], np.random.default_rng(3)) for _ in range(2))
-    assert first == second
+def test_three_seeds_in_all_are_the_fewest_for_a_difference() -> None:
+    assert difference_interval([0.5], [0.4]) is None
+    assert difference_interval([], [0.4, 0.5, 0.6]) is None
+    low, high = difference_interval([0.5], [0.4, 0.4]) or (0.0, 0.0)
+    assert low == pytest.approx(0.1)
+    assert high == pytest.approx(0.1)
+
+
+def test_the_band_rises_and_holds_the_front() -> None:
+    scores, costs = [[0.5, 0.6, 0.7], [0.2, 0.2], [0.9, 0.95]], [200.0, 100.0, 300.0]
+    band = front_band(scores, costs, np.random.default_rng(0))
+    assert [cost for cost, _, _ in band] == [100.0, 200.0, 300.0]
+    assert band[0][1:] == (pytest.approx(0.2), pytest.approx(0.2))
+    assert 0.5 <= band[1][1] < 0.6 < band[1][2] <= 0.7
+    assert all(a[1] <= b[1] and a[2] <= b[2] for a, b in itertools.pairwise(band))
+
+
+def test_shares_are_those_of_fronts_drawn_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    costs = [1.0, 1.0, 2.0, 3.0, 3.0]
+    scores = [[v] for v in rng.integers(0, 3, 5) / 2]
+    expected = front([(s[0], c) for s, c in zip(scores, costs, strict=True)], [True, False])
+    assert front_shares(scores, costs, rng, draws=3).tolist() == expected.astype(float).tolist()

@@ -73,7 +73,7 @@ MARKDOWN = """\
 | architecture | state | seeds | recall | copying | average |
 | --- | --- | --- | ---: | ---: | ---: |
 | mesa | 65.5 kB | 2 | **80.5** ±6.4 | **95.5** ±6.4 | **88.0** ±6.4 |
-| *↳ published* |  |  | 100.0 | 96.0 | 98.0 |
+| *↳ published* |  |  | 100.0 ‡ | 96.0 | 98.0 ‡ |
 | *↳ difference* |  |  | −19.5 | −0.5 | −10.0 |
 | gla | 16.4 kB | 2 | 40.5 ±6.4 | 48.0 ±6.4 †1 | 44.2 ±6.4 †1 |
 | chance |  |  | 10.0 | 10.0 | 10.0 |
@@ -81,6 +81,7 @@ MARKDOWN = """\
 | hawk (published) |  |  | 90.0 | 80.0 | 85.0 |
 
 - Accuracy on test, percent: mean over seeds, ± half of the 95 % t interval over seeds.
+- ‡: the published figure lies outside our 95 % interval.
 - †n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.
 - Settings in a column, here / published: recall 2 / 25, copying 1 / 13.
 - Published figures are of protocol mad-lab, ours of repaired: differences are not like for like.
@@ -135,7 +136,7 @@ def test_html_keeps_names_harmless(make: Make) -> None:
 
 
 def test_an_unknown_format_says_the_known_ones(small: list[Record]) -> None:
-    with pytest.raises(ValueError, match="markdown, csv or latex, got 'word'"):
+    with pytest.raises(ValueError, match="markdown, csv, latex or html, got 'word'"):
         render(table_of(small), "word")  # type: ignore[arg-type]
 
 

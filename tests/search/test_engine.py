@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
 from results.ledger import Ledger
 from search import codec, cohort, engine
@@ -74,6 +76,24 @@ def test_a_trial_that_raises_fails_alone_and_says_why(tmp_path: Path, monkeypatc
     monkeypatch.undo()
     assert len(engine.run(study(), path).missing) == 1
     assert set(Ledger(path).records().status) == {"done"}
+
+
+def test_a_cohort_that_is_halved_has_let_go_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = cohort.follow_cohort
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def large(specs, **where):  # type: ignore[no-untyped-def]
+        assert all(memory() is None for memory in held)
+        memory = torch.zeros(1)
+        held.append(weakref.ref(memory))
+        if len(specs) > 1:
+            raise RuntimeError("out of memory, say")
+        return (yield from follow(specs, **where))
+
+    monkeypatch.setattr(engine, "follow_cohort", large)
+    records = engine.train(study().trials()[:4], "tiny", torch.device("cpu"), lambda _: None)
+    assert [(r.status, r.cohort) for r in records] == [("done", 1)] * 4
+    assert len(held) == 7
 
 
 def test_progress_ends_at_the_end(tmp_path: Path) -> None:

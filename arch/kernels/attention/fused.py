@@ -430,10 +430,11 @@ def fused(
     return_state: bool,
     chunk: int | None,
 ) -> tuple[Tensor, AttentionState | None]:
-    """The whole sequence; `chunk` has no meaning here. Products take the widest of the dtypes of q, k and v, fp32 at most."""
+    """The whole sequence; `chunk` has no meaning here. Products take the widest of the dtypes of q, k, v and of a state that is
+    handed in, fp32 at most."""
     past = start(initial_state, (*k.shape[:1], *k.shape[2:]), (*v.shape[:1], *v.shape[2:]), window, prefix, v)
     keys, values = (torch.cat(x, 1) if past.position else x[1] for x in ((past.keys, k), (past.values, v)))
-    dtype = torch.promote_types(q.dtype, torch.promote_types(k.dtype, v.dtype))
+    dtype = torch.promote_types(q.dtype, torch.promote_types(keys.dtype, values.dtype))
     dtype = torch.float32 if dtype == torch.float64 else dtype
     held = values.shape[1]
     banded = window is not None and window < held

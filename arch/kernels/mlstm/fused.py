@@ -473,7 +473,7 @@ def _block(width: int) -> int:
 
 # By the wider of keys and values. Without tensor cores every thread holds all terms of its sums, so fp32 takes smaller blocks.
 _FP32 = {16: _Form(32, 16, 4), 32: _Form(32, 32, 8), 64: _Form(32, 32, 8), 128: _Form(16, 32, 8), 256: _Form(16, 16, 8)}
-_HALF = {16: _Form(64, 16, 4), 32: _Form(64, 32, 4), 64: _Form(64, 64, 4), 128: _Form(64, 32, 4), 256: _Form(32, 32, 8)}
+_HALF = {16: _Form(64, 16, 4), 32: _Form(64, 32, 4), 64: _Form(64, 64, 4), 128: _Form(32, 32, 8), 256: _Form(32, 32, 8)}
 # Many programs want little work a token, hence short chunks and few warps; few of them want little waiting.
 _HALF_OF_MANY = _HALF | {16: _Form(32, 16, 1), 32: _Form(32, 32, 2)}
 

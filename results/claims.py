@@ -1,0 +1,222 @@
+"""What the papers claim, and which records decide it: data for `results.judge`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from results.judge import Above, Each, OnAverage, Rises, Rule, Which
+
+LINEAR = ("deltanet", "gated_deltanet", "gla", "linear_attention", "mamba2", "mlstm", "rwkv7", "retnet", "hgrn2")
+CLOSE = 0.02  # scores that differ by less count as equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """`text` as we read the source; `tasks` and `rule` say which records decide it and how."""
+
+    name: str
+    text: str
+    source: str
+    tasks: tuple[str, ...]
+    rule: Rule
+
+
+TABLE_9 = (
+    ("in_context_recall", "noisy_in_context_recall"),
+    ("fuzzy_in_context_recall",),
+    ("memorization",),
+    ("selective_copying",),
+    ("compression",),
+)
+MESA = Which(has=("mesa",), lacks=("attention", "hawk"))
+OTHERS = Which(has=LINEAR, lacks=("attention", "mesa"))
+SIGNED = {"signed_decay": (True,)}
+UNSIGNED = {"signed_decay": (False,)}
+FULL = {"cg_steps": (30,), "tolerance": (None,)}
+
+CLAIMS = (
+    Claim(
+        name="parity-sign",
+        text="Mesa with a decay in (-1, 1) follows parity beyond the trained length; with one in (0, 1) it does not: at 256 "
+        "bits, trained on 40, the signed one is better.",
+        source="MesaNet, appendix I, figure 8",
+        tasks=("parity",),
+        rule=Above(
+            better=Which(has=("mesa",), dials=SIGNED, at={"length": 256}),
+            worse=Which(has=("mesa",), dials=UNSIGNED, at={"length": 256}),
+            but=("signed_decay",),
+        ),
+    ),
+    Claim(
+        name="parity-perfect",
+        text="Mesa with a decay in (-1, 1) solves parity perfectly at up to 256 bits, trained on 40.",
+        source="MesaNet, appendix I, figure 8",
+        tasks=("parity",),
+        rule=Each(which=Which(has=("mesa",), dials=SIGNED, at={"length": 256}), least=0.99),
+    ),
+    Claim(
+        name="parity-unsigned",
+        text="Mesa with a decay in (0, 1) does not solve parity at 256 bits.",
+        source="MesaNet, appendix I, figure 8",
+        tasks=("parity",),
+        rule=Each(which=Which(has=("mesa",), dials=UNSIGNED, at={"length": 256}), most=0.9),
+    ),
+    Claim(
+        name="cg-tolerance",
+        text=f"Conjugate gradients stopped at 1e-4 score as 30 fixed steps do (to within {CLOSE:g}).",
+        source="MesaNet, sections 5 and M",
+        tasks=("mqar",),
+        rule=Above(
+            better=Which(has=("mesa",), dials={"tolerance": (1e-4,)}),
+            worse=Which(has=("mesa",), dials=FULL),
+            but=("tolerance",),
+            margin=CLOSE,
+        ),
+    ),
+    Claim(
+        name="cg-steps-taken",
+        text="Stopped at 1e-4 they take about 9 steps on average (here: 6 to 12).",
+        source="MesaNet, sections 5 and M",
+        tasks=("mqar",),
+        rule=Each(which=Which(has=("mesa",), dials={"tolerance": (1e-4,)}), score="cg_steps", least=6, most=12),
+    ),
+    Claim(
+        name="cg-too-few",
+        text="Below 10 fixed steps the loss rises.",
+        source="MesaNet, sections 5 and M",
+        tasks=("mqar",),
+        rule=Above(
+            better=Which(has=("mesa",), dials=FULL),
+            worse=Which(has=("mesa",), dials={"cg_steps": tuple(range(10)), "tolerance": (None,)}),
+            but=("cg_steps",),
+            score="loss",
+        ),
+    ),
+    Claim(
+        name="statex-expanded",
+        text="A model whose state was expanded in four blocks recalls more than the same model trained on as it was, at equal "
+        "data.",
+        source="StateX, figure 3",
+        tasks=("mqar", "needle"),
+        rule=Above(
+            better=Which(grown=True, dials={"count": (4,), "start": ("reinitialise",)}),
+            worse=Which(grown=False),
+            but=("expand",),
+        ),
+    ),
+    Claim(
+        name="statex-reinitialised",
+        text="Expanded blocks that start anew beat those that inherit their weights.",
+        source="StateX, ablation of the start",
+        tasks=("mqar", "needle"),
+        rule=Above(
+            better=Which(dials={"start": ("reinitialise",)}),
+            worse=Which(dials={"start": ("inherit",)}),
+            but=("start",),
+        ),
+    ),
+    Claim(
+        name="statex-four-blocks",
+        text=f"To expand four blocks is enough: no worse than all of them (to within {CLOSE:g}).",
+        source="StateX, table 5 and its ablation of the number of blocks",
+        tasks=("mqar", "needle"),
+        rule=Above(
+            better=Which(dials={"count": (4,), "start": ("reinitialise",)}),
+            worse=Which(dials={"count": ("all",), "start": ("reinitialise",)}),
+            but=("count",),
+            margin=CLOSE,
+            no_worse=True,
+        ),
+    ),
+    Claim(
+        name="statex-one-wide-head",
+        text="From scratch, with equal key channels, one wide head recalls more than many narrow ones.",
+        source="StateX, table 5",
+        tasks=("mqar",),
+        rule=Above(
+            better=Which(archs=("gla_from_scratch",), dials={"heads": (1,)}),
+            worse=Which(archs=("gla_from_scratch",), dials={"heads": (4, 8, 16)}),
+            but=("heads", "key_dim", "value_dim"),
+        ),
+    ),
+    Claim(
+        name="atlas-window",
+        text="A wider window c over which a memory learns raises what it recalls of many pairs.",
+        source="ATLAS, the Omega rule",
+        tasks=("mqar",),
+        rule=Rises(dial="window", which=Which(lacks=("attention",))),
+    ),
+    Claim(
+        name="atlas-degree",
+        text="A higher polynomial degree p of the keys raises what a memory recalls of many pairs.",
+        source="ATLAS, propositions on capacity",
+        tasks=("mqar",),
+        rule=Rises(dial="degree"),
+    ),
+    Claim(
+        name="mqar-equal-state",
+        text="At equal state (to within 10 %), memories that correct their errors (delta rules, Mesa) recall more than linear "
+        "attention.",
+        source="DeltaNet, Gated DeltaNet and MesaNet, on associative recall",
+        tasks=("mqar",),
+        rule=Above(
+            better=Which(has=("deltanet", "gated_deltanet", "mesa"), lacks=("attention",)),
+            worse=Which(has=("linear_attention",), lacks=("attention",)),
+            same_state=0.1,
+        ),
+    ),
+    Claim(
+        name="mad-mesa-first",
+        text="On the average of MAD, Mesa scores above every other linear mixer.",
+        source="MesaNet, table 9",
+        tasks=tuple(task for column in TABLE_9 for task in column),
+        rule=OnAverage(rule=Above(better=MESA, worse=OTHERS), columns=TABLE_9),
+    ),
+    Claim(
+        name="regbench-mesa-first",
+        text="On RegBench, Mesa scores above every other linear mixer.",
+        source="MesaNet, appendix K, figure 9",
+        tasks=("regbench",),
+        rule=Above(better=MESA, worse=OTHERS),
+    ),
+    Claim(
+        name="regbench-as-attention",
+        text=f"On RegBench, Mesa is on par with softmax attention (to within {CLOSE:g}).",
+        source="MesaNet, appendix K, figure 9",
+        tasks=("regbench",),
+        rule=Above(better=MESA, worse=Which(archs=("attention", "transformer")), margin=CLOSE),
+    ),
+    Claim(
+        name="hybrid-recall",
+        text="Gated DeltaNet with sliding windows in turn (H1) recalls more than Gated DeltaNet alone.",
+        source="Gated DeltaNet, hybrid models",
+        tasks=("mqar", "needle"),
+        rule=Above(better=Which(archs=("gated_deltanet_h1",)), worse=Which(archs=("gated_deltanet",))),
+    ),
+    Claim(
+        name="hybrid-atlas",
+        text="Atlas as a gate beside a window (MAG) recalls more than Atlas alone.",
+        source="ATLAS, combinations with attention",
+        tasks=("mqar", "needle"),
+        rule=Above(better=Which(archs=("atlas_mag", "MAG")), worse=Which(archs=("atlas",))),
+    ),
+    Claim(
+        name="needle-delta",
+        text="Without distraction (level 1) at twice the trained length, the delta rule finds more needles than Mamba-2.",
+        source="Gated DeltaNet, table 2, S-NIAH-1",
+        tasks=("needle",),
+        rule=Above(
+            better=Which(archs=("deltanet", "gated_deltanet"), at={"level": 1, "length": 1024}),
+            worse=Which(archs=("mamba2",), at={"level": 1, "length": 1024}),
+        ),
+    ),
+    Claim(
+        name="needle-gate",
+        text="In prose (level 2) a gate helps: Gated DeltaNet finds more needles than DeltaNet.",
+        source="Gated DeltaNet, table 2, S-NIAH-2",
+        tasks=("needle",),
+        rule=Above(
+            better=Which(archs=("gated_deltanet",), at={"level": 2}), worse=Which(archs=("deltanet",), at={"level": 2})
+        ),
+    ),
+)

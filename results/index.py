@@ -1,0 +1,34 @@
+"""Where trials, architectures and rows stand in a page's data, so that the page holds each name once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from results.record import Record
+
+
+class Names:
+    """Names by number, so that the page holds each name once."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        for name in names:
+            self.of(name)
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+class Index:
+    """Where a trial, an architecture and a row of the tables stand in the page's data."""
+
+    def __init__(self, done: list[Record], row_of: dict[str, str]) -> None:
+        self.done = done
+        self.trial = {r.key: number for number, r in enumerate(done)}
+        self.row_of = row_of
+        self.archs = Names(sorted({r.arch for r in done}))
+        self.rows = Names(sorted({row_of[r.key] for r in done}))

@@ -1,0 +1,121 @@
+"""The lines of a page's figures on parts, dials and capacity, and its hollow marks, as plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from results.choose import Measure, measures
+from results.cuts import OF_EVERY_TASK, Cut, by_dials, by_parts, by_settings, further_scores
+from results.holding import Held, Row, holdings
+from results.index import Index
+from results.interval import t_interval
+from results.published import Column, Published
+from results.record import Record
+from results.tables import Sheet, is_share, size, tables_about
+
+
+def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
+    """One setting's scores by part, by dial of the architectures, and by what tells it from the group's other settings."""
+    if not own:
+        return []
+    further = further_scores(own)
+    parts = by_parts(own)
+    cuts = [*(cut for cut in parts if cut.by != OF_EVERY_TASK), *by_settings(group, own[0].dials), *by_dials(own)]
+    cuts += [cut for name in further for cut in [*by_settings(group, own[0].dials, name), *by_dials(own, name)]]
+    cuts += [cut for cut in parts if cut.by == OF_EVERY_TASK]
+    return [_cut(cut, index) for cut in cuts]
+
+
+def _cut(cut: Cut, index: Index) -> dict[str, Any]:
+    def half(measure: Measure) -> float | None:
+        spread = t_interval(list(measure.values.values()))
+        return None if spread is None else round((spread[1] - spread[0]) / 2, 4)
+
+    def chance(value: str) -> float | None:
+        return next((s.cells[value].chance for s in cut.strands if value in s.cells), None)
+
+    lines = [
+        {
+            "name": strand.row,
+            "arch": index.archs.of(next(iter(strand.cells.values())).arch),
+            "at": [n for n, value in enumerate(cut.values) if value in strand.cells],
+            "y": [round(float(np.mean(list(m.values.values()))), 4) for m in cells],
+            "half": [half(m) for m in cells],
+            "states": [m.state_bytes for m in cells],
+            "trials": [[index.trial[key] for key in m.keys] for m in cells],
+        }
+        for strand in cut.strands
+        if (cells := [strand.cells[value] for value in cut.values if value in strand.cells])
+    ]
+    metric = cut.metric.replace("_", " ")
+    return {
+        "label": f"{metric} by {cut.by.replace('_', ' ')}",
+        "by": cut.by.replace("_", " "),
+        "metric": metric,
+        "percent": is_share(cut.metric),
+        "x": cut.values,
+        "chance": [chance(value) for value in cut.values],
+        "lines": lines,
+    }
+
+
+def hollow(own: Sequence[Measure], beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """Published figures of what was measured on one setting, each at the state that ours has there."""
+    marks = []
+    for source in beside:
+        theirs = tables_about(source, own[0].task) if own else []
+        column = Column(name="here", tasks=(own[0].task,), dials=own[0].dials) if theirs else None
+        sheet = Sheet(list(own), [column], theirs) if column else None
+        for measure in own if sheet else ():
+            score = sheet.published(column, sheet.published_rows(measure)) if sheet and column else None
+            if score is not None:
+                marks.append(
+                    {"name": measure.row, "source": source.source, "state": measure.state_bytes, "score": score}
+                )
+    return marks
+
+
+def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> list[dict[str, Any]]:
+    """What memories hold, by task, protocol and setting, a line an architecture."""
+    by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if "pairs" in record.spec.get("task", {}):
+            by_task[record.task, record.protocol].append(record)
+    return [
+        {
+            "label": label if protocol == "repaired" else f"{label}, protocol {protocol}",
+            "lines": [_line_of(one, index) for one in held],
+            "seen": _held_seen(held),
+        }
+        for (_, protocol), own in by_task.items()
+        for label, held in holdings(measures(own, names=index.row_of), probed).items()
+    ]
+
+
+def _line_of(held: Held, index: Index) -> dict[str, Any]:
+    return {
+        "name": held.row,
+        "arch": index.archs.of(held.arch),
+        "state": held.state_bytes,
+        "tried": [held.tried[0], held.tried[-1]],
+        "trained": list(held.trained.values()),
+        "probed": list(held.probed.values()),
+        "bounds": list(held.bounds.items()),
+        "trials": [index.trial[key] for key in held.keys],
+    }
+
+
+def _held_seen(held: Sequence[Held]) -> str:
+    """Who holds most with a fixed state, and who comes nearest to what its memory holds untrained."""
+    fixed = [one for one in held if not one.state_grows] or list(held)
+    strict = max(fixed[0].trained)
+    best = max(fixed, key=lambda one: (one.trained[strict], -one.state_bytes))
+    if not best.trained[strict]:
+        return f"None with a state of fixed size holds the fewest pairs that were tried at {100 * strict:.0f} %."
+    end = " or more" if best.trained[strict] == best.tried[-1] else ""
+    most = f"{best.trained[strict]}{end}, {best.row} with {size(best.state_bytes)}"
+    return f"Most pairs at {100 * strict:.0f} % with a state of fixed size: {most}."

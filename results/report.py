@@ -1,0 +1,116 @@
+"""The report of everything that was kept: what each claim comes to, with its numbers, and the tables of every record file.
+
+It is made of record files alone and holds no dates, so that the same records give the same text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from results.choose import Measure, measures
+from results.claims import CLAIMS, Claim
+from results.further import further_tables
+from results.judge import Evidence, verdict_of
+from results.published import Published
+from results.record import Record, read_records
+from results.render import markdown
+from results.tables import Table, table_of
+from results.write import write_whole
+
+MOST_EVIDENCE = 30  # comparisons that are listed of one claim
+SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
+FOLDER = "tables"  # beside the report, a file for every record file
+
+_HEAD = """# What the records say
+
+Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew. A claim is
+**reproduced** if every comparison that the records allow bears it out, **not reproduced** if one is decided against it, and
+**not decided** where records are missing or too few. A comparison is decided by the 95 % t interval of the difference of
+means over seeds, with a common variance. Hyper-parameters and checkpoints are chosen on validation, scores are of test.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The text of the report, and those of the tables by record file."""
+
+    text: str
+    tables: dict[str, str]
+
+    def write(self, path: Path) -> list[Path]:
+        """Write the report, and beside it a folder with a file for every record file. Raises OSError."""
+        files = {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
+        for file, text in files.items():
+            write_whole(file, text)
+        return list(files)
+
+
+def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
+    """Of all `*.jsonl` of a folder. Claims compare trials of one file with each other, for they were trained alike.
+
+    Raises ValueError on a line that is no record, or where hyper-parameters cannot be chosen.
+    """
+    files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
+    found = [m for own in files.values() for m in measures(own) if m.values]
+    judged = [(claim, _weighed(claim, found)) for claim in CLAIMS]
+    tables = {name: _tables(name, own, sources) for name, own in files.items()}
+    listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
+    parts = [
+        _HEAD,
+        _summary(judged),
+        *(_section(*one) for one in judged if one[1]),
+        "## Tables\n",
+        "\n".join(listed),
+        "",
+    ]
+    return Report(text="\n".join(parts), tables=tables)
+
+
+def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
+    return list(claim.rule.weigh([m for m in found if m.task in claim.tasks]))
+
+
+def _summary(judged: Sequence[tuple[Claim, list[Evidence]]]) -> str:
+    lines = ["| claim | source | verdict | comparisons |", "| --- | --- | --- | --- |"]
+    for claim, evidence in judged:
+        counts = Counter(SIDES[one.verdict] for one in evidence)
+        said = [f"{counts[side]} {side}" for side in SIDES.values() if counts[side]]
+        name = f"[{claim.text}](#{claim.name})" if evidence else claim.text
+        lines.append(
+            f"| {name} | {claim.source} | **{verdict_of(evidence)}** | {', '.join(said) or 'no records yet'} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _section(claim: Claim, evidence: Sequence[Evidence]) -> str:
+    lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict_of(evidence)}**.\n"]
+    lines += ["| who | where | figures | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.who} | {one.where} | {one.figures} | {one.verdict} |" for one in evidence[:MOST_EVIDENCE]]
+    more = len(evidence) - MOST_EVIDENCE
+    return "\n".join([*lines, "", *([f"And {more} more comparisons.\n"] if more > 0 else [])])
+
+
+def _tables(name: str, records: Sequence[Record], sources: Sequence[Published]) -> str:
+    """The tables of one file: beside every source that has a figure for them, or alone where none has."""
+    beside = [table for source in sources for table in table_of(records, source) if _compares(table)]
+    tables = [*(beside or table_of(records)), *further_tables(records)]
+    head = f"# {name}\n\nMade by `recallmap report` from `results/records/{name}.jsonl`: {_about(records)}.\n"
+    return "\n".join([head, *(markdown(table) for table in tables)])
+
+
+def _compares(table: Table) -> bool:
+    return any(cell.published is not None for line in table.lines for cell in line.cells)
+
+
+def _about(records: Sequence[Record]) -> str:
+    tasks = ", ".join(sorted({r.task for r in records}))
+    failed = sum(r.score is None for r in records)
+    devices = ", ".join(sorted({r.device for r in records if r.device})) or "unknown"
+    versions = ", ".join(sorted({str(r.spec.get("version", "?")) for r in records}))
+    return (
+        f"{len(records)} trials of {len({r.arch for r in records})} architectures on {tasks}"
+        f"{f', {failed} of them failed' if failed else ''}; device {devices}, training protocol {versions}"
+    )

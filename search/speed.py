@@ -1,0 +1,39 @@
+"""How fast an architecture is, measured when nothing else runs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from search.trial import TrialSpec
+
+WARM_UPS = 2
+TIMES = 7  # of which the median counts
+
+
+def milliseconds(spec: TrialSpec, device: torch.device) -> float:
+    """Of a forward pass over one batch of the trial's task, as it trains (batch, length, dtype, implementation)."""
+    task, training = spec.task, spec.training
+    length, vocab = task.shape
+    model = spec.arch.build(vocab=vocab, signal=task.signal, readout=task.readout, length=length)
+    model = model.use(training.implementation).to(device).eval()
+    batch = task.sample(np.random.default_rng(0), training.batch, "validation")
+    inputs_BT = torch.as_tensor(batch.inputs, device=device)
+    inputs_BT = inputs_BT if task.signal == "tokens" else inputs_BT.float()
+    times = []
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=training.dtype == "bfloat16"):
+        for _ in range(WARM_UPS + TIMES):
+            _wait(device)
+            began = time.perf_counter()
+            model(inputs_BT)
+            _wait(device)
+            times.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(times[WARM_UPS:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,139 @@
+"""A claim stands, falls or stays open by what the records' intervals allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from results.choose import measures
+from results.claims import CLAIMS
+from results.judge import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
+from results.record import Record
+
+Make = Callable[..., Record]
+A, B = Which(archs=("a",)), Which(archs=("b",))
+
+
+def weigh(rule: Rule, records: Sequence[Record]) -> list[Evidence]:
+    return list(rule.weigh([m for m in measures(records) if m.values]))
+
+
+def verdict(rule: Rule, records: Sequence[Record]) -> str:
+    return verdict_of(weigh(rule, records))
+
+
+def seeds(make: Make, arch: str, scores: Sequence[float], **rest: Any) -> list[Record]:
+    return [make(arch=arch, seed=n, score=score, **rest) for n, score in enumerate(scores)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "reproduced"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "not reproduced"),
+        ([0.5, 0.9, 0.7], [0.6, 0.8, 0.6], "not decided"),
+        ([0.9], [0.1], "not decided"),  # one seed each has no interval
+        ([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], "not reproduced"),  # surely no better
+    ],
+)
+def test_better_is_decided_by_the_interval(make: Make, ours: list[float], theirs: list[float], expected: str) -> None:
+    assert verdict(Above(better=A, worse=B), seeds(make, "a", ours) + seeds(make, "b", theirs)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "no_worse", "expected"),
+    [
+        ([0.500, 0.501, 0.502], False, "reproduced"),
+        ([0.600, 0.601, 0.602], False, "not reproduced"),
+        ([0.600, 0.601, 0.602], True, "reproduced"),
+        ([0.400, 0.401, 0.402], True, "not reproduced"),
+        ([0.40, 0.50, 0.60], False, "not decided"),
+    ],
+)
+def test_equal_is_decided_by_a_margin(make: Make, ours: list[float], no_worse: bool, expected: str) -> None:
+    rule = Above(better=A, worse=B, margin=0.02, no_worse=no_worse)
+    assert verdict(rule, seeds(make, "a", ours) + seeds(make, "b", [0.5, 0.501, 0.502])) == expected
+
+
+def test_a_loss_is_better_where_it_is_smaller(make: Make) -> None:
+    records = seeds(make, "a", [0.9, 0.91]) + seeds(make, "b", [0.5, 0.51])  # the loss is 1 - score
+    assert verdict(Above(better=A, worse=B, score="loss"), records) == "reproduced"
+    assert verdict(Above(better=B, worse=A, score="loss"), records) == "not reproduced"
+
+
+def test_only_the_same_setting_and_the_same_size_of_state_is_compared(make: Make) -> None:
+    records = [
+        *seeds(make, "a", [0.9, 0.91], state_bytes=1000),
+        *seeds(make, "b", [0.5, 0.51], state_bytes=1050),
+        *seeds(make, "b", [0.99, 0.99], state_bytes=9000, arch_dials={"width": 512}),
+        *seeds(make, "b", [0.99, 0.99], state_bytes=1050, dials={"pairs": 2}),
+    ]
+    (one,) = weigh(Above(better=A, worse=B, same_state=0.1), records)
+    assert (one.who, one.where, one.verdict) == (
+        "a against b width=128",
+        "mqar vocab 256 length 64 pairs 4",
+        "reproduced",
+    )
+
+
+def test_all_dials_but_those_named_must_agree(make: Make) -> None:
+    def of(window: int, heads: int, score: float) -> list[Record]:
+        return seeds(make, "m", [score, score + 0.01], arch_dials={"window": window, "heads": heads})
+
+    records = of(1, 1, 0.5) + of(4, 1, 0.7) + of(1, 2, 0.6) + of(4, 2, 0.8)
+    rule = Above(better=Which(dials={"window": (4,)}), worse=Which(dials={"window": (1,)}), but=("window",))
+    assert len(weigh(rule, records)) == 2
+    assert len(weigh(Rises(dial="window"), records)) == 2
+    assert verdict(Rises(dial="window"), records) == "reproduced"
+
+
+def test_every_seed_must_reach_and_one_that_does_not_leaves_it_open(make: Make) -> None:
+    rule = Each(which=A, least=0.9)
+    assert verdict(rule, seeds(make, "a", [0.95, 0.99])) == "reproduced"
+    assert verdict(rule, seeds(make, "a", [0.95, 0.5])) == "not decided"
+    assert verdict(rule, seeds(make, "a", [0.4, 0.5])) == "not reproduced"
+
+
+def test_an_average_is_over_columns_and_over_what_both_have(make: Make) -> None:
+    tasks = {"in_context_recall": 0.9, "noisy_in_context_recall": 0.7, "compression": 0.4}
+    columns = (("in_context_recall", "noisy_in_context_recall"), ("compression",))
+
+    def of(arch: str, less: float, only: Sequence[str] = tuple(tasks)) -> list[Record]:
+        return [r for t in only for r in seeds(make, arch, [tasks[t] - less, tasks[t] - less + 0.01], task=t)]
+
+    rule = OnAverage(rule=Above(better=A, worse=B), columns=columns)
+    extra = seeds(make, "a", [0.0, 0.0], task="compression", dials={"vocab": 64})  # b has not met it
+    (one,) = weigh(rule, of("a", 0.0) + of("b", 0.2) + extra)
+    assert one.figures.startswith("0.605")  # ((0.9 + 0.7) / 2 + 0.4) / 2, and half of 0.01
+    assert one.verdict == "reproduced"
+    assert weigh(rule, of("a", 0.0) + of("b", 0.2, ("compression",))) == []
+
+
+def test_one_comparison_against_is_enough() -> None:
+    def evidence(*verdicts: Any) -> list[Evidence]:
+        return [Evidence(who="", where="", figures="", verdict=v) for v in verdicts]
+
+    assert verdict_of(evidence("reproduced", "not reproduced")) == "not reproduced"
+    assert verdict_of(evidence("reproduced", "not decided")) == "not decided"
+    assert verdict_of(evidence("reproduced", "reproduced")) == "reproduced"
+    assert verdict_of([]) == "not decided"
+
+
+def test_mixers_and_expansions_are_told_by_what_an_architecture_has(make: Make) -> None:
+    mesa = {"stack": [{"mixer": {"kind": "mesa", "heads": 4}}, {"mixer": {"kind": "attention"}}]}
+    (measure,) = measures([make(arch_dials=mesa)])
+    assert Which(has=("mesa",)).holds(measure)
+    assert not Which(has=("mesa",), lacks=("attention",)).holds(measure)
+    assert Which(grown=False).holds(measure)
+    record = make(arch_dials=mesa, seed=1)
+    record.spec["phases"] = [{}, {"expand": {"count": 4, "start": "inherit"}}]
+    (grown,) = measures([record])
+    assert Which(grown=True, dials={"count": (4,)}).holds(grown)
+    assert not Which(grown=False).holds(grown)
+
+
+def test_claims_have_names_of_their_own_and_say_whence_they_come() -> None:
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.text.endswith(".") and claim.source and claim.tasks for claim in CLAIMS)

@@ -1,0 +1,326 @@
+"""The Ray engine as a specification: Tune executes, the driver asks and keeps, nothing but loopback listens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from results.ledger import Ledger, LedgerError
+from results.record import Record
+from search import codec, engine, tune
+from search.engine import Driver
+from search.study import StudySpec, Trial
+
+ROOT = Path(__file__).parents[2]
+TINY = {
+    "name": "tiny",
+    "trial": {
+        "task": {"kind": "parity", "length": 8},
+        "arch": {
+            "name": "tiny",
+            "width": 16,
+            "stack": [{"kind": "block", "mixer": {"kind": "linear_attention", "heads": 2}}],
+        },
+        "training": {"steps": 5, "batch": 8, "evaluations": 1},
+        "data": {"validation": 16, "test": 16},
+    },
+    "space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2], "trial.seed": [0, 1, 2, 3]}},
+}
+
+
+def study() -> StudySpec:
+    return codec.read_study(TINY)
+
+
+def done(spec: Trial) -> Record:
+    return replace(engine.failed(spec, "", study="tiny", device=torch.device("cpu")), status="done", error=None)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "tiny.sqlite") as held:
+        yield held
+
+
+@pytest.fixture
+def desk(ledger: Ledger) -> tune._Desk:
+    return tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cpu")
+
+
+# Between Tune and the driver ------------------------------------------------------------------------
+
+
+def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: tune._Desk, ledger: Ledger) -> None:
+    first, second = desk.ask("a"), desk.ask("b")
+    assert first is not None
+    assert second is not None
+    assert [s.seed for s in first.specs] == [s.seed for s in second.specs] == [0, 1, 2, 3]
+    assert (desk.ask("c"), desk.finished) == (None, False)
+    desk.keep("b", [done(s) for s in second.specs])
+    assert not desk.finished
+    desk.keep("a", [done(s) for s in first.specs])
+    assert desk.finished
+    assert len(ledger.keys()) == 8
+
+
+def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
+    desk: tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "REST", 0.0)
+    sizes = []
+    for name in map(str, range(20)):
+        cohort = desk.ask(name)
+        if cohort is None:
+            break
+        sizes.append(len(cohort.specs))
+        if any(s.seed == 2 and s.training.lr == 1e-3 for s in cohort.specs):
+            desk.lost(name, "killed by the kernel")
+        else:
+            desk.keep(name, [done(s) for s in cohort.specs])
+    assert sizes == [4, 2, 2, 1, 1, 1, 4]
+    assert desk.finished
+    assert desk.error is None
+    failed = [r for r in ledger.all() if r.status == "failed"]
+    assert len(ledger) == 8
+    assert [(r.seed, r.error) for r in failed] == [(2, "the worker died 6 times: killed by the kernel")]
+    assert [r.key for r in ledger.all()] == [codec.key(s) for s in study().trials()]
+
+
+def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: tune._Desk) -> None:
+    for name in "abcde":  # of the first cohort one trial is left in the end
+        cohort = desk.ask(name)
+        assert cohort is not None
+        desk.lost(name, "its node is gone")
+        if len(cohort.specs) == 1:
+            break
+    assert len(desk.resting) == 1
+    others = []
+    for name in "klmnop":
+        if (cohort := desk.ask(name)) is not None:
+            others += cohort.specs
+            desk.keep(name, [done(s) for s in cohort.specs])
+    assert len(others) == 7
+    assert not desk.finished
+
+
+def test_a_study_whose_ledger_cannot_be_written_ends(desk: tune._Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(record: Record) -> bool:
+        raise LedgerError("the disk is full")
+
+    cohort = desk.ask("a")
+    assert cohort is not None
+    monkeypatch.setattr(desk.driver.ledger, "add", full)
+    desk.keep("a", [done(s) for s in cohort.specs])
+    assert isinstance(desk.error, LedgerError)
+    assert desk.finished
+    assert desk.ask("b") is None
+
+
+def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tiny.sqlite"
+    with Ledger(path) as ledger:
+        for spec in study().trials():
+            ledger.add(done(spec))
+
+    def never(environment: dict[str, str]) -> None:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(tune, "_ray", never)
+    assert len(tune.run(study(), path).missing) == 0
+
+
+# Where Ray lies ---------------------------------------------------------------------------------------
+
+
+def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tune, "LONGEST", 4096)
+    (tmp_path / "recallmap-ray-old" / "session").mkdir(parents=True)
+    (tmp_path / "another").mkdir()
+    with tune._temporary_folder() as used:
+        tune._sweep()
+        assert {p.name for p in tmp_path.iterdir()} == {"another", used.name}
+    assert {p.name for p in tmp_path.iterdir()} == {"another"}
+
+
+def test_a_temporary_folder_is_short_enough_for_rays_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(deep))
+    with tune._temporary_folder() as folder:
+        assert len(str(folder)) <= tune.LONGEST
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "nobody answers at 127.0.0.1:1"),
+        ("somewhere", "may come auto or HOST:PORT"),
+        ("host:", "may come auto or HOST:PORT"),
+        ("ray://127.0.0.1:10001", "run recallmap on a machine of the cluster"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address: str, said: str) -> None:
+    with pytest.raises(ConnectionError, match=said):
+        tune.run(study(), tmp_path / "tiny.sqlite", address=address)
+
+
+# One study, really ----------------------------------------------------------------------------------
+
+# As /proc/net/tcp and tcp6 write 127.0.0.1, ::1 and ::ffff:127.0.0.1.
+LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF0000" + "0100007F"}
+DRIVER = """
+import os, sys
+from pathlib import Path
+from search import codec, tune
+import test_tune as told
+
+def family():
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    ours = {os.getpid()}
+    while more := {p for p, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return ours
+
+def sockets(processes):
+    found = set()
+    for process in processes:
+        for handle in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                found.add(os.readlink(handle))
+            except OSError:
+                pass
+    return found
+
+def listening():
+    ours, processes = [], family()
+    links = sockets(processes)
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and f"socket:[{parts[9]}]" in links:
+                ours.append(parts[1].split(":")[0])
+    print("listening", len(processes), *ours, flush=True)
+
+def report(report):
+    if report.progress:
+        listening()
+    for record in report.records:
+        print("record", record.seed, record.status, record.cohort, flush=True)
+
+if __name__ == "__main__":
+    tune.run(told.study(), Path("tiny.sqlite"), report=report, most=4)
+    print("left", len(family()) - 1, flush=True)
+"""
+
+
+def test_a_study_on_this_machine(tmp_path: Path) -> None:
+    """One for all, because Ray takes seconds to start."""
+    (tmp_path / "driver.py").write_text(DRIVER, encoding="utf-8")
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}",
+        "OMP_NUM_THREADS": "1",
+        "HOME": str(tmp_path / "home"),
+    }
+    script = [sys.executable, "-W", "error", str(tmp_path / "driver.py")]
+    ended = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    said = [line.split() for line in ended.stdout.splitlines()]
+    assert {word[0] for word in said} == {"listening", "record", "left"}  # Ray itself says nothing
+
+    listeners = [word for word in said if word[0] == "listening"]
+    assert listeners
+    assert all(int(processes) > 3 and addresses for _, processes, *addresses in listeners)
+    assert {address for _, _, *addresses in listeners for address in addresses} <= LOOPBACK
+    assert said[-1] == ["left", "0"]
+    assert not (tmp_path / "home").exists()  # no token, no settings, no results
+
+    assert sorted(word[1:] for word in said if word[0] == "record") == [
+        [str(seed), "done", "4"] for seed in (0, 0, 1, 1, 2, 2, 3, 3)
+    ]
+    with Ledger.open(tmp_path / "tiny.sqlite") as ledger:
+        through_ray = {r.key: r for r in ledger.all()}
+    assert set(through_ray) == {codec.key(s) for s in study().trials()}
+
+    engine.run(study(), tmp_path / "inline.sqlite", most=4, device="cpu")
+    with Ledger.open(tmp_path / "inline.sqlite") as ledger:
+        inline = {r.key: r for r in ledger.all()}
+    for key, record in inline.items():
+        assert through_ray[key].scores == pytest.approx(record.scores)
+        assert through_ray[key].curve == record.curve
+
+
+# Examples for clusters --------------------------------------------------------------------------------
+
+CLUSTER = ROOT / "search" / "cluster"
+
+
+def test_the_ray_up_example_is_what_ray_up_takes() -> None:
+    import json
+
+    import jsonschema
+    import yaml
+
+    spec = find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    schema = json.loads((Path(spec.origin).parent / "autoscaler" / "ray-schema.json").read_text(encoding="utf-8"))
+    said = yaml.safe_load((CLUSTER / "ray_up.yaml").read_text(encoding="utf-8"))
+    jsonschema.validate(said, schema)
+    for commands in (said["head_start_ray_commands"], said["worker_start_ray_commands"]):
+        assert "RAY_AUTH_MODE=token" in commands[-1]
+        assert f"RAY_USAGE_STATS_REPORT_URL={tune.QUIET['RAY_USAGE_STATS_REPORT_URL']}" in commands[-1]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path: Path, code: int) -> None:
+    """As far as a machine without Slurm can tell: what it calls, with what, and what is left."""
+    commands = {
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "ray": 'echo "ray $*" >> "$SLURM_SUBMIT_DIR/said"; test -n "$RAY_AUTH_TOKEN"',
+        "hostname": "echo 192.0.2.7",
+        "recallmap": "until grep -qs 'start --address' said; do sleep 0.1; done; "
+        f'echo "recallmap $*" >> said; cat "$4" >> said; echo more >> "$4"; exit {code}',
+    }
+    bin = tmp_path / ".venv" / "bin"
+    bin.mkdir(parents=True)
+    for name, line in commands.items():
+        (bin / name).write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
+        (bin / name).chmod(0o755)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo.sqlite").write_text("begun\n", encoding="utf-8")
+    (tmp_path / "disk").mkdir()
+    slurm = {
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_TMPDIR": str(tmp_path / "disk"),
+        "SLURM_JOB_ID": "123456",
+        "SLURM_JOB_NUM_NODES": "2",
+    }
+    script = ["bash", str(CLUSTER / "slurm.sh"), "demo", "--set", "budget=mini"]
+    assert subprocess.run(script, env=os.environ | slurm, check=False).returncode == code
+
+    said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    address = "192.0.2.7:23456"
+    place = next(line for line in said if line.startswith("recallmap")).split()[4]
+    assert Path(place).is_relative_to(tmp_path / "disk")
+    assert f"recallmap run demo --ledger {place} --engine ray --address {address} --set budget=mini" in said
+    assert "ray start --head --node-ip-address=192.0.2.7 --port=23456 --include-dashboard=false --block" in said
+    assert f"ray start --address={address} --block" in said
+    assert "begun" in said
+    assert (tmp_path / "runs" / "demo.sqlite").read_text(encoding="utf-8") == "begun\nmore\n"
+    assert not list((tmp_path / "disk").iterdir())
