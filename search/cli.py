@@ -119,15 +119,21 @@ def run(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")
     ] = None,
+    part: Annotated[
+        str,
+        typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
+    ] = "1/1",
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
     from search import codec
+    from search.engine import NotShared
     from search.live import Live
     from search.space import Search
 
     where = _engine(engine, address, device)
+    share = _part(part)
     spec = codec.read_study(study, overrides=sets)
     path = ledger or _default_ledger(spec)
     console = _console()
@@ -138,9 +144,11 @@ def run(
         return
     with Live(console) as live:
         try:
-            where(spec, path, report=live)
+            where(spec, path, report=live, part=share)
         except ConnectionError as error:
             refuse(f"--address: {error}")
+        except NotShared as error:
+            refuse(f"--part: {error}")
         except KeyboardInterrupt:
             _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
@@ -353,11 +361,19 @@ def check(
 
 
 @app.command(name="list")
-def list_(what: Annotated[What, typer.Argument()]) -> None:
+def list_(
+    what: Annotated[What, typer.Argument()],
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of the README.")] = False,
+) -> None:
     """Show what there is to choose from."""
-    from search.listing import TABLES
+    from search.listing import TABLES, markdown
 
-    _console().print(TABLES[what.value]())
+    table = TABLES[what.value]()
+    if not as_markdown:
+        _console().print(table)
+        return
+    left_out = ("dials and their defaults", "width", "parameters", "state bytes", "grows")
+    print("\n".join(markdown(table, *left_out)))
 
 
 @app.command()
@@ -532,7 +548,14 @@ def _console() -> Console:
     from rich.console import Console
 
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(highlight=False, width=wide)
+    return Console(highlight=False, width=wide, markup=False)  # or [b > 1] would be taken for a style
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, slash, parts = text.partition("/")
+    if not (slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        refuse(f"--part: may come I/N with I from 1 to N, such as 2/4; got {text!r}")
+    return int(number), int(parts)
 
 
 def _engine(name: str, address: str | None, device: str | None) -> Callable[..., Plan]:

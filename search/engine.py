@@ -65,12 +65,17 @@ class Work:
     specs: tuple[Trial, ...]
 
 
+class NotShared(ValueError):
+    """A study that cannot be trained in parts."""
+
+
 class Driver:
     """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
     gives and hands the records to `keep`, in any order. Several works may be out at once.
 
     most   members of a cohort at most; None: what `room` says of the device
     where  the device that cohorts train on
+    part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
     """
 
     def __init__(
@@ -81,7 +86,11 @@ class Driver:
         report: Callable[[Report], None] = lambda _: None,
         most: int | None = None,
         where: torch.device | str | None = None,
+        part: tuple[int, int] = (1, 1),
     ) -> None:
+        if isinstance(study.space, Search) and part != (1, 1):
+            raise NotShared("a search is not shared out: what it asks next depends on all that was answered")
+        self.part = part
         self.study = study
         self.ledger = ledger
         self.where = torch.device(where or default_device())
@@ -132,7 +141,11 @@ class Driver:
                 self._report(self._clock.report(self.plan, notes=tuple(notes)))
 
     def _take(self, wanted: Sequence[Trial]) -> None:
-        """Plan what of it is not in the ledger."""
+        """Plan what of it is ours and not in the ledger."""
+        if self.part[1] > 1:
+            number, parts = self.part
+            ours = pack(wanted, self.most)[number - 1 :: parts]
+            wanted = [wanted[i] for i in sorted(i for cohort in ours for i in cohort)]
         new = {key: trial for trial in wanted if (key := codec.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if codec.key(trial) not in self._book]
         self._planned.update(new)
@@ -179,12 +192,13 @@ def run(
     report: Callable[[Report], None] = lambda _: None,
     device: str | None = None,
     most: int | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> Plan:
     """The inline engine: train here, one cohort after another. What is finished is in the ledger; interrupted, the same
     call goes on. Failed trials are tried again. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
     with Ledger(ledger_path) as ledger:
-        driver = Driver(study, ledger, report=report, most=most, where=where)
+        driver = Driver(study, ledger, report=report, most=most, where=where, part=part)
         while (work := driver.next()) is not None:
 
             def tell(progress: Progress, work: Work = work) -> None:

@@ -140,6 +140,14 @@ TABLES: dict[str, Callable[[], Table]] = {
 }
 
 
+def markdown(table: Table, *left_out: str) -> list[str]:
+    """The lines of a table as Markdown, without some of its columns."""
+    columns = [column for column in table.columns if column.header not in left_out]
+    rows = zip(*([str(cell).replace("|", "\\|") for cell in column.cells] for column in columns), strict=True)
+    lines = [[str(column.header) for column in columns], ["---"] * len(columns), *(list(row) for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
 def stack_of(stack: tuple[Any, ...]) -> str:
     """`2 x (gated_deltanet + swiglu, attention + swiglu)`."""
     words = []

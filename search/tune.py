@@ -62,6 +62,7 @@ def run(
     device: str | None = None,
     most: int | None = None,
     address: str | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> Plan:
     """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
 
@@ -77,7 +78,7 @@ def run(
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
-        driver = Driver(study, ledger, report=report, most=most or room(torch.device(kind)), where=here)
+        driver = Driver(study, ledger, report=report, most=most or room(torch.device(kind)), where=here, part=part)
         desk = _Desk(driver, kind)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())

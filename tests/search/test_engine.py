@@ -132,3 +132,12 @@ def _records(path: Path) -> list[tuple[str, str]]:
     except Exception:  # the writer has not made the table yet
         return []
     return list(zip(frame.key, frame.created, strict=True))
+
+
+def test_parts_of_a_grid_are_the_grid(tmp_path: Path) -> None:
+    whole = {codec.key(t) for t in study().trials()}
+    parts = [engine.run(study(), tmp_path / f"{i}.sqlite", most=1, part=(i, 4)) for i in (1, 2, 3, 4)]
+    assert [len(part.trials) for part in parts] == [2, 2, 1, 1]
+    assert {codec.key(t) for part in parts for t in part.trials} == whole
+    again = engine.run(study(), tmp_path / "2.sqlite", most=1, part=(2, 4))
+    assert (again.trials, again.missing) == (parts[1].trials, ())

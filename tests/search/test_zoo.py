@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from typer.testing import CliRunner
 
 from arch.backbone import BackboneSpec
 from arch.cost import cost
 from arch.stack import flatten
 from search import codec
+from search.cli import app
 from search.cohort import run_cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Mqar
@@ -104,3 +107,13 @@ def largest_logit(spec: BackboneSpec) -> float:
         model.head.weight.mul_(1000)
         largest = model(torch.arange(8)[None]).abs().max()
     return float(largest)
+
+
+@pytest.mark.parametrize("what", ["mixers", "archs"])
+def test_the_readme_has_a_row_for_every_mixer_and_architecture(what: str) -> None:
+    """As `recallmap list WHAT --markdown` prints it."""
+    result = CliRunner().invoke(app, ["list", what, "--markdown"])
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert result.exit_code == 0
+    assert result.output.count("\n") > 30
+    assert result.output in readme
