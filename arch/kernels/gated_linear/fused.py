@@ -11,10 +11,12 @@ backward, which needs the derivatives by the states behind them and recomputes a
 
 A log decay by key channel makes a score of two tokens no matrix product. It becomes one where the two lie on either side of a
 border: fade the row from the border to its token, the column from its token to the border. A binary tree has such a border
-for all pairs but those inside one block of 16 tokens, which are summed one by one. So no exponent is ever positive.
-Derivatives of log decays are sums over the pairs of tokens that they stand between, so the pair (t, t) stays out.
+for all pairs but those inside one block of 16 tokens, which are summed one by one. So no exponent is ever positive. For
+inputs of 16 bits such a block too is one product, from its middle: decays in it count as at least e^-9.5, which is less than
+16 bits round to, so that what grows stays within fp32.
+Derivatives of log decays are sums over the pairs of tokens that they stand between: the pair (t, t) stays out, or cancels.
 
-B batch, T time, H heads, G heads of q and k (H, or 1 where heads share them), K key width, V value width, N chunks, C tokens
+B batch, T time, H heads, K key width, V value width, N chunks, C tokens
 a chunk; BK, BV the widths, or blocks of them, in powers of two
 """
 
@@ -34,7 +36,7 @@ from arch.kernels.opaque import opaque
 WIDEST = 256
 RUN_TIME = ["T", "H", "beta_b", "beta_t", "beta_h", "sign_b", "sign_t", "sign_h"]
 LOG2_E = tl.constexpr(math.log2(math.e))
-LEAST = tl.constexpr(-13.7)  # log2: decays below it are less than 16 bits round to; products of 8 of them stay in range
+LEAST = tl.constexpr(-13.7)  # binary log of the least decay in a product from the middle of a block
 NEAR = tl.constexpr(16)  # tokens of a block whose pairs are summed one by one, and the least that tl.dot takes
 
 
@@ -137,28 +139,41 @@ def _sums_in_blocks(x_CK, BLOCK: tl.constexpr, C: tl.constexpr, BK: tl.constexpr
 
 
 @triton.jit
-def _fades(g, g_CK, rows, columns, T, K, g_stride, BLOCK: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _picked_sums(picked, g_CK, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums over tokens s of log decays where `picked` [t, s] is 1, less those where it is -1, to 16 bits or more."""
+    g_CK = tl.maximum(g_CK, -1000.0)  # within fp16; no fade is left of either
+    high = g_CK.to(DOT)
+    low = (g_CK - high.to(tl.float32)).to(DOT)
+    return tl.dot(picked.to(DOT), low, tl.dot(picked.to(DOT), high))
+
+
+@triton.jit
+def _fades(  # type: ignore[no-untyped-def]
+    g, g_CK, rows, columns, T, K, g_stride, BLOCK: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr
+):
     """Fades from the start of each token's block to the token, and from the token to the end of its block."""
-    sums = _sums_in_blocks(g_CK, BLOCK, C, BK, False)
+    place = tl.arange(0, C)
     if tl.float32 == DOT:  # a difference of long sums loses a small decay behind large ones
+        sums = _sums_in_blocks(g_CK, BLOCK, C, BK, False)
         next_CK = _load(g, rows + 1, columns, T, K, g_stride).to(tl.float32) * LOG2_E
-        inside = tl.arange(0, C) % BLOCK != BLOCK - 1
+        inside = place % BLOCK != BLOCK - 1
         behind = _sums_in_blocks(tl.where(inside[:, None], next_CK, 0.0), BLOCK, C, BK, True)
-    elif BLOCK == C:
-        behind = tl.minimum(tl.sum(g_CK, 0)[None, :] - sums, 0.0)
     else:
-        totals = tl.sum(tl.reshape(g_CK, (C // BLOCK, BLOCK, BK)), 1)[:, None, :]
-        behind = tl.minimum(tl.reshape(totals - tl.reshape(sums, (C // BLOCK, BLOCK, BK)), (C, BK)), 0.0)
+        together = place[:, None] // BLOCK == place[None, :] // BLOCK
+        sums = _picked_sums(together & (place[:, None] >= place[None, :]), g_CK, DOT)
+        behind = _picked_sums(together & (place[:, None] < place[None, :]), g_CK, DOT)
     return tl.exp2(sums), tl.exp2(behind)
 
 
 @triton.jit
-def _fades_by_middle(g_CK, C: tl.constexpr, BK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fades_by_middle(g_CK, C: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Fades from the middle of each token's block of 16 to the token, and from the token to the middle; one of them grows."""
-    bounded = tl.reshape(tl.maximum(g_CK, LEAST), (C // NEAR, NEAR, BK))
-    first_half = tl.arange(0, NEAR)[None, :, None] < NEAR // 2
-    middle = tl.sum(tl.where(first_half, bounded, 0.0), 1)
-    exponent = tl.reshape(tl.cumsum(bounded, 1) - middle[:, None, :], (C, BK))
+    place = tl.arange(0, C)
+    together = place[:, None] // NEAR == place[None, :] // NEAR
+    early = (place % NEAR < NEAR // 2)[None, :]
+    after = together & (early == 0) & (place[:, None] >= place[None, :])
+    before = together & early & (place[:, None] < place[None, :])
+    exponent = _picked_sums(after.to(tl.float32) - before.to(tl.float32), tl.maximum(g_CK, LEAST), DOT)
     return tl.exp2(exponent), tl.exp2(-exponent)
 
 
@@ -263,7 +278,7 @@ def _channel_scores(  # type: ignore[no-untyped-def]
         scores = _as_blocks(near, C)
     else:
         near = (place[:, None] // NEAR == place[None, :] // NEAR) & (place[:, None] >= place[None, :])
-        to_token, to_middle = _fades_by_middle(g_CK, C, BK)
+        to_token, to_middle = _fades_by_middle(g_CK, C, DOT)
         scores = tl.where(near, _wide_dot(q_CK * to_token, tl.trans(k_CK * to_middle), DOT), 0.0)
     for level in tl.static_range(LEVELS):
         block = place // (NEAR * 2**level)
@@ -326,7 +341,7 @@ def _channel_gradients(  # type: ignore[no-untyped-def]
         g_CK = _load(g, rows, columns, T, K, g_stride).to(tl.float32) * LOG2_E
         together = place[:, None] // NEAR == place[None, :] // NEAR
         lower, upper = together & (place[:, None] >= place[None, :]), together & (place[:, None] <= place[None, :])
-        to_token, to_middle = _fades_by_middle(g_CK, C, BK)
+        to_token, to_middle = _fades_by_middle(g_CK, C, DOT)
         dq_CK, dk_CK, dG_CK, scores = _across(q_CK, k_CK, to_token, to_middle, dA_CC, dAT_CC, lower, upper, DOT)
     for level in tl.static_range(LEVELS):
         block = place // (NEAR * 2**level)
@@ -777,23 +792,23 @@ class _Plan(NamedTuple):
 
 
 def _plan(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> _Plan:
-    """Chosen for few spilled registers; measured on no device yet. `exact` products of fp32 have no tensor cores."""
+    """Chosen for few spilled registers and short chains. `exact` products of fp32 have no tensor cores."""
     widest = max(_padded(key_width), _padded(value_width))
     if exact:
         longest, block = (32, 32) if widest <= 32 else (16, 32)
     elif by_channel:
-        longest, block = 64 if widest <= 16 else 32 if widest <= 128 else 16, 64
+        longest, block = 32 if widest <= 128 else 16, 64
     else:
         longest, block = 64 if widest <= 128 else 32, 64
-    chunk, block = min(longest, _padded(time)), min(block, _padded(value_width))
     # Transposed results of products are operands while one walks: right from mma, not from Hopper's wgmma (from 64 wide on).
-    walk = widest <= 32 and (time <= 2 * chunk or sequences >= 256)
-    if (
-        walk and not (by_channel or exact) and sequences >= 512
-    ):  # enough programs: what counts is the work, no more the waiting
-        return _Plan(walk, min(32, chunk), block, 2, 2)
-    few = 16 if by_channel else 32 if exact else 64  # the width up to which 4 warps hold all that backward needs
-    return _Plan(walk, chunk, block, 8 if widest > (32 if by_channel else 128) else 4, 8 if widest > few else 4)
+    walk = widest <= 32 and (time <= 128 or sequences >= 256)
+    if walk and not exact and sequences >= 512:  # the work counts, no more the waiting: all programs fit at once
+        longest, warps = (16, 1) if widest <= 16 else (16, 4) if by_channel else (32, 2)
+        return _Plan(walk, longest, min(block, _padded(value_width)), warps, warps)
+    chunk, block = min(longest, _padded(time)), min(block, _padded(value_width))
+    if by_channel:
+        return _Plan(walk, chunk, block, 8 if widest > 32 else 4, 8 if widest > (16 if exact else 32) else 4)
+    return _Plan(walk, chunk, block, 8 if widest > 128 else 4, 8 if widest > 32 else 4)
 
 
 def _padded(width: int) -> int:
@@ -825,7 +840,7 @@ class _Case(NamedTuple):
         batch, heads, *widths = self.state_shape
         return like.new_empty((batch, heads, self.chunks, *widths), dtype=self.dot)
 
-    def constants(self, log_decay: Tensor | None) -> dict[str, Any]:
+    def constants(self, log_decay: Tensor | None, *, walk: bool) -> dict[str, Any]:
         gate = "none" if log_decay is None else "head" if log_decay.ndim == 3 else "channel"
         return {
             "K": self.key_width,
@@ -833,7 +848,7 @@ class _Case(NamedTuple):
             "C": self.plan.chunk,
             "GATE": gate,
             "DOT": _DOTS[self.dot],
-            "num_stages": 1,
+            "num_stages": 2 if walk and self.dot != torch.float32 else 1,  # the next chunk is read ahead
         }
 
 
@@ -877,9 +892,7 @@ def _gate(log_decay: Tensor | None) -> Tensor | None:
 
 def _strides(*tensors: Tensor | None) -> list[int]:
     """Of batch, time and heads; none of heads that share what they read."""
-    return [
-        0 if x is None or (axis == 2 and x.shape[2] == 1) else x.stride(axis) for x in tensors for axis in range(3)
-    ]
+    return [0 if x is None or (axis == 2 and x.shape[2] == 1) else x.stride(axis) for x in tensors for axis in range(3)]
 
 
 def _carry(
@@ -897,7 +910,8 @@ def _carry(
     reverse: bool,
 ) -> None:
     widths = (_padded(case.key_width), _padded(case.value_width))
-    blocks = tuple(min(64, width) for width in widths)
+    by_channel = gate is not None and gate.ndim == 4  # its fades cost most of a step
+    blocks = min(32 if by_channel else 64, widths[0]), min(64, widths[1])
     grid = (case.batch * case.heads, widths[0] // blocks[0], widths[1] // blocks[1])
     _carry_kernel[grid](
         x,
@@ -916,7 +930,7 @@ def _carry(
         BV=blocks[1],
         REVERSE=reverse,
         num_warps=4,
-        **case.constants(gate),
+        **case.constants(gate, walk=True),
     )
 
 
@@ -961,7 +975,7 @@ def _forward(
             WALK=plan.walk,
             AHEAD=case.ahead,
             num_warps=plan.warps_forward,
-            **case.constants(gate),
+            **case.constants(gate, walk=plan.walk),
         )
     return o, final, states
 
@@ -1050,7 +1064,7 @@ def _backward(
             AHEAD=case.ahead,
             BEHIND=case.behind,
             num_warps=plan.warps_backward,
-            **case.constants(gate),
+            **case.constants(gate, walk=plan.walk),
         )
     if shared:
         dq, dk = dq_BTHK.sum(2, keepdim=True).to(q.dtype), dk_BTHK.sum(2, keepdim=True).to(k.dtype)
