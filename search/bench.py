@@ -93,12 +93,11 @@ def bench_op(
 
 
 def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
-    """Rows of `bench_op` for every kind of inputs that a published kernel takes, the definition itself left out. One that
-    cannot be timed is a row that says why: the table is to be whole."""
+    """Rows of `bench_op` for every kind of inputs that a published kernel takes, of the implementation that "auto" takes. One
+    that cannot be timed is a row that says why: the table is to be whole."""
     where, precision = torch.device(device), getattr(torch, dtype)
     for op, variant, more in KERNELS:
-        names = [name for name in select.implementations(op) if name != "recurrent"]
-        able = [name for name in names if not select.why_not(op, name, device=where, dtype=precision)]
+        able = [select.choose(op, device=where, dtype=precision)]
         for text in shapes:
             try:
                 rows = bench(

@@ -93,12 +93,12 @@ def why_not(
 ) -> str | None:
     """Why implementation `name` of `op` cannot serve, None where it can."""
     device = torch.device(device)
-    if name == "fused" and device.type != "cuda" and not INTERPRETED:
-        return f"needs a CUDA tensor, got one on {device}"
     if name not in implementations(op):
         return f"of op {op!r} does not exist"
     if name != "fused":
         return None
+    if device.type != "cuda" and not INTERPRETED:
+        return f"needs a CUDA tensor, got one on {device}"
     if not _TRITON:
         return "needs Triton, which is not installed (pip install 'recallmap[triton]')"
     if device.type != "cuda" and dtype == torch.bfloat16:

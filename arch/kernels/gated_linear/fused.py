@@ -729,6 +729,10 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
             if AHEAD:
                 S_KV = _load(states + n * K * V, columns, block, K, V, V)
                 from_ahead += _dot(do_CV, tl.trans(S_KV), DOT)
+                if states.dtype.element_ty != DOT:
+                    # A few tokens' derivative by log decay may be the little that is left of K V numbers.
+                    lost_KV = S_KV - S_KV.to(DOT).to(tl.float32)
+                    from_ahead += _dot(do_CV, tl.trans(lost_KV), DOT)
             if BEHIND:
                 if not WALK:
                     at = d_states + (pid.to(tl.int64) * N + n) * K * V
@@ -799,7 +803,9 @@ def _plan(sequences: int, time: int, key_width: int, value_width: int, by_channe
     elif by_channel:
         longest, block = 32 if widest <= 128 else 16, 64
     else:
-        longest, block = 64 if widest <= 128 else 32, 64
+        # Hopper's wider products, which chunks of 64 bring in, come out wrong of Triton 3.6 where key and value widths differ.
+        even = _padded(key_width) == _padded(value_width)
+        longest, block = 64 if widest <= 32 or (even and widest <= 128) else 32, 64
     # Transposed results of products are operands while one walks: right from mma, not from Hopper's wgmma (from 64 wide on).
     walk = widest <= 32 and (time <= 128 or sequences >= 256)
     if walk and not exact and sequences >= 512:  # the work counts, no more the waiting: all programs fit at once
@@ -837,8 +843,10 @@ class _Case(NamedTuple):
         return (self.batch, self.heads, self.key_width, self.value_width)
 
     def chunk_states(self, like: Tensor) -> Tensor:
+        """Ahead of chunks, or behind them: a single one keeps all its digits."""
         batch, heads, *widths = self.state_shape
-        return like.new_empty((batch, heads, self.chunks, *widths), dtype=self.dot)
+        dtype = torch.float32 if self.chunks == 1 else self.dot
+        return like.new_empty((batch, heads, self.chunks, *widths), dtype=dtype)
 
     def constants(self, log_decay: Tensor | None, *, walk: bool) -> dict[str, Any]:
         gate = "none" if log_decay is None else "head" if log_decay.ndim == 3 else "channel"

@@ -683,4 +683,9 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     widest = max(sizes.get("key_width", 1), sizes.get("value_width", 1))
     if widest > LARGEST_WIDTH:
         return f"takes keys and values of up to {LARGEST_WIDTH} columns, got {widest}"
+    narrowest = min(sizes.get("key_width", widest), sizes.get("value_width", widest))
+    if dtype != torch.float32 and _block(widest) == 64 and _block(narrowest) < 64:
+        return (
+            f"is wrong in 16 bits on keys and values of {narrowest} and {widest} columns (seen on an H100, Triton 3.6)"
+        )
     return None

@@ -437,7 +437,7 @@ def test_a_rule_that_makes_no_sense_is_refused(dials: dict[str, Any], message: s
         (Rule(), {"weights": (torch.ones(K, V),)}, "2 heads, rows, columns"),
         (Rule(), {"weights": (torch.ones(H, K, V + 1),)}, "must have 3 columns"),
         (Rule(residual=True), {"v": torch.ones(B, T, H, 5), "weights": (torch.ones(H, K, 5),)}, "as wide as values"),
-        (Rule(), {"implementation": "fused"}, "needs a CUDA tensor"),
+        (Rule(), {"implementation": "quickest"}, "there is no implementation 'quickest'"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(rule: Rule, change: dict[str, Any], message: str) -> None:

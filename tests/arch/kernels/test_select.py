@@ -38,7 +38,8 @@ def test_what_is_asked_for_is_what_runs(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", select.ops())
-def test_fused_needs_a_cuda_tensor(op: str) -> None:
+def test_fused_needs_a_cuda_tensor(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(select._FOUND, op, select.PREFERENCE)
     message = "implementation 'fused' needs a CUDA tensor, got one on cpu; use 'chunked' or 'auto'"
     with pytest.raises(ValueError, match=message):
         select.choose(op, **CPU, wanted="fused")
@@ -60,6 +61,19 @@ def test_an_implementation_that_is_not_there_is_told(monkeypatch: pytest.MonkeyP
         ValueError, match="implementation 'chunked' of op 'delta' does not exist; use 'recurrent' or 'auto'"
     ):
         select.choose("delta", **CPU, wanted="chunked")
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_fused_file_that_is_not_there_is_told_on_every_device(
+    interpreted: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "INTERPRETED", interpreted)
+    monkeypatch.setitem(select._FOUND, "delta", ("chunked", "recurrent"))
+    with pytest.raises(
+        ValueError, match="implementation 'fused' of op 'delta' does not exist; use 'chunked' or 'auto'"
+    ):
+        select.choose("delta", device=device, dtype=torch.float32, wanted="fused")
 
 
 def test_an_op_that_is_not_there_is_told() -> None:
