@@ -122,7 +122,8 @@ def _shape(text: str) -> Shape:
     parts = text.split(",")
     if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):
         raise ValueError(
-            f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, got {text!r}"
+            f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, or one of "
+            f"{', '.join(SHAPES)}; got {text!r}"
         )
     return Shape(**dict(zip(names, map(int, parts), strict=True)))
 

@@ -128,13 +128,14 @@ def run(
 ) -> None:
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
     from search import codec
-    from search.engine import NotShared
     from search.live import Live
     from search.space import Search
 
     where = _engine(engine, address, device)
     share = _part(part)
     spec = codec.read_study(study, overrides=sets)
+    if isinstance(spec.space, Search) and share != (1, 1):
+        refuse("--part: a search is not shared out, what it asks next depends on all that was answered")
     path = ledger or _default_ledger(spec)
     console = _console()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
@@ -147,8 +148,6 @@ def run(
             where(spec, path, report=live, part=share)
         except ConnectionError as error:
             refuse(f"--address: {error}")
-        except NotShared as error:
-            refuse(f"--part: {error}")
         except KeyboardInterrupt:
             _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
@@ -474,7 +473,7 @@ def bench(
     if output is not None:
         import json
 
-        output.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        _write(output, "".join(f"{json.dumps(row)}\n" for row in rows))
     _console().print(timings(rows))
 
 

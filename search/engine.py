@@ -65,10 +65,6 @@ class Work:
     specs: tuple[Trial, ...]
 
 
-class NotShared(ValueError):
-    """A study that cannot be trained in parts."""
-
-
 class Driver:
     """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
     gives and hands the records to `keep`, in any order. Several works may be out at once.
@@ -89,7 +85,7 @@ class Driver:
         part: tuple[int, int] = (1, 1),
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
-            raise NotShared("a search is not shared out: what it asks next depends on all that was answered")
+            raise ValueError("a search is not shared out: what it asks next depends on all that was answered")
         self.part = part
         self.study = study
         self.ledger = ledger

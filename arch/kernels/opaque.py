@@ -78,3 +78,13 @@ def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tu
         return apart, (0,) * len(apart)
 
     return rule
+
+
+def padded(width: int) -> int:
+    """The power of two that holds `width`, and the least that a product of Triton's takes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def dense(x: Tensor) -> Tensor:
+    """x as it lies over batch, time and heads, its channels side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()

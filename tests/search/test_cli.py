@@ -321,3 +321,16 @@ def test_a_document_that_is_nothing_known(folder: Path) -> None:
     code, _, errors = call("check", "odd.yaml")
     assert code == 2
     assert errors.startswith("odd.yaml:1:1: no key tells what this is, may come 'trial' (a study), 'stack' (an arch)")
+
+
+@pytest.mark.parametrize(
+    ("study", "part", "message"),
+    [("demo", "5/4", "I from 1 to N"), ("demo", "x", "I from 1 to N"), ("hybrid_search", "1/2", "is not shared out")],
+)
+def test_a_part_that_makes_no_sense_is_refused_and_nothing_is_written(
+    study: str, part: str, message: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["run", study, "--part", part, "--ledger", str(tmp_path / "x.sqlite")])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not list(tmp_path.glob("x.sqlite*"))

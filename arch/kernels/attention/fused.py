@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.attention.state import AttentionState, keep, start
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import dense, opaque, padded
 
 WIDEST = 256
 KEYS_AT_ONCE = 128  # of the backward pass in one launch
@@ -279,10 +279,6 @@ class Tiles(NamedTuple):
     registers: int | None = None
 
 
-def _padded(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
-
-
 def _whole(keys: int, width: int, narrow: bool) -> bool:
     """Whether one program holds what one sequence's derivatives need. `width` is the wider one, `narrow` 16 bits a number."""
     return keys <= KEYS_AT_ONCE and width <= (64 if narrow else 32)
@@ -321,7 +317,7 @@ def _backward_tiles(time: int, keys: int, width: int, narrow: bool) -> tuple[Til
 
 
 def _fitting(tiles: Tiles, time: int, keys: int) -> Tiles:
-    return tiles._replace(queries=min(tiles.queries, _padded(time)), keys=min(tiles.keys, _padded(keys)))
+    return tiles._replace(queries=min(tiles.queries, padded(time)), keys=min(tiles.keys, padded(keys)))
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -332,17 +328,13 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     return f"holds heads of at most {WIDEST} channels, got {width}" if width > WIDEST else None
 
 
-def _strided(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2) if x.shape[2] > 1 else 0
 
 
 def _widths(q: Tensor, v: Tensor) -> dict[str, Any]:
     key_width, value_width = q.shape[-1], v.shape[-1]
-    return {"K": key_width, "V": value_width, "BK": _padded(key_width), "BV": _padded(value_width)}
+    return {"K": key_width, "V": value_width, "BK": padded(key_width), "BV": padded(value_width)}
 
 
 def _plan(q: Tensor, v: Tensor) -> tuple[int, int, int, bool]:
@@ -364,7 +356,7 @@ def _launched(tiles: Tiles, banded: bool, keys: int) -> dict[str, Any]:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """o, and for the way back L [B, H, T] and o again where the pass over queries reads it."""
-    q, k, v = _strided(q), _strided(k), _strided(v)
+    q, k, v = dense(q), dense(k), dense(v)
     o, lse, kept = _outputs(q, k, v, window, prefix, scale)
     time, keys, heads = q.shape[1], v.shape[1], v.shape[2]
     tiles = _forward_tiles(*_plan(q, v))
@@ -385,7 +377,7 @@ def _outputs(q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: f
 def _backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float, lse: Tensor, o: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v = _strided(do), _strided(q), _strided(k), _strided(v)
+    do, q, k, v = dense(do), dense(q), dense(k), dense(v)
     time, keys, heads = q.shape[1], v.shape[1], v.shape[2]
     sequences, shared = q.shape[0] * heads, q.shape[2] < heads
     dq, dk, dv = _gradients(do, q, k, v, window, prefix, scale, lse, o)

@@ -30,7 +30,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.chunks import signs
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import opaque, padded
 
 WIDEST = 256
 NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
@@ -804,7 +804,7 @@ def _plan(q: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, a
     flags = {
         "K": key_width,
         "C": table.chunk,
-        "KP": max(16, triton.next_power_of_2(key_width)),
+        "KP": padded(key_width),
         "PAIR": a is not None,
         "GATE": gate,
         "WRITE": beta is not None,
@@ -925,7 +925,7 @@ def _backward(
         **plan.flags, V=plan.value_width, VB=table.value_block, START=initial is not None, END=return_state,
         SOLVE=_solve_precision(v.dtype), STAGES=table.stages, num_warps=table.walk_warps,
     )  # fmt: skip
-    values = max(16, triton.next_power_of_2(plan.value_width))
+    values = padded(plan.value_width)
     _gradient_kernel[(programs, plan.chunks)](
         q, k, v, a, b, g, beta, states, d_states, written, d_o, z, d_pairs, d_q, d_k, d_a, d_b, d_g, d_beta,
         _strides(q), _strides(k), _strides(v), *gates, _strides(d_o), plan.time, plan.heads, scale,

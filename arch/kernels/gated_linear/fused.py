@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import dense, opaque, padded
 
 WIDEST = 256
 RUN_TIME = ["T", "H", "beta_b", "beta_t", "beta_h", "sign_b", "sign_t", "sign_h"]
@@ -797,28 +797,24 @@ class _Plan(NamedTuple):
 
 def _plan(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> _Plan:
     """Chosen for few spilled registers and short chains. `exact` products of fp32 have no tensor cores."""
-    widest = max(_padded(key_width), _padded(value_width))
+    widest = max(padded(key_width), padded(value_width))
     if exact:
         longest, block = (32, 32) if widest <= 32 else (16, 32)
     elif by_channel:
         longest, block = 32 if widest <= 128 else 16, 64
     else:
         # Hopper's wider products, which chunks of 64 bring in, come out wrong of Triton 3.6 where key and value widths differ.
-        even = _padded(key_width) == _padded(value_width)
+        even = padded(key_width) == padded(value_width)
         longest, block = 64 if widest <= 32 or (even and widest <= 128) else 32, 64
     # Transposed results of products are operands while one walks: right from mma, not from Hopper's wgmma (from 64 wide on).
     walk = widest <= 32 and (time <= 128 or sequences >= 256)
     if walk and not exact and sequences >= 512:  # the work counts, no more the waiting: all programs fit at once
         longest, warps = (16, 1) if widest <= 16 else (16, 4) if by_channel else (32, 2)
-        return _Plan(walk, longest, min(block, _padded(value_width)), warps, warps)
-    chunk, block = min(longest, _padded(time)), min(block, _padded(value_width))
+        return _Plan(walk, longest, min(block, padded(value_width)), warps, warps)
+    chunk, block = min(longest, padded(time)), min(block, padded(value_width))
     if by_channel:
         return _Plan(walk, chunk, block, 8 if widest > 32 else 4, 8 if widest > (16 if exact else 32) else 4)
     return _Plan(walk, chunk, block, 8 if widest > 128 else 4, 8 if widest > 32 else 4)
-
-
-def _padded(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
 
 
 class _Case(NamedTuple):
@@ -889,13 +885,8 @@ def _dense(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
-def _strided(x: Tensor) -> Tensor:
-    """Over batch, time and heads as it lies; its channels side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _gate(log_decay: Tensor | None) -> Tensor | None:
-    return log_decay if log_decay is None or log_decay.ndim == 3 else _strided(log_decay)
+    return log_decay if log_decay is None or log_decay.ndim == 3 else dense(log_decay)
 
 
 def _strides(*tensors: Tensor | None) -> list[int]:
@@ -917,7 +908,7 @@ def _carry(
     *,
     reverse: bool,
 ) -> None:
-    widths = (_padded(case.key_width), _padded(case.value_width))
+    widths = (padded(case.key_width), padded(case.value_width))
     by_channel = gate is not None and gate.ndim == 4  # its fades cost most of a step
     blocks = min(32 if by_channel else 64, widths[0]), min(64, widths[1])
     grid = (case.batch * case.heads, widths[0] // blocks[0], widths[1] // blocks[1])
@@ -954,14 +945,14 @@ def _forward(
     return_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     case = _case(q, k, v, log_decay, initial_state, return_state)
-    q, k, v, gate, initial = _strided(q), _strided(k), _strided(v), _gate(log_decay), _dense(initial_state)
+    q, k, v, gate, initial = dense(q), dense(k), dense(v), _gate(log_decay), _dense(initial_state)
     o, final, states = _outputs(q, k, v, log_decay, beta, sign, initial, scale, return_state)
     plan, block = case.plan, case.plan.value_block
     ahead, behind = states if case.ahead else None, final if return_state else None
     with torch.cuda.device_of(v):
         if not plan.walk and (case.ahead or return_state):
             _carry(case, k, v, gate, beta, sign, initial, ahead, behind, scale, reverse=False)
-        grid = (case.batch * case.heads, 1 if plan.walk else case.chunks, _padded(case.value_width) // block)
+        grid = (case.batch * case.heads, 1 if plan.walk else case.chunks, padded(case.value_width) // block)
         _forward_kernel[grid](
             q,
             k,
@@ -977,7 +968,7 @@ def _forward(
             case.time,
             case.heads,
             *_strides(q, k, v, gate, beta, sign),
-            BK=_padded(case.key_width),
+            BK=padded(case.key_width),
             BV=block,
             LEVELS=_levels(plan.chunk),
             WALK=plan.walk,
@@ -1028,7 +1019,7 @@ def _backward(
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     case = _case(q, k, v, log_decay, initial_state, return_state)
-    d_o, q, k, v, gate = _strided(d_o), _strided(q), _strided(k), _strided(v), _gate(log_decay)
+    d_o, q, k, v, gate = dense(d_o), dense(q), dense(k), dense(v), _gate(log_decay)
     dq, dk, dv, dg, d_beta, d_sign, d_initial = _gradients(
         d_o, d_final, q, k, v, log_decay, beta, sign, initial_state, scale, return_state, states
     )
@@ -1065,7 +1056,7 @@ def _backward(
             case.time,
             case.heads,
             *_strides(d_o, q, k, v, gate, beta, sign),
-            BK=_padded(case.key_width),
+            BK=padded(case.key_width),
             BV=plan.value_block,
             LEVELS=_levels(plan.chunk),
             WALK=plan.walk,

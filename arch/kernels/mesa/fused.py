@@ -17,7 +17,7 @@ from torch import Tensor
 
 from arch.kernels.mesa.conjugate import Solver
 from arch.kernels.mesa.state import MesaState
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import opaque, padded
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information
@@ -93,16 +93,12 @@ def _table(key_width: int, value_width: int, time: int, dtype: torch.dtype) -> P
 
     States of short sequences are summed apart: that takes more products, but fewer of them after one another.
     """
-    width, columns = _padded(key_width), min(64, max(_padded(key_width), _padded(value_width)))
+    width, columns = padded(key_width), min(64, max(padded(key_width), padded(value_width)))
     precision = "split" if dtype == torch.bfloat16 else "ieee" if width == 16 else "tf32x3"
     if width <= 32:
         return Plan(16, columns, precision, 1, 1, 64 if 16 < time <= 256 else 16)
     chunk = 32 if width == 128 and precision == "tf32x3" else 64  # 64 rows of fp32 factors leave shared memory no room
     return Plan(chunk, columns, precision, 4 if width == 64 else 8, 8, chunk)
-
-
-def _padded(width: int) -> int:
-    return max(16, 1 << (width - 1).bit_length())
 
 
 # The kernels. All content is [B, T, H, D], states are [B, H, N, K, K or V], and one program has one head of one sequence.
@@ -583,7 +579,7 @@ def _cut(k: Tensor, v: Tensor) -> Cut:
     (_, time, _, key_width), (heads, value_width) = k.shape, v.shape[2:]
     plan = _table(key_width, value_width, time, k.dtype)
     counts = {"T": time, "H": heads, "N": -(-time // plan.chunk)}
-    widths: dict[str, int | str] = {"K": key_width, "V": value_width, "BK": _padded(key_width), "BC": plan.columns}
+    widths: dict[str, int | str] = {"K": key_width, "V": value_width, "BK": padded(key_width), "BC": plan.columns}
     widths |= {"C": plan.chunk, "PRECISION": plan.precision, "num_warps": plan.num_warps, "num_stages": 1}
     return Cut(counts, widths, -(-key_width // plan.columns) + -(-value_width // plan.columns), plan)
 

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.mlstm.state import LARGEST_EXPONENT, MlstmState
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import opaque, padded
 
 LARGEST_WIDTH = 256
 WIDEST_RESIDENT = 64  # beyond it a state and its derivative do not fit the registers of one program
@@ -467,10 +467,6 @@ class _Form(NamedTuple):
     warps: int
 
 
-def _block(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
-
-
 # By the wider of keys and values. Without tensor cores every thread holds all terms of its sums, so fp32 takes smaller blocks.
 _FP32 = {16: _Form(32, 16, 4), 32: _Form(32, 32, 8), 64: _Form(32, 32, 8), 128: _Form(16, 32, 8), 256: _Form(16, 16, 8)}
 _HALF = {16: _Form(64, 16, 4), 32: _Form(64, 32, 4), 64: _Form(64, 64, 4), 128: _Form(32, 32, 8), 256: _Form(32, 32, 8)}
@@ -480,8 +476,8 @@ _HALF_OF_MANY = _HALF | {16: _Form(32, 16, 1), 32: _Form(32, 32, 2)}
 
 def _table(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> _Form:
     forms = _FP32 if dtype == torch.float32 else _HALF_OF_MANY if programs >= MANY_PROGRAMS else _HALF
-    form = forms[max(_block(K), _block(V))]
-    return form._replace(tokens=min(form.tokens, _block(T)), columns=min(form.columns, _block(V)))
+    form = forms[max(padded(K), padded(V))]
+    return form._replace(tokens=min(form.tokens, padded(T)), columns=min(form.columns, padded(V)))
 
 
 def _resident(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> bool:
@@ -494,7 +490,7 @@ def _blocks(K: int, V: int, form: _Form, q: Tensor, v: Tensor, C: Tensor | None,
     return {
         "K": K,
         "V": V,
-        "BK": _block(K),
+        "BK": padded(K),
         "BV": form.columns,
         "BS": form.tokens,
         "SHARED": q.shape[2] != v.shape[2],
@@ -684,7 +680,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     if widest > LARGEST_WIDTH:
         return f"takes keys and values of up to {LARGEST_WIDTH} columns, got {widest}"
     narrowest = min(sizes.get("key_width", widest), sizes.get("value_width", widest))
-    if dtype != torch.float32 and _block(widest) == 64 and _block(narrowest) < 64:
+    if dtype != torch.float32 and padded(widest) == 64 and padded(narrowest) < 64:
         return (
             f"is wrong in 16 bits on keys and values of {narrowest} and {widest} columns (seen on an H100, Triton 3.6)"
         )

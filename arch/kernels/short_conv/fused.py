@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import dense, opaque
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
@@ -251,7 +251,7 @@ def _outer_kernel(  # type: ignore[no-untyped-def]
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor]:
-    x, weight, bias, initial = _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    x, weight, bias, initial = dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
     (batch, time, heads, width), taps = x.shape, weight.shape[-1]
     (y,) = _outputs(x, weight, bias, initial, silu, unit)
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
@@ -271,7 +271,7 @@ def _outputs(
 def _backward(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dy, x, weight, bias, initial = _dense(dy), _dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    dy, x, weight, bias, initial = dense(dy), dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
     (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
     dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
     share = _shares(heads, width, unit)
@@ -306,11 +306,6 @@ def _gradients(
         x.new_empty(len(weight)) if bias is None else bias.new_empty(bias.shape),
         x.new_empty(len(x)) if initial is None else initial.new_empty(initial.shape),
     )
-
-
-def _dense(x: Tensor) -> Tensor:
-    """x, with the channels of a head side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

@@ -410,13 +410,16 @@ def test_fused_is_the_recurrence(op: str, variant: str, time: int, device: str) 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize(("op", "variant"), FUSED)
-@pytest.mark.parametrize("case", ["hard", "repeated"])
-def test_fused_bears_hard_gates_and_repeated_keys(op: str, variant: str, case: str, device: str) -> None:
-    inputs = example(op, variant, 70, **NARROW)
-    if case == "hard":
-        assert_fused_agrees(op, hard(op, inputs), None, torch.float32, device)
-    elif (op, variant) in WITH_KEYS:
-        assert_fused_agrees(op, repeated(op, inputs), None, torch.float32, device, "repeated")
+def test_fused_bears_hard_gates(op: str, variant: str, device: str) -> None:
+    assert_fused_agrees(op, hard(op, example(op, variant, 70, **NARROW)), None, torch.float32, device)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("op", "variant"), [one for one in FUSED if one in WITH_KEYS])
+def test_fused_bears_repeated_keys(op: str, variant: str, device: str) -> None:
+    inputs = repeated(op, example(op, variant, 70, **NARROW))
+    assert_fused_agrees(op, inputs, None, torch.float32, device, "repeated")
 
 
 @pytest.mark.parametrize(("op", "variant"), FUSED)
@@ -495,15 +498,19 @@ def test_fused_at_every_length(op: str, variant: str, dtype: torch.dtype, time: 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "variant"), FUSED)
-@pytest.mark.parametrize("case", ["random", "hard", "repeated"])
+@pytest.mark.parametrize("case", ["random", "hard"])
 @pytest.mark.parametrize("width", [16, 64])
 def test_fused_in_bf16(op: str, variant: str, case: str, width: int) -> None:
     inputs = example(op, variant, 200, key_width=width, value_width=width)
-    if case != "repeated":
-        inputs = hard(op, inputs) if case == "hard" else inputs
-        assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda")
-    elif "repeated" in TABLE[op]:
-        assert_fused_agrees(op, repeated(op, inputs), None, torch.bfloat16, "cuda", "repeated")
+    assert_fused_agrees(op, hard(op, inputs) if case == "hard" else inputs, None, torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "variant"), [(op, variant) for op, variant in FUSED if "repeated" in TABLE[op]])
+@pytest.mark.parametrize("width", [16, 64])
+def test_fused_in_bf16_on_repeated_keys(op: str, variant: str, width: int) -> None:
+    inputs = repeated(op, example(op, variant, 200, key_width=width, value_width=width))
+    assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda", "repeated")
 
 
 @pytest.mark.gpu
