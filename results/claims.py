@@ -135,7 +135,7 @@ CLAIMS = (
         tasks=("mqar",),
         rule=Above(
             better=Which(archs=("gla_from_scratch",), dials={"heads": (1,)}),
-            worse=Which(archs=("gla_from_scratch",), dials={"heads": (4, 8, 16)}),
+            worse=Which(archs=("gla_from_scratch",), dials={"heads": (2, 4, 8)}),
             but=("heads", "key_dim", "value_dim"),
         ),
     ),
