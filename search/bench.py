@@ -14,6 +14,7 @@ from torch import Tensor
 from arch.backbone import BackboneSpec
 from arch.kernels import select
 from arch.kernels.bench import SHAPES, Shape, bench
+from search.feed import EvaluationSet, Pool
 from search.training import Cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Task
@@ -37,7 +38,15 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("memory", "linear", {}),
 ]
 
+# How time and memory grow: one axis at a time, from a small model's heads. Batches shrink as sequences lengthen.
+GROWTH = {
+    "T": [f"{max(1, 8192 // time)},{time},4,64,64" for time in (128, 256, 512, 1024, 2048, 4096, 8192)],
+    "K": [f"16,512,4,{width},{width}" for width in (16, 32, 64, 128, 256)],
+}
+CG_STEPS = (1, 2, 5, 10, 15, 20, 30)
+
 WARM_UPS = 3
+EXAMINED = 512  # sequences
 AGREEMENT = 1e-3  # relative difference of losses after the warm-up, in float32
 AGREEMENT_BF16 = 5e-2
 
@@ -53,15 +62,18 @@ def bench_step(
     device: str = "cpu",
 ) -> list[Row]:
     """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
-    by one (the first two stand for all on a GPU, where each costs a compilation). Raises RuntimeError where the losses
-    disagree: what is wrong is not timed."""
-    training = Training(steps=steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
-    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=1, test=1))
+    by one (the first two stand for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
+    gathering a batch) and how much the optimizer, the rest being forward and backward; besides, milliseconds of examining
+    512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
+    matrices reaches on this device in this precision. Raises RuntimeError where the losses disagree: what is wrong is not
+    timed."""
+    training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
+    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     where = torch.device(device)
     alone = specs if where.type == "cpu" else specs[:2]
-    together, losses, preparing = _time([specs], where)
-    single, losses_alone, preparing_alone = _time([[s] for s in alone], where)
+    together, losses, preparing = _time([specs], where, steps)
+    single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
     if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
         raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
@@ -72,14 +84,38 @@ def bench_step(
         "length": task.shape[0],
         "dtype": dtype,
     }
-    ours, theirs = together / members, single / len(alone)
-    return [
-        row | {"trained": name, "ms a step and member": cost, "prepared s": before, "faster": theirs / cost}
-        for name, cost, before in (
-            (f"{members} together", ours, preparing),
-            ("one by one", theirs, preparing_alone),
+    operations = 3 * base.price().flops_per_token * batch * task.shape[0]
+    ceiling = _ceiling(where, getattr(torch, dtype))
+    rows = []
+    for name, phases, count, before in (
+        (f"{members} together", together, members, preparing),
+        ("one by one", single, len(alone), preparing_alone),
+    ):
+        each = {phase: milliseconds / count for phase, milliseconds in phases.items()}
+        reached = operations / each["step"] / 1e9  # of operations in milliseconds, in TFLOP/s
+        rows.append(
+            row
+            | {"trained": name, "ms a step and member": each["step"], "member steps/s": 1e3 / each["step"]}
+            | {"data ms": each["data"], "optimizer ms": each["optimizer"], "examining ms": each["examining"]}
+            | {"TFLOP/s": reached, "of ceiling": reached / ceiling, "prepared s": before}
+            | {"faster": single["step"] / len(alone) / each["step"]}
         )
+    return rows
+
+
+def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
+    """Rows of how time and memory of every op grow with sequence length, with width of heads, and Mesa's with its steps: of
+    the implementation that "auto" takes. One that cannot be timed is a row that says why."""
+    asked = [
+        (axis, op, variant, dict[str, int](), text)
+        for op, variant in _kinds()
+        for axis in GROWTH
+        for text in GROWTH[axis]
     ]
+    asked += [("steps", "mesa", "head", {"steps": steps}, GROWTH["T"][2]) for steps in CG_STEPS]
+    for axis, op, variant, more, text in asked:
+        for row in _rows_of(op, variant, more, [text], dtype=dtype, device=device, beside=False):
+            yield {"axis": axis} | row
 
 
 def bench_op(
@@ -95,24 +131,34 @@ def bench_op(
 def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
     """Rows of `bench_op` for every kind of inputs that a published kernel takes, of the implementation that "auto" takes. One
     that cannot be timed is a row that says why: the table is to be whole."""
-    where, precision = torch.device(device), getattr(torch, dtype)
     for op, variant, more in KERNELS:
-        able = [select.choose(op, device=where, dtype=precision)]
-        for text in shapes:
-            try:
-                rows = bench(
-                    op,
-                    [_shape(text)],
-                    variant=variant,
-                    implementations=able,
-                    dtype=precision,
-                    device=where,
-                    beside=True,
-                    **more,
-                )
-            except (ValueError, RuntimeError) as error:
-                rows = [{"op": op, "variant": variant, "implementation": " ".join(able), "note": str(error)[:300]}]
-            yield from ({"shape": text, **row, **more} for row in rows)
+        yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
+
+
+def _kinds() -> list[tuple[str, str]]:
+    return list(dict.fromkeys((op, variant) for op, variant, _ in KERNELS))
+
+
+def _rows_of(
+    op: str, variant: str, more: dict[str, int], shapes: Sequence[str], *, dtype: str, device: str, beside: bool
+) -> Iterator[Row]:
+    where, precision = torch.device(device), getattr(torch, dtype)
+    able = [select.choose(op, device=where, dtype=precision)]
+    for text in shapes:
+        try:
+            rows = bench(
+                op,
+                [_shape(text)],
+                variant=variant,
+                implementations=able,
+                dtype=precision,
+                device=where,
+                beside=beside,
+                **more,
+            )
+        except (ValueError, RuntimeError) as error:
+            rows = [{"op": op, "variant": variant, "implementation": " ".join(able), "note": str(error)[:300]}]
+        yield from ({"shape": text, **row, **more} for row in rows)
 
 
 def _shape(text: str) -> Shape:
@@ -128,10 +174,12 @@ def _shape(text: str) -> Shape:
     return Shape(**dict(zip(names, map(int, parts), strict=True)))
 
 
-def _time(cohorts: Sequence[Sequence[TrialSpec]], device: torch.device) -> tuple[float, Tensor, float]:
-    """Median milliseconds of a step of all cohorts one after the other, the losses [N] after the warm-up, and seconds
-    of preparation."""
-    times: list[list[float]] = []
+def _time(
+    cohorts: Sequence[Sequence[TrialSpec]], device: torch.device, steps: int
+) -> tuple[dict[str, float], Tensor, float]:
+    """Median milliseconds of all cohorts one after the other, of a step and its phases; the losses [N] after the warm-up, and
+    seconds of preparation."""
+    total: dict[str, float] = {}
     losses, preparing = [], 0.0
     for specs in cohorts:
         cohort = Cohort(specs, device)
@@ -142,16 +190,45 @@ def _time(cohorts: Sequence[Sequence[TrialSpec]], device: torch.device) -> tuple
                 loss_N = cohort.train_step(*next(feed))
             losses.append(loss_N.clone().cpu())
             preparing += time.perf_counter() - began
-            times.append([*_steps(feed, cohort.train_step, device)])
+            for phase, milliseconds in _phases(cohort, feed, steps).items():
+                total[phase] = total.get(phase, 0.0) + milliseconds
         finally:
             cohort.close()
-    return sum(statistics.median(t) for t in times), torch.cat(losses), preparing
+    return total, torch.cat(losses), preparing
 
 
-def _steps(feed: Iterator[tuple[object, Tensor]], step: Callable[..., Tensor], device: torch.device) -> Iterator[float]:
-    for pool, rows in feed:
-        began = time.perf_counter()
-        step(pool, rows)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        yield (time.perf_counter() - began) * 1e3
+def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> dict[str, float]:
+    gradient_NP, rate_N1 = torch.randn_like(cohort.model.flat), cohort.rates[0]
+    tests = EvaluationSet([(s.task, s.seed, s.data.validation) for s in cohort.specs], "validation", cohort.device)
+
+    def data() -> object:
+        pool, rows_NB = next(feed)
+        return pool.batch(rows_NB)
+
+    def timed(call: Callable[[], object], times: int) -> float:
+        return statistics.median(_milliseconds(call, cohort.device) for _ in range(times))
+
+    return {
+        "step": timed(lambda: cohort.train_step(*next(feed)), steps),
+        "data": timed(data, steps),
+        "optimizer": timed(lambda: cohort.optimize(cohort.model.flat, gradient_NP, rate_N1), steps),
+        "examining": timed(lambda: cohort.evaluate(cohort.model.flat, tests), 3),
+    }
+
+
+def _ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """TFLOP/s of a large product of matrices."""
+    width = 8192 if device.type == "cuda" else 1024
+    x = torch.randn(width, width, device=device, dtype=dtype)
+    milliseconds = statistics.median(_milliseconds(lambda: x @ x, device) for _ in range(10))
+    return 2 * width**3 / milliseconds / 1e9
+
+
+def _milliseconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - began) * 1e3

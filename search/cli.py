@@ -39,6 +39,9 @@ class What(StrEnum):
     studies = "studies"
 
 
+LOOK_AGAIN = 15  # seconds between looks for news of a page that is watched
+
+
 class Schema(StrEnum):
     task = "task"
     arch = "arch"
@@ -261,10 +264,11 @@ def dashboard(
                     output,
                     found.records,
                     title=found.title,
-                    tables=table_of(found.records, theirs),
+                    tables=table_of(found.records, theirs, settings=True),
                     beside=shown.sources(),
                     probed=shown.probed(found.records) if probe else [],
                     details=shown.details(found.records),
+                    again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:
                 refuse(f"{output}: cannot be written: {error.strerror or error}")
@@ -422,8 +426,8 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="OP|kernels|step|tasks",
-            help="An op; every op beside its published kernel; the training step of a cohort; drawing tasks.",
+            metavar="OP|kernels|growth|step|tasks",
+            help="An op; every op beside its published kernel, or over lengths and widths; a cohort's step; drawing tasks.",
         ),
     ],
     shapes: Annotated[
@@ -451,14 +455,18 @@ def bench(
         for line in samplers.markdown(samplers.rows()):
             print(line, flush=True)
         return
-    from search.bench import bench_kernels, bench_op, bench_step
+    from search.bench import bench_growth, bench_kernels, bench_op, bench_step
     from search.listing import timings
 
     where = str(_device(device))
     try:
-        if what == "kernels":
+        if what in ("kernels", "growth"):
             rows = []
-            for row in bench_kernels(shapes or ["S1", "S2", "S4", "L1"], dtype=dtype.value, device=where):
+            for row in (
+                bench_kernels(shapes or ["S1", "S2", "S4", "L1"], dtype=dtype.value, device=where)
+                if what == "kernels"
+                else bench_growth(dtype=dtype.value, device=where)
+            ):
                 rows.append(row)
                 print(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()), flush=True)
         elif what == "step":
