@@ -126,6 +126,10 @@ def run(
         str,
         typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
     ] = "1/1",
+    most: Annotated[int | None, typer.Option(min=1, help="Trials in a cohort at most.  [default: by device]")] = None,
+    abreast: Annotated[
+        int, typer.Option(min=1, help="Of ray: cohorts that share a GPU; one trains, others compile.")
+    ] = 1,
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
@@ -134,7 +138,7 @@ def run(
     from search.live import Live
     from search.space import Search
 
-    where = _engine(engine, address, device)
+    where = _engine(engine, address, device, abreast)
     share = _part(part)
     spec = codec.read_study(study, overrides=sets)
     if isinstance(spec.space, Search) and share != (1, 1):
@@ -144,11 +148,11 @@ def run(
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
-        _say_plan(console, spec, path, _device(device))
+        _say_plan(console, spec, path, _device(device), most)
         return
     with Live(console) as live:
         try:
-            where(spec, path, report=live, part=share)
+            where(spec, path, report=live, part=share, most=most)
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except KeyboardInterrupt:
@@ -565,13 +569,15 @@ def _part(text: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-def _engine(name: str, address: str | None, device: str | None) -> Callable[..., Plan]:
+def _engine(name: str, address: str | None, device: str | None, abreast: int) -> Callable[..., Plan]:
     """The run of the engine that is asked for, told where to train."""
     if name not in ("inline", "ray"):
         refuse(f"--engine: no engine '{name}', may come inline or ray")
     if name == "inline":
         if address is not None:
             refuse("--address: the inline engine runs in this process and has no address, leave it out")
+        if abreast > 1:
+            refuse("--abreast: the inline engine trains one cohort after another; take --engine ray, or --part")
         from search import engine
 
         return partial(engine.run, device=str(_device(device)))
@@ -583,7 +589,7 @@ def _engine(name: str, address: str | None, device: str | None) -> Callable[...,
         _device(device)
     from search import tune
 
-    return partial(tune.run, device=device, address=address)
+    return partial(tune.run, device=device, address=address, abreast=abreast)
 
 
 def _write(path: Path, text: str) -> None:
@@ -678,7 +684,7 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.device) -> None:
+def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.device, most: int | None) -> None:
     """What `run` would train."""
     from results.ledger import Ledger
     from search.check import outlook_of
@@ -693,7 +699,7 @@ def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.devi
             print(line)
         return
     finished = Ledger(path).keys()
-    work = plan(study, finished, most=room(device))
+    work = plan(study, finished, most=most or room(device))
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"

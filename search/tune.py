@@ -1,4 +1,4 @@
-"""Ray Tune as the engine: a Tune trial is a cohort on one GPU (or one CPU), on this machine or on a cluster.
+"""Ray Tune as the engine: a Tune trial is a cohort on one GPU (a share of it, or one CPU), on this machine or on a cluster.
 
 Tune executes and nothing more: what to train, what is known and where records lie is the driver's, in this process. So
 a killed driver loses the cohorts in hand, and Tune's own state is thrown away at the end.
@@ -63,10 +63,12 @@ def run(
     most: int | None = None,
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
+    abreast: int = 1,
 ) -> Plan:
     """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
 
     device   "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
+    abreast  cohorts that share a GPU: while one is compiled, others train
     address  of a running cluster that this machine is a part of: "auto" or "host:port"; None: Ray is started on this
              machine, bound to loopback, and ends with the study
 
@@ -84,7 +86,7 @@ def run(
             folder = stack.enter_context(_temporary_folder())
             if address is None:
                 stack.enter_context(_started(folder))
-            _fit(desk, folder)
+            _fit(desk, folder, _resources(kind, abreast))
     return driver.plan
 
 
@@ -202,7 +204,12 @@ def _train(config: dict[str, Any]) -> None:
     tune.report({"records": records})
 
 
-def _fit(desk: _Desk, folder: Path) -> None:
+def _resources(kind: str, abreast: int) -> dict[str, float]:
+    """What a cohort takes of a machine."""
+    return {"cpu": 1, "gpu": 1 / abreast} if kind == "cuda" else {"cpu": 1}
+
+
+def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
     """Have Tune train all that the desk hands out."""
     from ray import tune
     from ray.tune.search import Searcher
@@ -242,7 +249,6 @@ def _fit(desk: _Desk, folder: Path) -> None:
             if desk.error is not None:
                 raise desk.error
 
-    resources = {"cpu": 1, "gpu": 1} if desk.device == "cuda" else {"cpu": 1}
     tune.run(
         _train,
         name="study",

@@ -324,3 +324,8 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
     assert "begun" in said
     assert (tmp_path / "runs" / "demo.sqlite").read_text(encoding="utf-8") == "begun\nmore\n"
     assert not list((tmp_path / "disk").iterdir())
+
+
+def test_cohorts_abreast_share_a_gpu_and_no_cpu() -> None:
+    assert tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
+    assert tune._resources("cpu", 4) == {"cpu": 1}
