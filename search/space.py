@@ -336,7 +336,7 @@ class Search:
             if kind == "gp" and find_spec("scipy") is None:
                 raise ValueError(
                     f"{'kind' if kind == self.kind else 'beside'} gp needs scipy, which is not installed: install it with "
-                    "pip install scipy, or choose tpe"
+                    "pip install 'recallmap[gp]', or choose tpe"
                 )
         if self.generation < 2 and {"nsga2", "nsga3"} & set(self.kinds):
             raise ValueError("generation must be at least 2 for nsga2 and nsga3, which breed from pairs, got 1")

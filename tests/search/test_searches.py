@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from search.space import Search
 from search.study import StudySpec, Trial
 from search.training import Outcome
 
-KINDS = ["random", "tpe", "nsga2", "nsga3", *(["gp"] if find_spec("scipy") else [])]
+KINDS = ["random", "tpe", "nsga2", "nsga3", "gp"]
 every_proposer = pytest.mark.parametrize("kind", KINDS)
 
 TRIAL = {
