@@ -688,7 +688,7 @@ def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.devi
     """What `run` would train."""
     from results.ledger import Ledger
     from search.check import outlook_of
-    from search.cohort import room
+    from search.cohort import at_most, room
     from search.engine import plan
     from search.listing import plan_of
     from search.space import Search
@@ -699,7 +699,7 @@ def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.devi
             print(line)
         return
     finished = Ledger(path).keys()
-    work = plan(study, finished, most=most or room(device))
+    work = plan(study, finished, room=at_most(most) if most else room(device))
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"

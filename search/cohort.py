@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 PACKAGES = ("torch", "triton", "numpy")
+# Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
+SATURATING = 2**17  # tokens of all members in one step
+FEWEST, MOST = 8, 64  # members
+SHARE = 0.25  # of the memory: cohorts may be abreast, and deep memories take more than `bytes` says
+SMALL_GPU = 40 * 2**30  # bytes; of a cluster's GPUs, which the driver does not see
 
 
 def shape(spec: TrialSpec) -> Hashable:
@@ -36,20 +41,40 @@ def shape(spec: TrialSpec) -> Hashable:
     return (spec.arch, _geometry(spec.task), training, spec.data, mix, tuple(_geometry(t) for t in spec.tests))
 
 
-def pack(specs: Sequence[Trial], most: int) -> list[list[int]]:
-    """Cohorts of at most `most` members, as indices into `specs`, in the order of their first members."""
-    if most < 1:
-        raise ValueError(f"a cohort needs room for at least 1 member, got {most}")
+Room = Callable[["Trial"], int]  # how many trials like this one a cohort has at most
+
+
+def pack(specs: Sequence[Trial], room: Room) -> list[list[int]]:
+    """Cohorts of as many members as there is room for, as indices into `specs`, in the order of their first members."""
     groups: dict[Hashable, list[int]] = {}
     for index, spec in enumerate(specs):
         groups.setdefault((spec.kind, spec.shape), []).append(index)
-    cohorts = [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+    cohorts = []
+    for group in groups.values():
+        most = room(specs[group[0]])
+        cohorts += [group[i : i + most] for i in range(0, len(group), most)]
     return sorted(cohorts)
 
 
-def room(device: torch.device) -> int:
-    """How many members a cohort has on this device unless told otherwise."""
-    return 8 if device.type == "cpu" else 32
+def at_most(members: int) -> Room:
+    """The same bound for all. Raises ValueError where it leaves no room at all."""
+    if members < 1:
+        raise ValueError(f"a cohort needs room for at least 1 member, got {members}")
+    return lambda spec: members
+
+
+def room(device: torch.device) -> Room:
+    """How many members a cohort has on this device unless told otherwise: on a GPU as many as make it busy (more would
+    cost as much each) and as its memory surely holds; a cohort that does not fit after all is halved by the engine."""
+    if device.type != "cuda":
+        return at_most(8)
+    memory = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else SMALL_GPU
+
+    def members(spec: Trial) -> int:
+        busy = max(FEWEST, SATURATING * spec.steps // spec.tokens)
+        return max(1, min(busy, MOST, int(memory * SHARE / spec.bytes)))
+
+    return members
 
 
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:

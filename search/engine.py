@@ -13,7 +13,7 @@ import torch
 from results.ledger import Ledger
 from results.record import Record
 from search import codec
-from search.cohort import default_device, follow_cohort, pack, record_of, room
+from search.cohort import Room, at_most, default_device, follow_cohort, pack, record_of, room
 from search.inquiry import Inquiry, told_points
 from search.propose import Journal, point_of
 from search.space import Search
@@ -50,11 +50,11 @@ class Plan:
     cohorts: tuple[tuple[int, ...], ...]
 
 
-def plan(study: StudySpec, finished: set[str], *, most: int) -> Plan:
+def plan(study: StudySpec, finished: set[str], *, room: Room) -> Plan:
     """Which trials are to train, and together with which."""
     trials = study.trials()
     missing = tuple(t for t in trials if codec.key(t) not in finished)
-    return Plan(trials=trials, missing=missing, cohorts=tuple(tuple(c) for c in pack(missing, most)))
+    return Plan(trials=trials, missing=missing, cohorts=tuple(tuple(c) for c in pack(missing, room)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,9 @@ class Driver:
     """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
     gives and hands the records to `keep`, in any order. Several works may be out at once.
 
-    most   members of a cohort at most; None: what `room` says of the device
-    where  the device that cohorts train on
+    most   members of a cohort at most; None: as cohort.room says
+    where  the device that the driver itself has
+    on     the kind of device that cohorts train on; None: as `where`
     part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
     """
 
@@ -82,6 +83,7 @@ class Driver:
         report: Callable[[Report], None] = lambda _: None,
         most: int | None = None,
         where: torch.device | str | None = None,
+        on: str | None = None,
         part: tuple[int, int] = (1, 1),
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
@@ -90,7 +92,7 @@ class Driver:
         self.study = study
         self.ledger = ledger
         self.where = torch.device(where or default_device())
-        self.most = most or room(self.where)
+        self.room = room(torch.device(on) if on else self.where) if most is None else at_most(most)
         known = trials_of(study, ledger.path) if isinstance(study.space, Search) else ()
         self.plan = Plan(trials=known, missing=(), cohorts=())
         self._planned = {codec.key(trial) for trial in known}
@@ -140,13 +142,13 @@ class Driver:
         """Plan what of it is ours and not in the ledger."""
         if self.part[1] > 1:
             number, parts = self.part
-            ours = pack(wanted, self.most)[number - 1 :: parts]
+            ours = pack(wanted, self.room)[number - 1 :: parts]
             wanted = [wanted[i] for i in sorted(i for cohort in ours for i in cohort)]
         new = {key: trial for trial in wanted if (key := codec.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if codec.key(trial) not in self._book]
         self._planned.update(new)
         first = len(self.plan.missing)
-        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.most)]
+        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room)]
         number = len(self.plan.cohorts)
         self.plan = Plan(
             trials=(*self.plan.trials, *new.values()),

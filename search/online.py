@@ -69,6 +69,11 @@ class OnlineTrial:
         """Roughly the operations of the trial."""
         return float(self.steps * self.arch.parameters(self.task.width))
 
+    @property
+    def bytes(self) -> float:
+        """Roughly what learning takes of a GPU's memory: weights, gradient and moments."""
+        return float(BYTES_PER_FLOAT * self.arch.parameters(self.task.width) * (2 + self.arch.moments))
+
     def price(self, length: int | None = None) -> Cost:
         """The state is what a learner carries from one position to the next: its weights and their moments."""
         parameters = self.arch.parameters(self.task.width)

@@ -126,6 +126,11 @@ class PhasedTrial:
         """Roughly the operations of training: good enough to share out time."""
         return sum(part.effort for part in self.parts)
 
+    @property
+    def bytes(self) -> float:
+        """Roughly what training it takes of a GPU's memory."""
+        return max(part.bytes for part in self.parts)
+
     def price(self, length: int | None = None) -> Cost:
         """What the last model costs on sequences of this length; None: of its task."""
         return self.parts[-1].price(length)

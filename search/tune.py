@@ -28,7 +28,7 @@ import torch
 from results.ledger import Ledger
 from results.record import Record
 from search import engine
-from search.cohort import default_device, room
+from search.cohort import default_device
 from search.engine import Driver, Plan, Report, Work
 from search.study import StudySpec, Trial
 from search.training import Progress
@@ -80,7 +80,7 @@ def run(
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
-        driver = Driver(study, ledger, report=report, most=most or room(torch.device(kind)), where=here, part=part)
+        driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part)
         desk = _Desk(driver, kind)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())

@@ -11,7 +11,7 @@ import pytest
 from results.ledger import Ledger
 from results.tables import table_of
 from search import codec, engine
-from search.cohort import pack, run_cohort
+from search.cohort import at_most, pack, run_cohort
 from search.learner import Learner
 from search.online import WINDOWS, OnlineTrial
 from synth.tasks.learnability import Learnability
@@ -59,7 +59,7 @@ def test_the_state_of_a_learner_is_its_weights_and_their_moments() -> None:
 def test_mappings_and_seeds_learn_as_one_stack_and_learners_apart() -> None:
     mappings = [Learnability(width=16, length=160, mapping=mapping) for mapping in ("low_rank", "mlp")]
     same = [OnlineTrial(task=task, seed=seed) for task in mappings for seed in (0, 1)]
-    assert pack([*same, OnlineTrial(task=TASK, arch=Learner(expand=4))], most=8) == [[0, 1, 2, 3], [4]]
+    assert pack([*same, OnlineTrial(task=TASK, arch=Learner(expand=4))], at_most(8)) == [[0, 1, 2, 3], [4]]
 
 
 def test_a_learner_that_diverges_fails_alone_and_says_when() -> None:

@@ -9,7 +9,7 @@ import pytest
 from results.choose import row_names
 from results.record import Record
 from search import codec
-from search.cohort import pack, run_cohort
+from search.cohort import at_most, pack, run_cohort
 
 TURNS_OVER = ("mesa signed_decay=true", "gla signed_decay=true", "deltanet beta_max=2")
 FADES = ("mesa signed_decay=false", "gla signed_decay=false", "deltanet beta_max=1")
@@ -19,7 +19,7 @@ FADES = ("mesa signed_decay=false", "gla signed_decay=false", "deltanet beta_max
 def rows() -> dict[str, list[Record]]:
     """The trials of every architecture, one a seed."""
     trials = codec.read_study("parity", overrides=["budget=cpu"]).trials()
-    records = [r for cohort in pack(trials, most=2) for r in run_cohort([trials[i] for i in cohort], device="cpu")]
+    records = [r for cohort in pack(trials, at_most(2)) for r in run_cohort([trials[i] for i in cohort], device="cpu")]
     names, found = row_names(records), defaultdict(list)
     for record in records:
         found[names[record.key]].append(record)

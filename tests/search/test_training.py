@@ -15,7 +15,7 @@ from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from arch.mlp import SwiGLU
 from results.record import Record
 from search.adamw import AdamW, learning_rate
-from search.cohort import pack, run_cohort, shape
+from search.cohort import at_most, pack, room, run_cohort, shape
 from search.feed import Feed
 from search.training import Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
@@ -165,12 +165,21 @@ def test_what_validation_chose_is_what_is_tested() -> None:
     assert record.curve["validation_accuracy"][chosen] == best[0] == record.validation["accuracy"]
 
 
+def test_a_gpu_has_room_for_cohorts_that_make_it_busy_and_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu, cpu = room(torch.device("cuda")), room(torch.device("cpu"))
+    short, long = trial(Mqar(vocab=32, length=16, pairs=2)), trial(Mqar(vocab=32, length=4096, pairs=2))
+    wide = replace(long, arch=replace(long.arch, width=8192))
+    assert [gpu(short), gpu(long), gpu(wide)] == [64, 8, 1]
+    assert cpu(short) == cpu(long) == 8
+
+
 def test_cohorts_hold_trials_of_equal_shape() -> None:
     same = [trial(seed=s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-2)]
     other = [trial(steps=13), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
     assert len({shape(s) for s in same}) == 1
     assert len({shape(s) for s in same + other}) == 4
-    assert pack([same[0], other[0], *same[1:]], most=3) == [[0, 2, 3], [1], [4]]
+    assert pack([same[0], other[0], *same[1:]], at_most(3)) == [[0, 2, 3], [1], [4]]
     with pytest.raises(ValueError, match="shapes"):
         run_cohort([same[0], other[0]])
 
