@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from results.choose import row_names
+from results.order import by_number
 from results.record import Record
 from results.tables import size
 
@@ -35,7 +36,7 @@ def section(records: Sequence[Record], details: Mapping[str, Detail]) -> str:
     for record in records:
         if names[record.key] in details:
             by_row[names[record.key]].append(record)
-    parts = [_part(row, own, details[row]) for row, own in sorted(by_row.items())]
+    parts = [_part(row, own, details[row]) for row, own in sorted(by_row.items(), key=lambda item: by_number(item[0]))]
     return _SECTION.format(parts="\n".join(parts)) if parts else ""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from results.order import by_number
 from results.write import write_whole
 
 Row = Mapping[str, Any]  # of search.probe.probe
@@ -24,7 +25,8 @@ LABELS = {
     "pairs": "pairs written to a head",
     "load": "pairs in all heads, for each float of state",
 }
-WIDTH, HEIGHT, LEFT, TOP, BELOW = 720, 300, 58, 16, 42
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BELOW = 360, 260, 44, 12, 22, 40
+MOST_TICKS = 7  # along pairs or load
 
 _READ = """Pairs of random vectors are written through the mixer's op, nothing fades, and each is read back by its key.
 Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Upright dots: what a bound
@@ -40,23 +42,24 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
         if len({(row["arch"], row[name]) for row in rows}) > len({row["arch"] for row in rows})
     ]
     curves: dict[str, list[Row]] = {}
+    rows = sorted(rows, key=lambda row: by_number(row["arch"]))
     for row in rows:
         curves.setdefault(", ".join([row["arch"], *(str(row[name]) for name in told)]), []).append(row)
     styles, taken = {}, Counter[int]()
     for number, (name, own) in enumerate(curves.items()):
-        arch = own[0]["arch"].partition(" ")[0]
-        colour = (archs.index(arch) if arch in archs else number) % COLOURS
+        called = [arch for arch in archs if own[0]["arch"] == arch or own[0]["arch"].startswith(f"{arch} ")]
+        colour = (archs.index(max(called, key=len)) if called else number) % COLOURS
         styles[name] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
         taken[colour] += 1
     legend = "".join(f"<li>{_key(styles[name])} {html.escape(name)}</li>" for name in curves)
     drawn = [(styles[name], own) for name, own in curves.items()]
     figures = "".join(
-        f'<figure tabindex="0">{_figure(drawn, *what)}</figure>'
+        f"<figure>{_figure(drawn, *what)}</figure>"
         for what in (("error", "pairs"), ("recall", "pairs"), ("recall", "load"))
     )
     return (
-        f'<section id="capacity">\n<h2>How many pairs does a memory hold?</h2>\n<p class="read">{_READ}</p>\n'
-        f'<ul class="legend">{legend}</ul>\n{figures}\n{_table(rows)}\n</section>'
+        f'<section id="capacity">\n<h2>How many pairs does an untrained memory hold?</h2>\n<p class="read">{_READ}</p>\n'
+        f'<ul class="legend">{legend}</ul>\n<div class="panels">{figures}</div>\n{_table(rows)}\n</section>'
     )
 
 
@@ -68,6 +71,7 @@ def page(rows: Sequence[Row], *, title: str) -> str:
         policy=policy,
         title=html.escape(title),
         style=text["style.css"],
+        refresh="",
         lead="A memory measured without training.",
         body=section(rows),
         footer="<p>The page holds all that it shows, loads nothing and sends nothing.</p>",
@@ -94,7 +98,7 @@ def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str)
     top = max(1.0, *(row["error"] for _, curve in curves for row in curve)) if errors else 1.0
 
     def x(count: float) -> float:
-        return LEFT + (WIDTH - LEFT - 12) * math.log(count / low) / math.log(high / low)
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(count / low) / math.log(high / low)
 
     def y(value: float) -> float:
         least, most = math.log10(LEAST_ERROR), math.log10(top)
@@ -110,11 +114,12 @@ def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str)
 
     parts = []
     for tick in [1e-12, 1e-9, 1e-6, 1e-3, 1.0] if errors else [0.0, 0.25, 0.5, 0.75, 1.0]:
-        parts += [line(LEFT, y(tick), WIDTH - 12, y(tick), 'stroke="var(--rule)"')]
+        parts += [line(LEFT, y(tick), WIDTH - RIGHT, y(tick), 'stroke="var(--rule)"')]
         parts += [words(LEFT - 6, y(tick) + 4, f"{tick:g}", "end")]
-    for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1):
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    for power in powers[:: math.ceil(len(powers) / MOST_TICKS) or 1]:
         parts.append(words(x(2.0**power), HEIGHT - BELOW + 18, f"{2.0**power:g}" if power >= 0 else f"1/{2**-power}"))
-    parts += [words((LEFT + WIDTH) / 2, HEIGHT - 6, LABELS[along]), words(LEFT, 12, label, "start")]
+    parts += [words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, LABELS[along]), words(4, 12, label, "start")]
     for style, curve in curves:
         a_pair = curve[-1][along] / curve[-1]["pairs"]
         for name, bound in curve[-1]["bounds"].items():

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from results.choose import Measure, differing, words
+from results.order import by_number
 
 OF_EVERY_TASK = "distance_up_to"  # how far back answers lie: every task that does not know better is cut by it
 USUAL = ("accuracy", "macro_accuracy", "exact_match", "loss")  # scores that say no more than the headline
@@ -54,7 +55,7 @@ def by_parts(measures: Sequence[Measure]) -> list[Cut]:
     for by, found in cells.items():
         shown = differing([m.dials for m, _ in found.values()])
         ordered = sorted(
-            found.values(), key=lambda one: (one[0].row, [_order(_said(one[0].dials.get(d))) for d in shown])
+            found.values(), key=lambda one: (by_number(one[0].row), [_order(_said(one[0].dials.get(d))) for d in shown])
         )
         strands = [Strand(row=m.row, setting=", ".join(words(m.dials, shown)), cells=own) for m, own in ordered]
         cuts.append(_cut(by, metrics[by], strands))
@@ -93,10 +94,59 @@ def by_settings(measures: Sequence[Measure], at: Mapping[str, Any], metric: str 
         for measure in measures:
             if measure.values and {n: v for n, v in measure.dials.items() if n != dial} == rest:
                 rows[measure.row][_said(measure.dials.get(dial))] = measure
-        strands = [Strand(row=row, setting="", cells=cells) for row, cells in rows.items()]
+        strands = [Strand(row=row, setting="", cells=rows[row]) for row in sorted(rows, key=by_number)]
         if max((len(s.cells) for s in strands), default=0) > 1:
             cuts.append(_cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands))
     return cuts
+
+
+def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
+    """A cut for every dial of the task that alone tells two of the settings apart, wherever the others stand; lines are
+    means over all settings of the other dials."""
+    measures = [m.of(metric) if metric else m for m in measures]
+    cuts = []
+    for dial in differing([m.dials for m in measures]):
+        rows: dict[tuple[str, str], dict[str, Measure]] = defaultdict(dict)
+        for measure in measures:
+            rest = {name: value for name, value in measure.dials.items() if name != dial}
+            place = measure.row, json.dumps([measure.task, rest], sort_keys=True, default=str)
+            if measure.values:
+                rows[place][_said(measure.dials.get(dial))] = measure
+        strands = [Strand(row=row, setting="", cells=cells) for (row, _), cells in rows.items() if len(cells) > 1]
+        if strands:
+            cuts.append(averaged(_cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands)))
+    return cuts
+
+
+def averaged(cut: Cut) -> Cut:
+    """The cut with one line for every architecture: its mean over settings, at the values that all of them have."""
+    rows: dict[str, list[Strand]] = defaultdict(list)
+    for strand in cut.strands:
+        rows[strand.row].append(strand)
+    strands = []
+    for row in sorted(rows, key=by_number):
+        whole = [value for value in cut.values if all(value in strand.cells for strand in rows[row])]
+        cells = {value: _mean([strand.cells[value] for strand in rows[row]]) for value in whole}
+        strands.append(Strand(row=row, setting="", cells={value: m for value, m in cells.items() if m.values}))
+    return _cut(cut.by, cut.metric, [strand for strand in strands if strand.cells])
+
+
+def _mean(own: Sequence[Measure]) -> Measure:
+    """Of one architecture over several settings, for the seeds that all of them have."""
+
+    def bound(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
+
+    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
+    return replace(
+        own[0],
+        values={seed: sum(m.values[seed] for m in own) / len(own) for seed in seeds},
+        keys=tuple(dict.fromkeys(key for m in own for key in m.keys)),
+        state_bytes=max(m.state_bytes for m in own),
+        chance=bound([m.chance for m in own]),
+        ceiling=bound([m.ceiling for m in own]),
+    )
 
 
 def further_scores(measures: Iterable[Measure]) -> list[str]:

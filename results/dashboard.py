@@ -20,13 +20,14 @@ from typing import Any
 from results.architectures import Detail
 from results.architectures import section as architectures_section
 from results.capacity import section as probe_section
+from results.choose import answers
 from results.holding import Row
 from results.learnability import section as online_section
 from results.published import Published
 from results.record import Record
 from results.render import html as table_html
 from results.tables import Table
-from results.views import figures, hyper_names
+from results.views import figures, hyper_names, says_no_more
 from results.write import write_whole
 
 NOTHING = "'none'"  # in the words of a content security policy
@@ -41,6 +42,7 @@ other beats in both recall and state, the grey band is where it lies when seeds 
 markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below. Hollow markers: published figures,
 at our state. Click a marker to find the same trial in every figure and table.</p>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
+<p id="hint" class="read" hidden>Learning curves, scores by part and progress are those of one task: choose one above.</p>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
 <ul id="legend" class="legend" aria-label="Architectures; press to show or hide"></ul>
@@ -63,6 +65,7 @@ _CURVES = """<section id="learning">
 <p class="read">Validation score of the setting trained on, against optimizer steps: a line a seed, under the chosen
 hyper-parameters. Colours as above; dotted where the state grows. Click any other trial to see its line too.</p>
 <div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
+<ul id="curvekey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
 
 _CUTS = """<section id="cuts">
@@ -71,7 +74,7 @@ _CUTS = """<section id="cuts">
 the task or the architecture, all else on a line being equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
 <div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
 <div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by dial"></div>
-<ul id="cutlegend" class="legend" aria-label="Lines"></ul>
+<ul id="cutlegend" class="legend key" aria-label="Lines"></ul>
 </section>"""
 
 _HELD = """<section id="holdings">
@@ -81,6 +84,7 @@ _HELD = """<section id="holdings">
 Small and dotted: what the memory holds untrained at 99 %, by the probe below. Flat strokes: what theory allows a head.</p>
 <div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
 <div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
+<ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
 
 _PROGRESS = """<section id="progress">
@@ -116,7 +120,7 @@ _FILTER = """<div class="controls"><label>Rows with
 <input class="filter" type="search" placeholder="words, such as mesa 1e-3" autocomplete="off"></label></div>"""
 
 _READ_TABLES = """Architectures that were trained here, then chance, ceiling and what is published. Click a heading to
-sort, a row to find its trials in the figures."""
+sort, a row to find its trials in the figures. By keyboard: Tab to a table, arrows from row to row, Enter, Escape."""
 
 
 def page(
@@ -127,20 +131,23 @@ def page(
     beside: Sequence[Published] = (),
     probed: Sequence[Row] = (),
     details: Mapping[str, Detail] = MappingProxyType({}),
+    again: int = 0,
 ) -> str:
     """One HTML page of all records, and of the tables that were made of them.
 
     beside   published figures, drawn where they speak of what was measured
     probed   measurements of the probe; their `arch` is an architecture's row (see `row_names`)
     details  of architectures, by row
+    again    seconds after which the page looks whether it was written anew, 0 for one that is done
     """
     if not records:
-        return _whole(title, "There are no trials here yet: nothing has been trained.", [], [], footer="")
+        lead = "There are no trials here yet: nothing has been trained."
+        return _whole(title, lead, [], [], footer="", again=again)
     failed = [r for r in records if r.score is None]
     done = [r for r in records if r.score is not None]
     sections, scripts = [], []
     if done:
-        data = figures(records, tables, beside=beside, probed=probed)
+        data = figures(records, tables, beside=beside, probed=probed) | {"again": again}
         sections += [
             _STATE,
             *([_HELD] if data["held"] else []),
@@ -156,7 +163,9 @@ def page(
             ("", _asset("linking.js")),
         ]
     if tables:
-        shown = "\n".join(table_html(table, number) for number, table in enumerate(tables))
+        shown = "\n".join(
+            table_html(table, number) for number, table in enumerate(tables) if not says_no_more(table, tables)
+        )
         sections.append(
             f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
             f"{_FILTER if done else ''}\n{shown}</section>"
@@ -165,7 +174,9 @@ def page(
         sections += [Template(_TRIALS).substitute(filter=_FILTER), architectures_section(records, details)]
     if failed:
         sections.append(_failures(failed))
-    return _whole(title, _lead(records, failed), sections, scripts, footer=_footer(records))
+    return _whole(
+        title, _lead(records, failed, again), sections, scripts, footer=_footer(records), again=0 if done else again
+    )
 
 
 def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
@@ -173,7 +184,10 @@ def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
     write_whole(path, page(records, **rest))
 
 
-def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str) -> str:
+def _whole(
+    title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str, again: int = 0
+) -> str:
+    """A page that has no scripts is loaded `again` by the browser itself."""
     hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
     policy = (
         f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -184,6 +198,7 @@ def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tup
         policy=policy,
         title=html.escape(title),
         style=_asset("style.css"),
+        refresh=f'\n<meta http-equiv="refresh" content="{again}">' if again else "",
         lead=lead,
         body="\n".join(sections),
         footer=footer,
@@ -191,17 +206,22 @@ def _whole(title: str, lead: str, sections: Sequence[str], scripts: Sequence[tup
     )
 
 
-def _lead(records: Sequence[Record], failed: Sequence[Record]) -> str:
+def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> str:
     def count(things: set[Any], name: str) -> str:
         return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
     lost = f" {len(failed)} of them failed." if failed else ""
+    news = (
+        f" The study may still run: the page looks for news every {again} seconds while nothing is picked."
+        if again
+        else ""
+    )
     trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
-    settings = count({(r.task, r.setting, r.protocol) for r in records}, "setting")
+    settings = count({(r.protocol, answers(r)[0].setting) for r in records}, "setting")
     tasks = count({r.task for r in records}, "task")
     return (
         "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
-        f"sequences that it has not seen. Here: {trials} of {archs} on {settings} of {tasks}.{lost}"
+        f"sequences that it has not seen. Here: {trials} of {archs} on {settings} of {tasks}.{lost}{news}"
     )
 
 

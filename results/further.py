@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from results.choose import Measure, differing, measures, row_names, words
 from results.cuts import OF_EVERY_TASK, Cut, Strand, by_dials, by_parts, by_settings, further_scores
 from results.interval import t_interval
+from results.order import by_number
 from results.record import Record
 from results.tables import (
     MAD,
@@ -19,6 +21,7 @@ from results.tables import (
     Table,
     Unit,
     best,
+    is_count,
     more_is_better,
     notes_of,
     protocol_of,
@@ -28,6 +31,7 @@ from results.tables import (
     unit_of,
 )
 
+ERROR = "relative_error"
 COSTS: dict[
     str, tuple[Unit, Callable[[Record], float | None]]
 ] = {  # what a trial took; speed is of trials as they trained
@@ -45,7 +49,8 @@ COSTS: dict[
 
 def further_tables(records: Sequence[Record]) -> list[Table]:
     """Beyond the headline, for every task but MAD's: its other scores (tvd, cg_steps), and the headline by the parts that the
-    task breaks its answers down into (length, depth, position). Then what trials cost. Raises as `table_of`."""
+    task breaks its answers down into (length, depth, position), of learnability as a loss. Then what trials cost. Raises as
+    `table_of`."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.task, record.protocol].append(record)
@@ -58,7 +63,9 @@ def further_tables(records: Sequence[Record]) -> list[Table]:
             own = [other for m in found if (other := m.of(name)).values]
             tables.append(task_table(own, task, protocol, "validation", None, score=name))
         tables += [
-            _cut_table(cut, f"{task}{protocol_of(protocol)}") for cut in by_parts(found) if cut.by != OF_EVERY_TASK
+            _cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol)
+            for cut in by_parts(found)
+            if cut.by != OF_EVERY_TASK
         ]
     return tables + _cost_tables(records)
 
@@ -76,7 +83,7 @@ def tables_by(records: Sequence[Record], by: str) -> list[Table]:
         for title, cut in _cuts(found, f"{task}{protocol_of(protocol)}"):
             known[cut.by] = None
             if cut.by == by:
-                tables.append(_cut_table(cut, title))
+                tables.append(_cut_table(cut, title, protocol))
     if not tables:
         raise ValueError(f"nothing here varies by '{by}', may come {', '.join(sorted(known)) or 'nothing'}")
     return list({(table.title, table.lines): table for table in tables}.values())
@@ -93,7 +100,7 @@ def _cuts(found: Sequence[Measure], title: str) -> Iterable[tuple[str, Cut]]:
             yield from ((title, cut) for cut in by_settings(found, own[0].dials, name))
 
 
-def _cut_table(cut: Cut, title: str) -> Table:
+def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
     """A line for every strand of a cut, and a column for every value."""
     metric = cut.metric.partition("/")[0]
     several = any(strand.setting for strand in cut.strands)
@@ -104,7 +111,7 @@ def _cut_table(cut: Cut, title: str) -> Table:
         seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
         labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
         lines.append(Line(labels=tuple(labels), cells=cells))
-    if not several:
+    if not several and not is_count(metric):
         lines = best(lines, more=more_is_better(metric))
     kinds: tuple[Literal["chance"], Literal["ceiling"]] = ("chance", "ceiling")
     for kind in kinds:
@@ -118,7 +125,24 @@ def _cut_table(cut: Cut, title: str) -> Table:
         lines=tuple(lines),
         notes=tuple(notes_of([m for s in cut.strands for m in s.cells.values()], lines, "validation")),
         units=(unit_of(metric),) * len(cut.values),
+        protocol=protocol,
     )
+
+
+def _as_loss(cut: Cut) -> Cut:
+    """What is explained as what is not, the relative error, for that is what is published; other cuts as they are."""
+    if cut.metric != "explained":
+        return cut
+    strands = [replace(s, cells={value: _unexplained(m) for value, m in s.cells.items()}) for s in cut.strands]
+    return replace(cut, metric=ERROR, strands=tuple(strands))
+
+
+def _unexplained(measure: Measure) -> Measure:
+    def less(bound: float | None) -> float | None:
+        return None if bound is None else 1 - bound
+
+    values = {seed: 1 - value for seed, value in measure.values.items()}
+    return replace(measure, metric=ERROR, values=values, chance=less(measure.chance), ceiling=less(measure.ceiling))
 
 
 def _own_cell(measure: Measure) -> Cell:
@@ -164,7 +188,7 @@ def _cost_tables(records: Sequence[Record]) -> list[Table]:
             title="Cost and speed",
             corner=("architecture", "task", "trials"),
             columns=tuple(COSTS),
-            lines=tuple(sorted(lines, key=lambda line: (line.labels[1], line.labels[0]))),
+            lines=tuple(sorted(lines, key=lambda line: (line.labels[1], by_number(line.labels[0])))),
             notes=(
                 f"Means over trials, on {devices}. State after the task's length. Seconds are a trial's share of the cohort "
                 "that it trained in, without compiling: to compare speed alone, see recallmap bench.",

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from results.choose import Measure, measures
-from results.cuts import OF_EVERY_TASK, Cut, by_dials, by_parts, by_settings, further_scores
+from results.cuts import (
+    OF_EVERY_TASK,
+    Cut,
+    averaged,
+    by_dials,
+    by_every_setting,
+    by_parts,
+    by_settings,
+    further_scores,
+)
 from results.holding import Held, Row, holdings
 from results.index import Index
 from results.interval import t_interval
 from results.published import Column, Published
 from results.record import Record
-from results.tables import Sheet, is_share, size, tables_about
+from results.tables import Sheet, is_share, readable, size, tables_about
 
 
 def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
@@ -28,6 +37,16 @@ def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index) -> l
     cuts += [cut for name in further for cut in [*by_settings(group, own[0].dials, name), *by_dials(own, name)]]
     cuts += [cut for cut in parts if cut.by == OF_EVERY_TASK]
     return [_cut(cut, index) for cut in cuts]
+
+
+def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
+    """The same of the mean over several settings, a line for every architecture: by part, and by what tells settings apart."""
+    parts = [averaged(cut) for cut in by_parts(own)]
+    cuts = [*(cut for cut in parts if cut.by != OF_EVERY_TASK), *by_every_setting(own)]
+    cuts += [cut for name in further_scores(own) for cut in by_every_setting(own, name)]
+    cuts += [cut for cut in parts if cut.by == OF_EVERY_TASK]
+    drawn = [_cut(cut, index) for cut in cuts if len(cut.values) > 1]
+    return list({cut["label"]: cut for cut in reversed(drawn)}.values())[::-1]
 
 
 def _cut(cut: Cut, index: Index) -> dict[str, Any]:
@@ -51,10 +70,10 @@ def _cut(cut: Cut, index: Index) -> dict[str, Any]:
         for strand in cut.strands
         if (cells := [strand.cells[value] for value in cut.values if value in strand.cells])
     ]
-    metric = cut.metric.replace("_", " ")
+    metric = readable(cut.metric)
     return {
-        "label": f"{metric} by {cut.by.replace('_', ' ')}",
-        "by": cut.by.replace("_", " "),
+        "label": f"{metric} by {readable(cut.by)}",
+        "by": readable(cut.by),
         "metric": metric,
         "percent": is_share(cut.metric),
         "x": cut.values,
@@ -110,12 +129,14 @@ def _line_of(held: Held, index: Index) -> dict[str, Any]:
 
 
 def _held_seen(held: Sequence[Held]) -> str:
-    """Who holds most with a fixed state, and who comes nearest to what its memory holds untrained."""
+    """Who holds most with a fixed state, at the strictest threshold that any of them meets."""
     fixed = [one for one in held if not one.state_grows] or list(held)
-    strict = max(fixed[0].trained)
-    best = max(fixed, key=lambda one: (one.trained[strict], -one.state_bytes))
-    if not best.trained[strict]:
-        return f"None with a state of fixed size holds the fewest pairs that were tried at {100 * strict:.0f} %."
-    end = " or more" if best.trained[strict] == best.tried[-1] else ""
-    most = f"{best.trained[strict]}{end}, {best.row} with {size(best.state_bytes)}"
-    return f"Most pairs at {100 * strict:.0f} % with a state of fixed size: {most}."
+    parts: list[str] = []
+    for least in sorted(fixed[0].trained, reverse=True):
+        best = max(fixed, key=lambda one: (one.trained[least], -one.state_bytes))
+        if best.trained[least]:
+            end = " or more" if best.trained[least] == best.tried[-1] else ""
+            most = f"{best.trained[least]}{end}, {best.row} with {size(best.state_bytes)}"
+            return " ".join([*parts, f"Most pairs at {100 * least:.0f} % with a state of fixed size: {most}."])
+        parts.append(f"None with a state of fixed size holds the fewest pairs that were tried at {100 * least:.0f} %.")
+    return parts[-1]

@@ -43,7 +43,7 @@ def markdown(table: Table) -> str:
     for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
         first = f"*{escape(labels[0])}*" if style == "aside" else escape(labels[0])
         parts.append(row([first, *map(escape, labels[1:]), *figures]))
-    parts += ["", *(f"- {escape(note)}" for note in table.notes), ""]
+    parts += ["", *(f"- {escape(note)}" for note in _notes(table)), ""]
     return "\n".join(parts)
 
 
@@ -70,7 +70,7 @@ def latex(table: Table) -> str:
     parts = [
         r"\begin{table}",
         r"\centering",
-        f"\\caption{{{escape(' '.join((table.title + '.', *table.notes)))}}}",
+        f"\\caption{{{escape(' '.join((table.title + '.', *_notes(table))))}}}",
         f"\\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.columns)}}}",
         r"\toprule",
         row([escape(word) for word in (*table.corner, *table.columns)]),
@@ -106,7 +106,7 @@ def csv(tables: Sequence[Table]) -> str:
         "mark",
         "outside",
     )
-    out.writerow(["table", "kind", "architecture", "setting", "state", "column", *names])
+    out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
         for line in table.lines:
             for column, cell in zip(table.columns, line.cells, strict=True):
@@ -115,7 +115,7 @@ def csv(tables: Sequence[Table]) -> str:
                 labels = dict(zip(table.corner, line.labels, strict=True))
                 named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                out.writerow([table.title, line.kind, *named, column, *figures])
+                out.writerow([table.title, table.protocol, line.kind, *named, column, *figures])
     return text.getvalue()
 
 
@@ -129,7 +129,7 @@ def html(table: Table, number: int = 0) -> str:
     own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
     rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
-    notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *table.notes))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *_notes(table)))
     return (
         f'<figure class="table"><figcaption><h3>{escape(table.title)}</h3></figcaption>'
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}">'
@@ -162,6 +162,11 @@ def shown(value: float | None, unit: Unit, *, sign: bool = False) -> str:
     if unit == "bytes":
         return size(round(value))
     return f"{value:,.0f}" if unit == "count" or value >= 100 else f"{value:.3g}"
+
+
+def _notes(table: Table) -> tuple[str, ...]:
+    """Those of the table, and its protocol, which a title names only where it is published."""
+    return (*table.notes, *([f"Protocol: {table.protocol}."] if table.protocol else []))
 
 
 def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str, ...], list[str], str]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from results.choose import Measure, On, differing, measures, trait, words
 from results.interval import t_interval
+from results.order import by_number, by_size
 from results.published import Column, Published, PublishedTable, Row
 from results.record import Record
 
@@ -22,6 +23,7 @@ MAD = {  # the six tasks of MAD, in the order of its paper
     "compression": "compression",
     "memorization": "memorization",
 }
+SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are written large wherever they are read
 Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task names even where they do not differ
 
@@ -80,6 +82,7 @@ class Table:
     units    of the columns; those in percent hold fractions
     mean_at  which column averages the others, if one does
     beside   the published source
+    protocol of the task, "" for tables of several
     """
 
     title: str
@@ -90,6 +93,7 @@ class Table:
     units: tuple[Unit, ...]
     mean_at: int | None = None
     beside: str = ""
+    protocol: str = ""
 
     @property
     def percent(self) -> bool:
@@ -131,7 +135,7 @@ def table_of(records: Sequence[Record], beside: Published | None = None, *, sett
 def size(count: int) -> str:
     """A number of bytes for people, in units of 1000: 512 B, 34.3 kB, 1.05 MB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
+        if count >= 0.9995 * scale:  # from there on it reads as 1 of the unit
             return f"{count / scale:.3g} {unit}"
     return f"{count} B"
 
@@ -144,6 +148,11 @@ def is_share(metric: str) -> bool:
 def more_is_better(metric: str) -> bool:
     """Losses, distances and counts of steps are better where they are small."""
     return is_share(metric) or metric.startswith("explained")
+
+
+def is_count(metric: str) -> bool:
+    """Whether a score counts what was spent, of which neither much nor little is good in itself."""
+    return metric.endswith("_steps")
 
 
 def _choices(records: Iterable[Record]) -> tuple[On, ...]:
@@ -166,7 +175,7 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
         notes.append(
             f"Published figures are of protocol mad-lab, ours of {protocol}: differences are not like for like."
         )
-    return _table(sheet, f"MAD{protocol_of(protocol)}", on, beside, notes)
+    return replace(_table(sheet, f"MAD{protocol_of(protocol)}", on, beside, notes), protocol=protocol)
 
 
 def task_table(
@@ -176,7 +185,7 @@ def task_table(
     settings = list({m.setting: m for m in found}.values())
     always = [d for d in ALWAYS_SHOWN.get(task, ()) if d in settings[0].dials]
     shown = list(dict.fromkeys([*always, *differing([m.dials for m in settings])]))
-    settings.sort(key=lambda m: (m.task != task, m.task, [_order(m.dials.get(d)) for d in shown]))
+    settings.sort(key=lambda m: (m.task != task, m.task, [by_size(m.dials.get(d)) for d in shown]))
     several = len({m.task for m in settings}) > 1
     columns: list[Column] = []
     for measure in settings:
@@ -191,7 +200,8 @@ def task_table(
     same = words(settings[0].dials, [d for d in settings[0].dials if d not in shown and "." not in d])
     notes = [f"Everywhere: {', '.join(same)}."] if same else []
     title = f"{task}{f', {readable(score)}' if score else ''}{protocol_of(protocol)}"
-    return _table(Sheet(found, columns, tables_about(beside, task)), title, on, beside, notes)
+    sheet = Sheet(found, columns, tables_about(beside, task))
+    return replace(_table(sheet, title, on, beside, notes), protocol=protocol)
 
 
 def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: list[str]) -> Table:
@@ -202,7 +212,8 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
     more = more_is_better(sheet.found[0].metric)
     lined = [(own, _line(sheet, own)) for own in rows.values()]
     measured = sorted(lined, key=_by_state if families else lambda row: _by_score(row, more))
-    lines = best([line for _, line in measured], more=more)
+    lines = [line for _, line in measured]
+    lines = lines if is_count(sheet.found[0].metric) else best(lines, more=more)
     for name in ("chance", "ceiling") if sheet.found[0].chance is not None else ():
         cells = tuple(Cell(mean=sheet.bound(column, name)) for column in sheet.columns)
         lines.append(Line(labels=(name, "", ""), cells=cells, kind="chance" if name == "chance" else "ceiling"))
@@ -379,8 +390,8 @@ def _by_score(row: tuple[list[Measure], Line], more: bool) -> tuple[bool, float,
     return score is None, (score or 0.0) * (-1 if more else 1), row[0][0].row
 
 
-def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, str]:
-    return row[0][0].arch, row[0][0].state_bytes, row[0][0].row
+def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, list[tuple[float, str]]]:
+    return row[0][0].arch, row[0][0].state_bytes, by_number(row[0][0].row)
 
 
 def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
@@ -388,12 +399,13 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     unit = ", percent" if is_share(found[0].metric) else ""
     several = any(cell.interval for line in lines for cell in line.cells)
     spread = "± half of the 95 % t interval over seeds" if several else "no interval, which needs two seeds"
-    notes = [f"{metric.capitalize()} on test{unit}: mean over seeds, {spread}."]
+    notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {spread}."]
     most = max(m.candidates for m in found)
     if on == "test":
         notes.append(
-            "Checkpoint and hyper-parameters are chosen on the test set, as the published protocol does, which "
-            "flatters every figure; the table chosen on validation is the honest one."
+            "Checkpoint and hyper-parameters are chosen on the test set, as the published protocol does: that of mad-lab "
+            "takes the checkpoint of the lowest test loss, whose accuracy need not be the best. The table chosen on "
+            "validation is the honest one."
         )
     if most > 1:
         notes.append(f"Of up to {most} hyper-parameter settings, the one with the best mean {on} score over seeds.")
@@ -429,13 +441,9 @@ def unit_of(metric: str) -> Unit:
 
 
 def readable(name: str) -> str:
-    return name.replace("_", " ")
+    """The name of a dial or a score in words: CG steps for cg_steps."""
+    return " ".join(SHOUTED.get(word, word) for word in name.split("_"))
 
 
 def protocol_of(protocol: str) -> str:
     return "" if protocol == "repaired" else f", protocol {protocol}"
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    number = isinstance(value, int | float)
-    return not number, float(value) if number else 0.0, str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from results.choose import Answer, Measure, answers, differing, flatten, leaves_
 from results.holding import Row
 from results.index import Index, Names
 from results.interval import t_interval
-from results.lines import cuts_of, held_by, hollow
+from results.lines import cuts_of, cuts_of_mean, held_by, hollow
+from results.order import by_size
 from results.pareto import front, front_band, front_shares
 from results.progress import hypervolumes, importance
 from results.published import Column, Published
@@ -63,7 +65,7 @@ def figures(
         "clocks": [json.loads(clock) for clock in clocks.names],
         "views": _views(records, index, beside),
         "held": held_by(records, index, probed),
-        "tables": [_heat(table, index) for table in tables],
+        **_heats(tables, index),
     }
 
 
@@ -89,14 +91,17 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             if measure.values:
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
+        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
         most = max((len(found) for found in scored.values()), default=0)
         if most > 1:
             whole = {key: found for key, found in scored.items() if len(found) == most}
             groups = [own for own in by_choice.values() if len(own) == most]
-            views.append(_view(f"{group}: mean over {most} settings", whole, groups, index))
-        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
-        for setting, by_key in settings.items():
-            answer = next(iter(by_key.values()))
+            view = _view(f"{group}: mean over {most} settings", whole, groups, index)
+            views.append(view | {"cuts": cuts_of_mean([m for own in groups for m in own], index)})
+        examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
+        places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
+        for setting in sorted(settings, key=places.__getitem__):
+            by_key, answer = settings[setting], examples[setting]
             dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
             label = f"{group}: {dials}" if dials else group
             single = {key: [answer] for key, answer in by_key.items()}
@@ -109,6 +114,11 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
                 }
             )
     return [*views[:place], *_mad_views(records, index, beside), *views[place:]]
+
+
+def _place(answer: Answer, task: str, shown: Sequence[str]) -> tuple[Any, ...]:
+    """Where a setting stands among those of its trials: settings of their own task first, then by the dials that differ."""
+    return answer.task != task, answer.task, [by_size(answer.dials.get(dial)) for dial in shown]
 
 
 def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
@@ -131,8 +141,9 @@ def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publish
         if len(trained) < 2 or not cells:
             continue
         chance, ceiling = (sheet.bound(whole, name) or 0.0 for name in ("chance", "ceiling"))
-        means = sorted((_mad_point(rows[row], cell, index) for row, cell in cells.items()), key=lambda m: m["state"])
-        on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+        points = [_mad_point(rows[row], cell, index) | {"seeds": _mad_seeds(rows[row])} for row, cell in cells.items()]
+        means = sorted(points, key=lambda m: m["state"])
+        certain = _sure(means)
         keys = dict.fromkeys(key for cell in cells.values() for key in cell.keys)
         numbers = [index.trial[key] for key in keys]
         records_of = [index.done[number] for number in numbers]
@@ -148,11 +159,10 @@ def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publish
                 "trials": numbers,
                 "scores": [_ten_thousandths(r.score) for r in records_of],
                 "states": [r.state_bytes for r in records_of],
-                "means": [{**m, "front": bool(on), "share": float(on)} for m, on in zip(means, on_front, strict=True)],
-                "band": [],
+                **certain,
                 "seen": _seen(means, index, True, NEAR),
                 "learnt": "",
-                "published": _mad_hollow(rows, cells, found, beside),
+                "published": _mad_hollow(rows, cells, found, beside, protocol),
             }
         )
     return views
@@ -170,11 +180,25 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
     }
 
 
+def _mad_seeds(own: Sequence[Measure]) -> list[float]:
+    """The mean over tasks, each the mean over its settings, of every seed that all of them have."""
+    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
+    tasks: dict[str, list[Measure]] = defaultdict(list)
+    for measure in own:
+        tasks[measure.task].append(measure)
+    return [float(np.mean([np.mean([m.values[seed] for m in one]) for one in tasks.values()])) for seed in seeds]
+
+
 def _mad_hollow(
-    rows: dict[str, list[Measure]], cells: dict[str, Cell], found: list[Measure], beside: Sequence[Published]
+    rows: dict[str, list[Measure]],
+    cells: dict[str, Cell],
+    found: list[Measure],
+    beside: Sequence[Published],
+    protocol: str,
 ) -> list[dict[str, Any]]:
     """Published averages of MAD, each at the state that ours has."""
     marks = []
+    other = "" if protocol == "mad-lab" else ", of protocol mad-lab"
     for source in beside:
         for table in tables_about(source, "mad"):
             mean = next((column for column in table.columns if column.mean), None)
@@ -183,7 +207,7 @@ def _mad_hollow(
                 score = sheet.published(mean, sheet.published_rows(rows[row][0])) if mean else None
                 if score is not None:
                     state = max(m.state_bytes for m in rows[row])
-                    marks.append({"name": row, "source": source.source, "state": state, "score": score})
+                    marks.append({"name": row, "source": source.source + other, "state": state, "score": score})
     return marks
 
 
@@ -193,10 +217,6 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
     percent = is_share(first.metric)
     chance, ceiling = (float(np.mean([getattr(answer, name) for answer in example])) for name in ("chance", "ceiling"))
     means = sorted((_point(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
-    on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
-    seeds, states = [m.pop("seeds") for m in means], [m["state"] for m in means]
-    sure = any(len(own) > 1 for own in seeds)
-    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else on_front.astype(float)
     return {
         "label": label,
         "metric": first.metric,
@@ -209,14 +229,25 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
         "trials": [index.trial[key] for key in found],
         "scores": [_ten_thousandths(_mean(own)) for own in found.values()],
         "states": [max(answer.state_bytes for answer in own) for own in found.values()],
+        **_sure(means),
+        "progress": _progress(found, index, chance, ceiling),
+        "seen": _seen(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
+        "learnt": _learnt(means, index),
+    }
+
+
+def _sure(means: list[dict[str, Any]]) -> dict[str, Any]:
+    """The means with their places on the front, and the band of the front, which needs two seeds of one of them."""
+    on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+    seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
+    sure = any(len(own) > 1 for own in seeds)
+    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else on_front.astype(float)
+    return {
         "means": [
             {**mean, "front": bool(on), "share": round(float(share), 2)}
             for mean, on, share in zip(means, on_front, shares, strict=True)
         ],
         "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
-        "progress": _progress(found, index, chance, ceiling),
-        "seen": _seen(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
-        "learnt": _learnt(means, index),
     }
 
 
@@ -316,6 +347,57 @@ def _half_way(record: Record) -> float | None:
     goal = (record.chance + record.ceiling) / 2
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
     return next((s for s, a in zip(steps, scores, strict=True) if a is not None and a >= goal), None)
+
+
+def _heats(tables: Sequence[Table], index: Index) -> dict[str, Any]:
+    """All tables for the heat map, and in which order to offer them: ahead of MAD's tasks all of their settings."""
+    heats, order = [_heat(table, index) for table in tables], []
+    for number, table in enumerate(tables):
+        parts = mad_parts(table, tables)
+        groups = [(name, len(part.columns) - (part.mean_at is not None)) for name, part in parts.items()]
+        if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
+            order.append(len(heats))
+            heats.append(_heat(_joined(table, parts), index) | {"groups": groups})
+        if not says_no_more(table, tables):
+            order.append(number)
+    return {"tables": heats, "heats": order}
+
+
+def says_no_more(table: Table, tables: Sequence[Table]) -> bool:
+    """Whether a table of one of MAD's tasks has a single column, which is that of MAD's own table."""
+    if len(table.columns) > 1:
+        return False
+    return any(part is table and name in w.columns for w in tables for name, part in mad_parts(w, tables).items())
+
+
+def mad_parts(table: Table, tables: Sequence[Table]) -> dict[str, Table]:
+    """The tables of MAD's tasks that go with that of MAD, by name of the task; none for other tables."""
+    whole = table.title.removeprefix("MAD")
+    if whole == table.title:
+        return {}
+    return {name: part for task, name in MAD.items() for part in tables if part.title == task + whole}
+
+
+def _joined(table: Table, parts: dict[str, Table]) -> Table:
+    """MAD with a column for every setting of its tasks, and no means."""
+    columns, of = [], []
+    for name, part in parts.items():
+        for at in (n for n in range(len(part.columns)) if n != part.mean_at):
+            columns.append(f"{name}: {part.columns[at]}" if len(part.columns) > 1 else name)
+            of.append(({line.labels[0]: line for line in part.lines}, at))
+    lines = [
+        replace(line, cells=tuple(own[line.labels[0]].cells[at] if line.labels[0] in own else Cell() for own, at in of))
+        for line in table.lines
+        if line.kind != "published"
+    ]
+    return replace(
+        table,
+        title=f"{table.title}, every setting",
+        columns=tuple(columns),
+        lines=tuple(lines),
+        units=table.units[:1] * len(columns),
+        mean_at=None,
+    )
 
 
 def _heat(table: Table, index: Index) -> dict[str, Any]:

@@ -70,7 +70,7 @@ function bytes(count) {
     ["MB", 1e6],
     ["kB", 1e3],
   ])
-    if (count >= scale) return `${Number((count / scale).toPrecision(3))} ${unit}`;
+    if (count >= 0.9995 * scale) return `${Number((count / scale).toPrecision(3))} ${unit}`;
   return `${count} B`;
 }
 
@@ -143,6 +143,16 @@ function bounds(view) {
     ["ceiling", view.ceiling],
     ...Object.entries(view.references).map(([name, y]) => [plain(name), y]),
   ];
+  // What would be written over each other is written in one line, at the highest of them.
+  const [ys, groups] = [lines.map(([, y]) => y), []],
+    room = (narrow() ? 0.055 : 0.045) * (view.percent ? 1.1 : Math.max(...ys) - Math.min(...ys) || 1);
+  for (const line of [...lines].sort(([, a], [, b]) => b - a)) {
+    const last = groups.at(-1);
+    if (last && last[0][1] - line[1] < room) last.push(line);
+    else groups.push([line]);
+  }
+  const brief = (own) => narrow() && own.length > 1, // a phone has room for the names of several alone
+    say = (own) => own.map(([name, y]) => (brief(own) ? name : `${name} ${figure(y, view.percent)}`)).join(" · ");
   return {
     shapes: lines.map(([, y]) => ({
       type: "line",
@@ -154,14 +164,14 @@ function bounds(view) {
       layer: "below",
       line: { color: ink("quiet"), width: 1, dash: "dot" },
     })),
-    annotations: lines.map(([name, y]) => ({
+    annotations: groups.map((own) => ({
       xref: "paper",
       x: 0,
       xanchor: "left",
-      y,
+      y: own[0][1],
       yanchor: "bottom",
       showarrow: false,
-      text: `${name} ${figure(y, view.percent)}`,
+      text: say(own),
       font: { size: 12, color: ink("quiet") },
     })),
   };
@@ -189,6 +199,20 @@ async function plot(id, traces, layout, setup) {
   const box = await Plotly.react($(id), traces, layout, setup);
   if (!box.dataset.linked) box.on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
   box.dataset.linked = "true";
+}
+
+// What a figure's colours mean, below it: [architecture, name, line] of each.
+function fillKey(id, keys) {
+  $(id).replaceChildren(
+    ...keys.slice(0, KEYS).map(([arch, name, stroke]) => {
+      const item = make("li"),
+        key = make("i", `${GLYPHS[symbol(arch)]} ${stroke}`.trim(), { "aria-hidden": "true" });
+      key.style.color = colour(arch);
+      item.append(key, make("span", ` ${name}`));
+      return item;
+    }),
+    ...(keys.length > KEYS ? [make("li", `and ${keys.length - KEYS} more`)] : []),
+  );
 }
 
 // Of several points at one state the highest, so that a line joins what a state can do.
@@ -368,6 +392,10 @@ function drawCurves() {
       meta: "picked",
       hovertemplate: `<b>${plain(rows[trials.row[trial]])}</b>, seed ${trials.seed[trial]}<br>%{x} steps: %{y}<extra></extra>`,
     });
+  fillKey(
+    "curvekey",
+    archs.map((arch, a) => [a, arch.name, DASHES[arch.grows ? 2 : 0][1]]).filter(([a]) => chosen.some((t) => trials.arch[t] === a)),
+  );
   const axis = scoreAxis(view);
   axis.title.text = `${axis.title.text}, validation`;
   return plot(
@@ -450,14 +478,9 @@ function drawCut() {
       showgrid: false,
     },
   });
-  $("cutlegend").replaceChildren(
-    ...lines.slice(0, KEYS).map((line, i) => {
-      const item = make("li"),
-        key = make("i", `${GLYPHS[symbol(line.arch)]} ${DASHES[nth[i]][1]}`, { "aria-hidden": "true" });
-      key.style.color = colour(line.arch);
-      item.append(key, make("span", line.name));
-      return item;
-    }),
+  fillKey(
+    "cutlegend",
+    lines.map((line, i) => [line.arch, line.name, DASHES[nth[i]][1]]),
   );
   return plot("cutplot", traces, layout, setup());
 }
@@ -504,7 +527,8 @@ function drawHeld() {
           ...traits,
         });
     };
-    const marker = (size, open) => ({ symbol: symbol(a) + open, size, color: colour(a), line: { width: open ? 2 : 0 } });
+    const tint = own.map((one) => (one.trials.some((trial) => now.picked.has(trial)) ? ink("ink") : colour(a)));
+    const marker = (size, open) => ({ symbol: symbol(a) + open, size, color: tint, line: { width: open ? 2 : 0 } });
     const stroke = (dash, width) => ({ color: colour(a), dash, width });
     line("trained", 0, "trained, 99 %", stroke("solid", 2), { marker: marker(11, ""), meta: "trained" });
     line("trained", 1, "trained, 90 %", stroke("dash", 1.5), { marker: marker(9, "-open"), meta: "trained90" });
@@ -528,6 +552,12 @@ function drawHeld() {
     ticks = [];
   for (let pairs = 1; pairs <= top * 2; pairs *= 2) if (pairs >= floor) ticks.push(pairs);
   $("heldseen").textContent = held.seen;
+  fillKey(
+    "heldkey",
+    archs
+      .map((arch, a) => [a, arch.name, ""])
+      .filter(([a]) => !now.hidden.has(a) && held.lines.some((line) => line.arch === a)),
+  );
   return plot(
     "held",
     traces,
@@ -600,6 +630,8 @@ function onto(share, low, high) {
 
 function drawHeat() {
   const table = tables[now.table],
+    groups = table.groups ?? [],
+    above = groups.length ? 36 : 0, // for the names of the groups
     low = ink("low"),
     high = ink("high");
   const x = table.columns.map((_, i) => i),
@@ -607,7 +639,7 @@ function drawHeat() {
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
   $("heat").style.minWidth = `${(narrow() ? 130 : 190) + 44 * x.length}px`;
-  $("heat").style.height = `${(small ? 170 : 120) + 36 * y.length}px`;
+  $("heat").style.height = `${(small ? 170 : 120) + above + 36 * y.length}px`;
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
   const hover = table.cells.map((line, row) =>
@@ -639,8 +671,9 @@ function drawHeat() {
     ],
     colorbar: {
       orientation: "h",
-      y: -0.02,
-      yanchor: "top",
+      yref: "container",
+      y: 0,
+      yanchor: "bottom",
       thickness: 10,
       len: small ? 0.9 : 0.4,
       x: 0.5,
@@ -662,8 +695,45 @@ function drawHeat() {
     text: there.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
     textfont: { size: small ? 11 : 13, color: there.map(([row, column]) => onto(share[row][column], low, high)) },
   };
+  // Groups of columns have their name above and a rule between; columns then go without it.
+  const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
+    wide = ($("heat").clientWidth - (narrow() ? 130 : 170)) / x.length, // of a column, in pixels
+    short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name);
+  const titles = groups.map(([name, size], i) => ({
+    x: ends[i] - size - 0.5,
+    y: 1,
+    yref: "paper",
+    yshift: small ? 130 : 40, // over the columns' own
+    xanchor: "left",
+    yanchor: "bottom",
+    showarrow: false,
+    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 6.8)))}</b>`,
+    font: { size: 12, color: ink("ink") },
+  }));
+  const rules = ends.slice(0, -1).map((end) => ({
+    type: "line",
+    x0: end - 0.5,
+    x1: end - 0.5,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    line: { color: ink("quiet"), width: 1.5 },
+  }));
+  const picked = there
+    .filter(([row, column]) => table.trials[row][column].some((trial) => now.picked.has(trial)))
+    .map(([row, column]) => ({
+      type: "rect",
+      x0: column - 0.47,
+      x1: column + 0.47,
+      y0: row - 0.44,
+      y1: row + 0.44,
+      line: { color: ink("ink"), width: 2.5 },
+      name: "picked",
+    }));
   const layout = frame({
-    margin: { l: 8, r: small ? 44 : 8, t: 8, b: 48 },
+    margin: { l: 8, r: small ? 44 : 8, t: groups.length ? (small ? 154 : 64) : 8, b: 48 },
+    annotations: titles,
+    shapes: [...rules, ...picked],
     xaxis: {
       side: "top",
       tickvals: x,
@@ -673,7 +743,7 @@ function drawHeat() {
       tickangle: small ? -55 : 0,
       range: [-0.5, x.length - 0.5],
       ticktext: table.columns.map((name) =>
-        small ? words(name, 20) : plain(name).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
+        small ? words(short(name), 20) : plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
       ),
     },
     yaxis: {

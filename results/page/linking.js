@@ -2,6 +2,7 @@
 // Keeps figures and tables on the same trials: what is picked in one is shown in all.
 
 function fillLegend() {
+  const at = [...$("legend").querySelectorAll("button")].indexOf(document.activeElement);
   const view = views[now.view],
     there = new Set(view.trials.map((trial) => trials.arch[trial]));
   $("legend").replaceChildren(
@@ -30,6 +31,7 @@ function fillLegend() {
         return item;
       }),
   );
+  $("legend").querySelectorAll("button")[at]?.focus({ preventScroll: true }); // pressed by key, it is drawn anew
 }
 
 // A word in every field of a line: what the reader types must all be somewhere in it.
@@ -65,7 +67,7 @@ function fillTrials() {
   const written = ({ values }) => values.map((value, i) => (WORDS[names[i]] ?? String)(value, view)).join(" ");
   const kept = now.filter ? lines.filter((line) => holds(written(line))) : lines;
   const by = names.indexOf(column),
-    order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (a ?? -Infinity) - (b ?? -Infinity));
+    order = (a, b) => (typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : (a ?? -Infinity) - (b ?? -Infinity));
   kept.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
   const first = kept.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
   const right = (name) => (name in WORDS ? { class: "figure" } : {});
@@ -86,18 +88,43 @@ function fillTrials() {
     head.append(cell);
   }
   const body = first.map(({ trial, values }) => {
-    const line = make("tr", undefined, { "data-trial": trial, tabindex: "0" });
+    const line = make("tr", undefined, { "data-trial": trial, tabindex: "-1" });
     names.forEach((name, i) =>
       line.append(make(i ? "td" : "th", (WORDS[name] ?? String)(values[i], view), i ? right(name) : { scope: "row" })),
     );
     return line;
   });
+  const at = document.activeElement.dataset.trial; // a line that is drawn anew keeps the keyboard
   $("trials").tHead.replaceChildren(head);
   $("trials").tBodies[0].replaceChildren(...body);
+  const again = at && body.find((line) => line.dataset.trial === at);
+  enter($("trials"), again);
+  if (again) again.focus({ preventScroll: true });
   $("more").hidden = first.length === kept.length;
   $("more").textContent = `Show all ${kept.length} trials`;
   $("count").textContent = `${count(kept.length, "trial")}${now.filter ? ` of ${lines.length}` : ""} of ${view.label}`;
   markRows();
+}
+
+const linesOf = (table) => [...table.querySelectorAll("tr[data-trial], tr[data-line]")].filter((line) => !line.hidden);
+
+// One line of a table is reached by Tab, the others from it by the arrow keys.
+function enter(table, line) {
+  const lines = linesOf(table),
+    chosen = line ?? lines.find((one) => one.tabIndex === 0) ?? lines[0];
+  for (const one of table.querySelectorAll("tr[data-trial], tr[data-line]")) one.tabIndex = one === chosen ? 0 : -1;
+}
+
+function walk(event) {
+  const line = event.target;
+  if (!line.matches?.("tr[data-trial], tr[data-line]")) return;
+  const lines = linesOf(line.closest("table")),
+    at = lines.indexOf(line),
+    next = lines[{ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: lines.length - 1 }[event.key]];
+  if (!next) return;
+  event.preventDefault();
+  enter(line.closest("table"), next);
+  next.focus();
 }
 
 // The trials behind a row of any table: its own, or those that a row of score tables rests on.
@@ -164,15 +191,18 @@ function draw() {
   const view = views[now.view];
   $("stateseen").textContent = view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0");
   $("curveseen").textContent = view.learnt;
+  $("hint").hidden = !view.meansOnly;
   fillLegend();
   fillTrials();
   const inside = $("trials").querySelector("tr.picked");
   if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
-  return Promise.all([drawState(), drawCurves(), drawCut(), drawProgress(), ...(data.held.length ? [drawHeld()] : [])]);
+  const more = [...(data.held.length ? [drawHeld()] : []), ...(tables.length ? [drawHeat()] : [])];
+  return Promise.all([drawState(), drawCurves(), drawCut(), drawProgress(), ...more]);
 }
 
-function choices(select, names, change) {
+function choices(select, names, chosen, change) {
   select.replaceChildren(...names.map((name, i) => make("option", name, { value: i })));
+  select.value = chosen;
   select.closest(".controls").hidden = names.length < 2;
   select.addEventListener("change", () => change(Number(select.value)));
 }
@@ -197,6 +227,7 @@ function sortable(table) {
       const order = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
       const body = table.tBodies[0];
       body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * order(value(a), value(b))));
+      enter(table, linesOf(table)[0]);
     });
   });
 }
@@ -204,6 +235,7 @@ function sortable(table) {
 // The score tables hide the measured rows that the filter does not hold.
 function filterTables() {
   for (const line of document.querySelectorAll("tr[data-line]")) line.hidden = !holds(line.textContent);
+  document.querySelectorAll("table.sortable").forEach((table) => enter(table));
 }
 
 function follow(event) {
@@ -214,11 +246,45 @@ function follow(event) {
   pick(behind(line));
 }
 
+// What is chosen stands in the page's address, so that it is still chosen when the page is loaded again.
+function remember() {
+  const kept = new URLSearchParams({ view: views[now.view].label, cut: now.cut });
+  if (tables.length) kept.set("table", tables[now.table].title);
+  if (data.held.length) kept.set("held", data.held[now.held].label);
+  for (const a of now.hidden) kept.append("hidden", archs[a].name);
+  location.replace(`#${kept}`);
+}
+
+function recollect() {
+  const kept = new URLSearchParams(location.hash.slice(1)),
+    at = (names, what) => Math.max(0, names.indexOf(kept.get(what)));
+  now.view = at(settings, "view");
+  now.cut = kept.get("cut") ?? "";
+  now.held = at(holdings, "held");
+  now.table = data.heats[at(titles, "table")] ?? 0;
+  for (const name of kept.getAll("hidden")) now.hidden.add(archs.findIndex((arch) => arch.name === name));
+  now.hidden.delete(-1);
+}
+
+// A page of a running study is loaded again, but not under the hands of its reader.
+function lookAgain() {
+  const busy = now.picked.size || now.filter || document.querySelector("details[open], input:focus, tr:focus");
+  if (document.hidden || busy) return;
+  remember();
+  location.reload();
+}
+
+const settings = views.map((view) => view.label),
+  titles = data.heats.map((i) => tables[i].title),
+  holdings = data.held.map((held) => held.label);
+
 async function start() {
+  recollect();
   document.querySelectorAll("table.sortable").forEach(sortable);
-  document.querySelectorAll("tr[data-line]").forEach((line) => line.setAttribute("tabindex", "0"));
+  document.querySelectorAll("table.sortable").forEach((table) => enter(table));
   document.addEventListener("click", follow);
   document.addEventListener("keydown", follow);
+  document.addEventListener("keydown", walk);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && now.picked.size) pick([]);
   });
@@ -226,16 +292,14 @@ async function start() {
     now.all = true;
     fillTrials();
   });
-  const settings = views.map((view) => view.label);
-  choices($("view"), settings, (i) => {
+  choices($("view"), settings, now.view, (i) => {
     now.view = i;
     now.all = false;
     draw();
   });
-  const titles = tables.map((table) => table.title);
   if (tables.length)
-    choices($("table"), titles, (i) => {
-      now.table = i;
+    choices($("table"), titles, data.heats.indexOf(now.table), (i) => {
+      now.table = data.heats[i];
       drawHeat();
     });
   $("cut").addEventListener("change", () => {
@@ -243,14 +307,10 @@ async function start() {
     drawCut();
   });
   if (data.held.length)
-    choices(
-      $("holding"),
-      data.held.map((held) => held.label),
-      (i) => {
-        now.held = i;
-        drawHeld();
-      },
-    );
+    choices($("holding"), holdings, now.held, (i) => {
+      now.held = i;
+      drawHeld();
+    });
   const filters = document.querySelectorAll(".filter");
   for (const field of filters)
     field.addEventListener("input", () => {
@@ -260,7 +320,6 @@ async function start() {
       filterTables();
     });
   await draw();
-  if (tables.length) await drawHeat();
   if (tables.length)
     $("heat").on(
       "plotly_click",
@@ -275,12 +334,9 @@ async function start() {
         pick(line[column].length ? line[column] : [...new Set(line.flat())]);
       },
     );
-  const again = () => {
-    draw();
-    if (tables.length) drawHeat();
-  };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  matchMedia("(max-width: 639px)").addEventListener("change", again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  matchMedia("(max-width: 639px)").addEventListener("change", draw);
+  if (data.again) setInterval(lookAgain, 1000 * data.again);
   document.body.dataset.ready = "true";
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +448,189 @@ def test_progress_ends_at_what_the_front_dominates(browser: Browser, rich: Path)
     assert volume == sorted(volume)
     assert 0 < volume[-1] <= 1
     assert browser.run("return document.querySelector('#dials th').textContent") == "window"
+
+
+@pytest.fixture(scope="module")
+def mad(study: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MAD alone, one of its tasks in two settings."""
+    records = [r for r in study if r.task != "mqar"]
+    longer = [replace(r, key=r.key[::-1], spec=_longer(r.spec)) for r in records if r.task == "selective_copying"]
+    path = tmp_path_factory.mktemp("mad") / "page.html"
+    write_page(path, [*records, *longer], title="MAD", tables=table_of([*records, *longer], settings=True))
+    return path
+
+
+def _longer(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "task": {**spec["task"], "length": 512}}
+
+
+def test_mad_is_shown_by_setting_first_and_by_task_on_demand(browser: Browser, mad: Path) -> None:
+    browser.show(mad)
+    options = "return [...document.querySelectorAll('#table option')].map((o) => o.textContent)"
+    assert browser.run(options)[:2] == ["MAD, every setting", "MAD"]
+    shown = (
+        "const heat = document.getElementById('heat');"
+        "return [heat.data[0].x.length, heat.layout.annotations.map((one) => one.text)]"
+    )
+    names = ("in-context recall", "fuzzy recall", "noisy recall", "selective copying", "compression", "memorization")
+    columns, titles = browser.run(shown)
+    assert columns == 7
+    assert [title.strip("<b>/…")[:4] for title in titles] == [name[:4] for name in names]
+    browser.run("const t = document.getElementById('table'); t.value = 1; t.dispatchEvent(new Event('change'))")
+    browser.wait("return document.getElementById('heat').layout.annotations.length === 0")
+    assert browser.run(shown)[0] == 7  # six tasks and their mean
+
+
+def test_headings_of_the_heat_map_are_over_its_columns_names(browser: Browser, mad: Path) -> None:
+    browser.show(mad, width=390)
+    ends = (
+        "const box = (list) => [...document.querySelectorAll(list)].map((one) => one.getBoundingClientRect());"
+        "return [Math.max(...box('#heat .annotation-text').map((b) => b.bottom)),"
+        " Math.min(...box('#heat .xtick text').map((b) => b.top))]"
+    )
+    above, below = browser.run(ends)
+    assert above <= below
+
+
+def test_what_is_hidden_on_a_mean_over_tasks_is_said(browser: Browser, mad: Path) -> None:
+    browser.show(mad)
+    seen = "return ['hint', 'learning', 'progress'].map((id) => document.getElementById(id).checkVisibility())"
+    assert browser.run(seen) == [True, False, False]
+    browser.run("const v = document.getElementById('view'); v.value = 1; v.dispatchEvent(new Event('change'))")
+    browser.wait("return document.getElementById('curves').data !== undefined")
+    assert browser.run(seen) == [False, True, True]
+
+
+def test_what_is_picked_is_framed_in_the_heat_map_and_dark_among_the_held(browser: Browser, rich: Path) -> None:
+    browser.show(rich)
+    framed = "return document.getElementById('heat').layout.shapes.filter((s) => s.name === 'picked').map((s) => s.y0 + 0.44)"
+    tints = (
+        "return document.getElementById('held').data.find((t) => t.meta === 'trained').marker.color"
+        ".map((tint) => tint === ink('ink'))"
+    )
+    assert (browser.run(framed), browser.run(tints)) == ([], [False, False])
+    browser.run("document.querySelector('#tables tr[data-line=\"1\"]').click()")
+    browser.wait(f"return (() => {{ {framed} }})().length > 0")
+    assert browser.run(framed) == pytest.approx([1, 1])  # two settings, of the second row
+    assert browser.run(tints) == [False, True]
+
+
+def test_each_figure_has_its_key(browser: Browser, few: Path, rich: Path) -> None:
+    browser.show(few)
+    words = "return [...document.querySelectorAll(`#${arguments[0]} li`)].map((one) => one.textContent)"
+    assert browser.run(words, "curvekey") == ["● ── gla", "● ── mesa"]
+    browser.run("document.querySelector('#legend button').click()")
+    browser.wait("return document.querySelectorAll('#curvekey li').length === 1")
+    browser.show(rich)
+    assert browser.run(words, "heldkey") == ["● mesa"]
+
+
+def test_references_are_never_written_over_each_other(browser: Browser, make: Make, tmp_path: Path) -> None:
+    close = {"2-gram": 0.826, "3-gram": 0.932, "4-gram": 0.95, "5-gram": 0.952, "known states": 0.986, "1-gram": 0.49}
+    records = [make(references=close, score=0.7), make(references=close, arch="gla", score=0.5, state_bytes=500)]
+    write_page(tmp_path / "page.html", records, title="References", tables=[])
+    boxes = (
+        "return [...document.querySelectorAll('#state .annotation-text')].map((one) => [one.textContent,"
+        " one.getBoundingClientRect().top, one.getBoundingClientRect().bottom]).sort((a, b) => a[1] - b[1])"
+    )
+    for width in (1280, 390):
+        browser.show(tmp_path / "page.html", width=width)
+        found = browser.run(boxes)
+        assert all(a[2] <= b[1] + 1 for a, b in itertools.pairwise(found))
+        said = " ".join(text for text, _, _ in found) + " "
+        assert (
+            browser.run(
+                "return Math.max(...[...document.querySelectorAll('#state .annotation-text')]"
+                ".map((one) => one.getBoundingClientRect().right))"
+            )
+            < width
+        )
+        assert all(f"{name} " in said for name in (*close, "chance", "ceiling"))
+
+
+def test_curves_of_the_probe_are_legible_on_a_phone(browser: Browser, rich: Path) -> None:
+    browser.show(rich, width=390)
+    texts = (
+        "return [...document.querySelectorAll('#capacity svg text')].map((one) => one.getBoundingClientRect().height)"
+    )
+    assert min(browser.run(texts)) > 11
+    wide = (
+        "return [...document.querySelectorAll('#capacity figure')].every((one) => one.scrollWidth <= one.clientWidth)"
+    )
+    assert browser.run(wide)
+
+
+# By keyboard
+
+FOCUS = "const at = document.activeElement; return at.dataset.trial ?? at.dataset.line ?? at.textContent"
+
+
+def test_a_table_is_one_stop_and_arrows_go_through_its_rows(browser: Browser, page: Path) -> None:
+    browser.show(page)
+    stops = "return document.querySelectorAll(`#${arguments[0]} tr[tabindex='0']`).length"
+    assert browser.run("return document.querySelectorAll('#tables table').length") == browser.run(stops, "tables")
+    assert browser.run(stops, "trials") == 1
+    browser.run("document.querySelector('#tables tr[tabindex=\"0\"]').focus()")
+    seen = []
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "End", "ArrowDown", "Home"):
+        browser.key(key)
+        seen.append(browser.run(FOCUS))
+    assert seen == ["1", "2", "1", "5", "5", "0"]
+    assert browser.run(stops, "trials") == 1
+
+
+def test_what_is_pressed_by_key_keeps_the_keyboard(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    browser.run("document.querySelector('#trials tr[tabindex=\"0\"]').focus()")
+    browser.key("ArrowDown")
+    trial = browser.run(FOCUS)
+    browser.key("Enter")
+    browser.wait("return now.picked.size > 0")
+    assert (browser.run(FOCUS), picked(browser)) == (trial, [int(trial)])
+    browser.key("ArrowUp")
+    assert browser.run(FOCUS) != trial
+    browser.run("document.querySelectorAll('#legend button')[1].focus()")
+    browser.key("Enter")
+    browser.wait("return now.hidden.size > 0")
+    assert browser.run(FOCUS) == "●mesa"
+
+
+def test_a_filter_leaves_a_row_to_enter_a_table_by(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    browser.run(
+        "const field = document.querySelector('.filter'); field.value = 'gla';field.dispatchEvent(new Event('input'))"
+    )
+    entered = "return [...document.querySelectorAll('tr[tabindex=\"0\"]')].map((line) => line.checkVisibility())"
+    assert browser.run(entered) == [True, True]
+
+
+# While the study runs
+
+
+def test_a_watched_page_takes_up_what_is_new_and_keeps_what_is_chosen(
+    browser: Browser, make: Make, tmp_path: Path
+) -> None:
+    path, first = tmp_path / "page.html", [r for p in (4, 8) for r in apart(make, dials={"pairs": p})]
+
+    def write(records: list[Record]) -> None:
+        write_page(path, records, title="Running", tables=table_of(records), again=1)
+
+    write(first)
+    browser.show(path)
+    browser.run("const v = document.getElementById('view'); v.value = 1; v.dispatchEvent(new Event('change'))")
+    browser.run("document.querySelector('#legend button').click()")
+    write([*first, make(arch="new", dials={"pairs": 8}, score=0.6)])
+    browser.wait("return document.body.dataset.ready === 'true' && archs.length === 3")
+    assert browser.run("return views[now.view].label") == "mqar: pairs 8"
+    assert browser.run("return [...now.hidden].map((a) => archs[a].name)") == ["gla"]
+    assert browser.run("return document.getElementById('view').value") == "1"
+
+
+def test_a_watched_page_stays_while_something_is_picked(browser: Browser, make: Make, tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", apart(make), title="Running", tables=[], again=1)
+    browser.show(tmp_path / "page.html")
+    browser.run("pick([0]); lookAgain()")
+    assert browser.run("return [now.picked.size, location.hash]") == [1, ""]
 
 
 def test_hostile_names_are_only_names(browser: Browser, make: Make, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from results.choose import Measure, measures
-from results.cuts import Cut, by_dials, by_parts, by_settings, further_scores
+from results.cuts import Cut, averaged, by_dials, by_every_setting, by_parts, by_settings, further_scores
 from results.record import Record
 
 Make = Callable[..., Record]
@@ -123,3 +123,32 @@ def test_stretches_of_positions_stand_in_their_order(make: Make) -> None:
 def test_further_scores_are_those_that_tell_something_else(make: Make) -> None:
     record = with_parts(make, {"tvd": 0.1, "cg_steps": 4.0, "macro_accuracy": 0.5, "cg_steps/block=0/head=0": 4.0})
     assert further_scores(measures([record])) == ["cg_steps", "tvd"]
+
+
+def test_a_mean_over_settings_is_of_those_that_all_have(make: Make) -> None:
+    records = [
+        make(task="parity", dials={"length": n, "labels": labels}, seed=s, score=n / 100 + s / 10, chance=n / 1000)
+        for n in (40, 80)
+        for labels in ("all", "final")
+        for s in range(2)
+    ]
+    whole = [m for m in measures(records) if m.values]
+    by_length, by_labels = by_every_setting(whole)
+    assert (by_length.by, by_labels.by) == ("length", "labels")
+    (strand,) = by_length.strands
+    assert {value: m.values for value, m in strand.cells.items()} == {
+        "40": {0: 0.4, 1: 0.5},
+        "80": pytest.approx({0: 0.8, 1: 0.9}),
+    }
+    assert by_labels.strands[0].cells["all"].values == pytest.approx({0: 0.6, 1: 0.7})
+    assert by_labels.strands[0].cells["all"].chance == pytest.approx(0.06)
+    assert len(strand.cells["40"].keys) == 4
+
+
+def test_a_part_that_one_setting_lacks_is_in_no_mean(make: Make) -> None:
+    records = [make(task="parity", dials={"length": n, "labels": labels}) for n, labels in ((8, "all"), (16, "final"))]
+    for record, parts in zip(records, ((4, 8), (4, 8, 16)), strict=True):
+        record.scores.update({f"accuracy/length={n}": 0.5 for n in parts})
+    (cut,) = by_parts([m for m in measures(records) if m.values])
+    assert cut.values == ("4", "8", "16")
+    assert averaged(cut).values == ("4", "8")

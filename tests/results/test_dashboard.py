@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from results.architectures import Detail
+from results.capacity import section
 from results.dashboard import page, write_page
 from results.published import Column, Published, PublishedTable, Row
 from results.record import SHORT, Record
@@ -265,6 +266,111 @@ def test_architectures_are_a_click_away(make: Make) -> None:
     assert '<pre tabindex="0">name: &lt;mesa&gt;\n</pre>' in text
     assert "<dd>state 2 d_k floats<br>S = a S + k v^T</dd>" in text
     assert "<dt>operations a token, forward</dt><dd>2,000,000</dd>" in text
+
+
+def test_settings_stand_in_the_order_of_their_dials(make: Make) -> None:
+    views = figures([make(dials={"pairs": p}) for p in (16, 4, 8)], [])["views"]
+    assert [view["label"] for view in views] == ["mqar: pairs 4", "mqar: pairs 8", "mqar: pairs 16"]
+
+
+def test_settings_that_differ_in_what_is_trained_on_are_counted(make: Make) -> None:
+    text = page([make(data={"train": n}) for n in (1000, 2500)], title="A", tables=[])
+    assert "2 trials of 1 architecture on 2 settings of 1 task." in text
+
+
+def test_the_mean_over_settings_is_cut_by_what_tells_them_apart_and_by_part(make: Make) -> None:
+    def test(length: int, score: float) -> dict[str, Any]:
+        named = {"task": "parity", "setting": f"length={length}", "length": length, "chance": 0.5, "ceiling": 1.0}
+        return {**named, "scores": {"accuracy": score} | {f"accuracy/depth={d}": score - d / 10 for d in (0, 1)}}
+
+    specs = [{"kind": "parity", "length": n} for n in (80, 160)]
+    records = [
+        make(arch=a, task="parity", score=None, tests=[test(80, s), test(160, s - 0.2)], test_specs=specs, chance=0.5)
+        for a, s in (("a", 0.8), ("b", 0.7))
+    ]
+    for record in records:
+        record.scores.update({"accuracy": 0.9, "accuracy/depth=0": 0.9, "accuracy/depth=1": 0.9})
+    mean = next(v for v in figures(records, [])["views"] if "mean" in v["label"])
+    cuts = {cut["label"]: cut for cut in mean["cuts"]}
+    assert list(cuts) == ["accuracy by depth", "accuracy by length"]
+    assert cuts["accuracy by length"]["x"] == ("40", "80", "160")
+    assert [line["name"] for line in cuts["accuracy by length"]["lines"]] == ["a", "b"]
+    assert cuts["accuracy by length"]["lines"][0]["y"] == pytest.approx([0.9, 0.8, 0.6])
+    assert cuts["accuracy by depth"]["lines"][0]["y"] == pytest.approx([2.3 / 3, 2.1 / 3], abs=1e-4)
+
+
+def mad(make: Make) -> list[Record]:
+    """Two tasks, one of them in two settings, two seeds."""
+    return [
+        make(
+            arch=arch, task=task, dials=dials, seed=seed, score=score * skill + seed / 10, chance=0.1, state_bytes=state
+        )
+        for arch, skill, state in (("gla", 0.5, 1000), ("mesa", 1.0, 2000))
+        for task, dials, score in (
+            ("compression", {"length": 16}, 0.4),
+            ("compression", {"length": 32}, 0.2),
+            ("selective_copying", {}, 0.8),
+        )
+        for seed in range(2)
+    ]
+
+
+def test_mad_is_a_heat_map_of_every_setting_before_its_means(make: Make) -> None:
+    records = mad(make)
+    data = figures(records, table_of(records, settings=True))
+    assert [data["tables"][n]["title"] for n in data["heats"]] == [
+        "MAD, every setting",
+        "MAD",
+        "compression",  # selective copying has one setting, which is its column in MAD's table
+    ]
+    heat = data["tables"][data["heats"][0]]
+    assert heat["groups"] == [("selective copying", 1), ("compression", 2)]
+    assert heat["columns"] == ["selective copying", "compression: length 16", "compression: length 32"]
+    assert heat["rows"] == ["gla", "mesa"]
+    assert [cell[0] for cell in heat["cells"][1]] == pytest.approx([0.85, 0.45, 0.25])
+    assert [len(own) for own in heat["trials"][1]] == [2, 2, 2]
+    assert heat["chance"] == [0.1, 0.1, 0.1]
+
+
+def test_tables_of_the_page_keep_their_numbers(make: Make) -> None:
+    records = mad(make)
+    tables = table_of(records, settings=True)
+    shown = re.findall(r'data-table="(\d)".*', page(records, title="A", tables=tables))
+    assert shown == [str(n) for n, table in enumerate(tables) if table.title != "selective_copying"]
+    assert [table["title"] for table in figures(records, tables)["tables"]][: len(tables)] == [t.title for t in tables]
+
+
+def test_the_mean_of_mad_has_a_band_over_seeds(make: Make) -> None:
+    view = figures(mad(make), [])["views"][0]
+    assert view["label"] == "MAD: mean over 2 tasks"
+    assert [(state, low, high) for state, low, high in view["band"]] == [
+        (1000.0, pytest.approx(0.275), pytest.approx(0.375)),  # seeds: the mean of 0.4 and the mean of 0.2 and 0.1
+        (2000.0, pytest.approx(0.55), pytest.approx(0.65)),
+    ]
+
+
+def test_what_is_held_at_ninety_percent_is_said_where_nothing_is_at_ninety_nine(make: Make) -> None:
+    records = [make(dials={"pairs": p}, score=0.95) for p in (2, 4)]
+    assert figures(records, [])["held"][0]["seen"] == (
+        "None with a state of fixed size holds the fewest pairs that were tried at 99 %. "
+        "Most pairs at 90 % with a state of fixed size: 4 or more, mesa with 1 kB."
+    )
+
+
+def test_curves_of_the_probe_have_the_colour_of_their_architecture() -> None:
+    row = {"mixer": "m", "keys": "gaussian", "passes": 1, "chance": 0.5, "state_floats": 1, "load": 0.5, "bounds": {}}
+    rows = [{**row, "arch": "b c", "pairs": p, "recall": 1.0, "error": 0.1} for p in (2, 4)]
+    rows += [{**row, "arch": "b width=2", "pairs": p, "recall": 1.0, "error": 0.1} for p in (2, 4)]
+    legend = section(rows, ["a", "b", "b c"]).split("<figure>")[0]
+    assert re.findall(r"var\(--c(\d)\).*?</svg> ([^<]*)<", legend) == [("2", "b c"), ("1", "b width=2")]
+
+
+@pytest.mark.parametrize(("records", "refresh"), [(0, True), (1, False)])
+def test_a_page_that_is_watched_looks_for_news(records: int, refresh: bool, make: Make) -> None:
+    text = page([make(seed=n) for n in range(records)], title="A", tables=[], again=15)
+    assert ('http-equiv="refresh" content="15"' in text) == refresh
+    assert ('"again":15' in text) == (not refresh)
+    assert 'http-equiv="refresh"' not in page([], title="A", tables=[])
 
 
 # What is said in words

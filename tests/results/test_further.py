@@ -9,6 +9,7 @@ import pytest
 from results.further import further_tables, tables_by
 from results.record import Record
 from results.render import render
+from results.tables import table_of
 
 Make = Callable[..., Record]
 
@@ -27,14 +28,15 @@ def records(make: Make) -> list[Record]:
 
 
 MARKDOWN = """\
-### mqar, cg steps
+### mqar, CG steps
 
 | architecture | state | seeds | length 64, pairs 4 |
 | --- | --- | --- | ---: |
 | mesa | 1 kB | 2 | 4.500 ±6.353 |
 
-- Cg steps on test: mean over seeds, ± half of the 95 % t interval over seeds.
+- CG steps on test: mean over seeds, ± half of the 95 % t interval over seeds.
 - Everywhere: vocab 256.
+- Protocol: repaired.
 
 ### mqar, accuracy by depth
 
@@ -46,6 +48,7 @@ MARKDOWN = """\
 | ceiling |  |  | 100.0 | 100.0 |
 
 - Accuracy on test, percent: mean over seeds, ± half of the 95 % t interval over seeds.
+- Protocol: repaired.
 
 ### Cost and speed
 
@@ -64,9 +67,13 @@ def test_other_scores_parts_and_costs(records: list[Record]) -> None:
     assert render(further_tables(records), "markdown") == MARKDOWN
 
 
+CAPTION = (
+    r"mqar, accuracy by depth. Accuracy on test, percent: mean over seeds, $\pm$ half of the 95 \% "
+    r"t interval over seeds. Protocol: repaired."
+)
 LATEX = r"""\begin{table}
 \centering
-\caption{mqar, accuracy by depth. Accuracy on test, percent: mean over seeds, $\pm$ half of the 95 \% t interval over seeds.}
+\caption{@}
 \begin{tabular}{lllrr}
 \toprule
 architecture & state & seeds & depth 0 & depth 100 \\
@@ -79,16 +86,16 @@ ceiling &  &  & 100.0 & 100.0 \\
 \bottomrule
 \end{tabular}
 \end{table}
-"""
+""".replace("@", CAPTION)
 
 CSV = """\
-table,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside
-"mqar, accuracy by depth",measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0
-"mqar, accuracy by depth",measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0
-"mqar, accuracy by depth",chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0
+table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0
 """
 
 HTML = """\
@@ -146,3 +153,138 @@ def test_a_loss_is_best_where_it_is_smallest(make: Make) -> None:
         records.append(record)
     table = further_tables(records)[0]
     assert [(line.labels[0], line.cells[0].mark) for line in table.lines] == [("b", "best"), ("a", "")]
+
+
+def test_steps_of_a_solver_are_sorted_by_number_and_none_is_best(make: Make) -> None:
+    records = []
+    for steps in (10, 2, 0):
+        record = make(arch_dials={"cg_steps": steps})
+        record.scores["cg_steps"] = float(steps)
+        records.append(record)
+    lines = further_tables(records)[0].lines
+    assert [line.labels[0] for line in lines] == ["mesa cg_steps=0", "mesa cg_steps=2", "mesa cg_steps=10"]
+    assert [line.cells[0].mark for line in lines] == ["", "", ""]
+
+
+def test_learnability_by_position_is_a_loss(make: Make) -> None:
+    records = []
+    for arch, explained in (("a", 0.4), ("b", 0.75)):
+        record = make(arch=arch, metric="explained", score=None, chance=0.0)
+        record.scores.update(
+            {"explained": explained} | {f"explained/position={p}": explained for p in ("0-16", "16-64")}
+        )
+        records.append(record)
+    table = next(t for t in further_tables(records) if t.title == "mqar, relative error by position")
+    assert table.columns == ("position 0-16", "position 16-64")
+    assert [(line.labels[0], line.cells[0].mean, line.cells[0].mark) for line in table.lines[:3]] == [
+        ("a", 0.6, ""),
+        ("b", 0.25, "best"),
+        ("chance", 1.0, ""),
+    ]
+
+
+# How the tables of the suites are laid out
+
+
+def by_prompts(make: Make) -> list[Record]:
+    found = []
+    for arch, score in (("attention", 0.9), ("gla", 0.6)):
+        for prompts in (1000, 2000, 10000):
+            for seed in range(2):
+                right = score + prompts / 1e6 + seed / 50
+                record = make(arch=arch, task="regbench", data={"train": prompts}, seed=seed, score=right, chance=0.1)
+                record.scores["tvd"] = 1 - right
+                found.append(record)
+    return found
+
+
+REGBENCH = """\
+| architecture | state | seeds | train 1000 | train 2000 | train 10000 | mean |
+| --- | --- | --- | ---: | ---: | ---: | ---: |
+| attention | 1 kB | 2 | **91.1** ±12.7 | **91.2** ±12.7 | **92.0** ±12.7 | **91.4** ±12.7 |
+| gla | 1 kB | 2 | 61.1 ±12.7 | 61.2 ±12.7 | 62.0 ±12.7 | 61.4 ±12.7 |
+| chance |  |  | 10.0 | 10.0 | 10.0 | 10.0 |
+| ceiling |  |  | 100.0 | 100.0 | 100.0 | 100.0 |
+
+| architecture | state | seeds | train 1000 | train 2000 | train 10000 | mean |
+| --- | --- | --- | ---: | ---: | ---: | ---: |
+| attention | 1 kB | 2 | **0.089** ±0.127 | **0.088** ±0.127 | **0.080** ±0.127 | **0.086** ±0.127 |
+| gla | 1 kB | 2 | 0.389 ±0.127 | 0.388 ±0.127 | 0.380 ±0.127 | 0.386 ±0.127 |
+"""
+
+
+def by_length(make: Make) -> list[Record]:
+    found = []
+    for arch, score in (("deltanet", 0.8), ("mesa", 0.9)):
+        record = make(arch=arch, task="parity", score=score, chance=0.5)
+        record.scores["scaled_accuracy"] = 2 * score - 1
+        record.scores.update({f"scaled_accuracy/length={n}": 2 * score - 1 - n / 100 for n in (8, 16, 40)})
+        found.append(record)
+    return found
+
+
+STATE_TRACKING = """\
+| architecture | state | seeds | score |
+| --- | --- | --- | ---: |
+| mesa | 1 kB | 1 | **90.0** |
+| deltanet | 1 kB | 1 | 80.0 |
+| chance |  |  | 50.0 |
+| ceiling |  |  | 100.0 |
+
+| architecture | state | seeds | score |
+| --- | --- | --- | ---: |
+| mesa | 1 kB | 1 | **80.0** |
+| deltanet | 1 kB | 1 | 60.0 |
+| chance |  |  | 0.0 |
+| ceiling |  |  | 100.0 |
+
+| architecture | state | seeds | length 8 | length 16 | length 40 |
+| --- | --- | --- | ---: | ---: | ---: |
+| deltanet | 1 kB | 1 | 52.0 | 44.0 | 20.0 |
+| mesa | 1 kB | 1 | **72.0** | **64.0** | **40.0** |
+| chance |  |  | 0.0 | 0.0 | 0.0 |
+| ceiling |  |  | 100.0 | 100.0 | 100.0 |
+"""
+
+
+def by_level_and_depth(make: Make) -> list[Record]:
+    found = []
+    for level in (1, 2):
+        for length in (64, 128):
+            right = 1 - level * length / 1000
+            record = make(arch="gla", task="needle", dials={"level": level, "length": length}, score=right, chance=0.0)
+            record.scores.update({f"accuracy/depth={d}": right - d / 1000 for d in (0, 100)})
+            found.append(record)
+    return found
+
+
+NEEDLE = """\
+| architecture | state | seeds | level 1, length 64 | level 1, length 128 | level 2, length 64 | level 2, length 128 | mean |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |
+| gla | 1 kB | 1 | 93.6 | 87.2 | 87.2 | 74.4 | 85.6 |
+| chance |  |  | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 |
+| ceiling |  |  | 100.0 | 100.0 | 100.0 | 100.0 | 100.0 |
+
+| architecture | setting | state | seeds | depth 0 | depth 100 |
+| --- | --- | --- | --- | ---: | ---: |
+| gla | level 1, length 64 | 1 kB | 1 | 93.6 | 83.6 |
+| gla | level 1, length 128 | 1 kB | 1 | 87.2 | 77.2 |
+| gla | level 2, length 64 | 1 kB | 1 | 87.2 | 77.2 |
+| gla | level 2, length 128 | 1 kB | 1 | 74.4 | 64.4 |
+| chance |  |  |  | 0.0 | 0.0 |
+| ceiling |  |  |  | 100.0 | 100.0 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "golden"),
+    [(by_prompts, REGBENCH), (by_length, STATE_TRACKING), (by_level_and_depth, NEEDLE)],
+    ids=["regbench", "state tracking", "needle"],
+)
+def test_the_layout_of_a_suite(suite: Callable[[Make], list[Record]], golden: str, make: Make) -> None:
+    records = suite(make)
+    tables = [table for table in (*table_of(records), *further_tables(records)) if table.title != "Cost and speed"]
+    drawn = [
+        "".join(f"{line}\n" for line in render([t], "markdown").split("\n") if line.startswith("|")) for t in tables
+    ]
+    assert "\n".join(drawn) == golden

@@ -86,6 +86,7 @@ MARKDOWN = """\
 - Settings in a column, here / published: recall 2 / 25, copying 1 / 13.
 - Published figures are of protocol mad-lab, ours of repaired: differences are not like for like.
 - Published: A paper, Table 9.
+- Protocol: repaired.
 """
 
 
@@ -94,9 +95,13 @@ def test_markdown_beside_a_paper(small: list[Record]) -> None:
     assert markdown(table) == MARKDOWN
 
 
+CAPTION = (
+    "mqar. Accuracy on test, percent: mean over seeds, no interval, which needs two seeds. "
+    "Everywhere: vocab 256. Protocol: repaired."
+)
 LATEX = r"""\begin{table}
 \centering
-\caption{mqar. Accuracy on test, percent: mean over seeds, no interval, which needs two seeds. Everywhere: vocab 256.}
+\caption{@}
 \begin{tabular}{lllr}
 \toprule
 architecture & state & seeds & length 64, pairs 4 \\
@@ -109,7 +114,7 @@ ceiling &  &  & 100.0 \\
 \bottomrule
 \end{tabular}
 \end{table}
-"""
+""".replace("@", CAPTION)
 
 
 def test_latex(make: Make) -> None:
@@ -179,7 +184,7 @@ def test_protocols_are_kept_apart_and_a_published_one_is_shown_both_ways(make: M
         "MAD",
     ]
     assert [cell(t, "mesa", "compression").mean for t in tables[:2]] == [0.75, 0.5]
-    assert any("chosen on the test set" in note and "flatters" in note for note in tables[0].notes)
+    assert any("chosen on the test set" in note and "honest one" in note for note in tables[0].notes)
     assert not any("chosen on the test set" in note for note in tables[1].notes)
 
 
@@ -335,7 +340,15 @@ def test_a_source_that_has_nothing_to_compare_with_says_so(make: Make) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (512, "512 B"), (1000, "1 kB"), (34304, "34.3 kB"), (1_050_112, "1.05 MB"), (2_500_000_000, "2.5 GB")],
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1000, "1 kB"),
+        (34304, "34.3 kB"),
+        (999_600, "1 MB"),
+        (1_050_112, "1.05 MB"),
+        (2_500_000_000, "2.5 GB"),
+    ],
 )
 def test_sizes_are_in_units_of_a_thousand(count: int, text: str) -> None:
     assert size(count) == text
