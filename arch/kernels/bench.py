@@ -22,7 +22,7 @@ from arch.kernels import select
 from arch.kernels.peers import Peer, peer
 from arch.kernels.tolerance import Of, error, tolerance
 
-CONTENT = ("v", "x", "q", "k", "a", "b")
+CONTENT = ("v", "x", "q", "k", "a", "b", "gate")
 
 
 REPLAYS = 20  # of a recorded call, in one timing

@@ -80,7 +80,8 @@ class _Share(NamedTuple):
     def form(self, taps: int, rows: int) -> dict[str, int]:
         """What kernels are compiled for."""
         warps = 4 if self.heads * self.width <= COLUMNS else 8
-        return {"TAPS": taps, "ROWS": rows, "HEADS": self.heads, "WIDTH": self.width, "num_warps": warps}
+        own = {"PARTS": self.parts, "HEADS": self.heads, "WIDTH": self.width}
+        return own | {"TAPS": taps, "ROWS": rows, "num_warps": warps}
 
 
 def _shares(heads: int, width: int, unit: bool) -> _Share:
@@ -91,13 +92,17 @@ def _shares(heads: int, width: int, unit: bool) -> _Share:
 
 
 @triton.jit
-def _where(H, K, PARTS, HEADS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Head and channel of every column of this program, and which of them are there."""
+def _where(H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Head and channel of every column of this program, and which of them are there. Where all are, no mask is left that
+    would keep neighbours from being read together."""
     column = tl.arange(0, HEADS * WIDTH)
     block = tl.program_id(1)
     head = block // PARTS * HEADS + column // WIDTH
     channel = block % PARTS * WIDTH + column % WIDTH
-    return head, channel, (head < H) & (channel < K)
+    there = (head < H) & (channel < K)
+    if H % HEADS == 0 and K == PARTS * WIDTH:
+        there = tl.full((HEADS * WIDTH,), True, tl.int1)
+    return head, channel, there
 
 
 @triton.jit
@@ -133,14 +138,14 @@ def _by_head(x, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):  
     return tl.reshape(tl.broadcast_to(sums, (ROWS, HEADS, WIDTH)), (ROWS, HEADS * WIDTH))
 
 
-@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+@triton.jit(do_not_specialize=["T", "per_group", "blocks"])
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    x, weight, bias, initial, y, stride_b, stride_t, stride_h, T, H, K, parts, per_group, blocks, eps,
-    TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
+    x, weight, bias, initial, y, stride_b, stride_t, stride_h, T, per_group, blocks, eps,
+    H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
-    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
     at, head_channel = head * stride_h + channel, head * K + channel
     row = block * ROWS + tl.arange(0, ROWS)
     group = b // per_group
@@ -158,16 +163,16 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     tl.store(y + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], a.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "pieces", "length"])
+@triton.jit(do_not_specialize=["T", "per_group", "pieces", "length"])
 def _inner_kernel(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, initial, dz, d_weight, d_bias, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T, H, K, parts,
+    dy, x, weight, bias, initial, dz, d_weight, d_bias, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T,
     per_group, pieces, length, eps,
-    TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dz of a piece of `length` tokens, and its part in the derivatives by weight and bias."""
     b, piece = (tl.program_id(0) // pieces).to(tl.int64), tl.program_id(0) % pieces
-    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
     at, dy_at, head_channel = head * stride_h + channel, head * dy_h + channel, head * K + channel
     group = b // per_group
     weight += group * H * K * TAPS
@@ -219,14 +224,15 @@ def _inner_kernel(  # type: ignore[no-untyped-def]
         tl.store(d_bias + of_piece + head_channel, tl.sum(sum_bias, 0), mask=there)
 
 
-@triton.jit(do_not_specialize=["T", "H", "K", "parts", "per_group", "blocks"])
+@triton.jit(do_not_specialize=["T", "per_group", "blocks"])
 def _outer_kernel(  # type: ignore[no-untyped-def]
-    dz, weight, dx, d_initial, T, H, K, parts, per_group, blocks,
+    dz, weight, dx, d_initial, T, per_group, blocks,
+    H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dx, and the derivative by the state, which lies ahead of the first token."""
     b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
-    head, channel, there = _where(H, K, parts, HEADS, WIDTH)
+    head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
     head_channel = head * K + channel
     row = block * ROWS + tl.arange(0, ROWS)
     if d_initial is not None:
@@ -256,8 +262,8 @@ def _forward(
     (y,) = _outputs(x, weight, bias, initial, silu, unit)
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
     _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
-        x, weight, bias, initial, y, *x.stride()[:3], time, heads, width, share.parts, batch // len(weight), blocks, EPS,
-        SILU=silu, UNIT=unit, **share.form(taps, ROWS),
+        x, weight, bias, initial, y, *x.stride()[:3], time, batch // len(weight), blocks, EPS,
+        H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, ROWS),
     )  # fmt: skip
     return (y,)
 
@@ -283,13 +289,13 @@ def _backward(
     d_weight = dz.new_empty(batch * pieces, taps, heads, width, dtype=torch.float32)
     d_bias = None if bias is None else d_weight.new_empty(batch * pieces, heads, width)
     _inner_kernel[batch * pieces, columns](
-        dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time, heads, width,
-        share.parts, batch // groups, pieces, length, EPS, SILU=silu, UNIT=unit, **share.form(taps, FEW_ROWS),
+        dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time,
+        batch // groups, pieces, length, EPS, H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, FEW_ROWS),
     )  # fmt: skip
     outer = triton.cdiv(time + (0 if initial is None else taps - 1), ROWS)
     _outer_kernel[batch * outer, columns](
-        dz, weight, dx, None if initial is None else d_initial, time, heads, width, share.parts, batch // groups, outer,
-        **share.form(taps, ROWS),
+        dz, weight, dx, None if initial is None else d_initial, time, batch // groups, outer,
+        H=heads, K=width, **share.form(taps, ROWS),
     )  # fmt: skip
     summed = d_weight.view(groups, -1, taps, heads, width).sum(1).permute(0, 2, 3, 1).to(weight.dtype).contiguous()
     if d_bias is None or bias is None:
