@@ -34,8 +34,15 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("mesa", "head", {"steps": 30}),
     ("mlstm", "head", {}),
     ("linear_scan", "scan", {}),
+    ("gated_scan", "gates", {}),
+    ("selective_scan", "rates", {}),
+    ("kernel_attention", "exponential", {}),
     ("short_conv", "unit", {}),
+    ("norm_gate", "silu", {}),
+    ("newton_schulz", "muon", {}),
+    ("memory", "deep", {}),
     ("memory", "linear", {}),
+    ("memory", "ttt", {}),
 ]
 
 # How time and memory grow: one axis at a time, from a small model's heads. Batches shrink as sequences lengthen.
@@ -62,7 +69,7 @@ def bench_step(
     device: str = "cpu",
 ) -> list[Row]:
     """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
-    by one (the first two stand for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
+    by one (the first stands for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
     gathering a batch) and how much the optimizer, the rest being forward and backward; besides, milliseconds of examining
     512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
     matrices reaches on this device in this precision. Raises RuntimeError where the losses disagree: what is wrong is not
@@ -71,7 +78,7 @@ def bench_step(
     base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     where = torch.device(device)
-    alone = specs if where.type == "cpu" else specs[:2]
+    alone = specs if where.type == "cpu" else specs[:1]
     together, losses, preparing = _time([specs], where, steps)
     single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
@@ -472,6 +472,7 @@ def bench(
                 else bench_growth(dtype=dtype.value, device=where)
             ):
                 rows.append(row)
+                _keep(output, rows)  # row by row: it takes minutes
                 print(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()), flush=True)
         elif what == "step":
             rows = bench_step(
@@ -482,10 +483,7 @@ def bench(
             rows = bench_op(what, sizes, dtype=dtype.value, device=where, variant=variant, beside=beside)
     except ValueError as error:
         refuse(f"bench {what}: {error}")
-    if output is not None:
-        import json
-
-        _write(output, "".join(f"{json.dumps(row)}\n" for row in rows))
+    _keep(output, rows)
     _console().print(timings(rows))
 
 
@@ -590,6 +588,14 @@ def _engine(name: str, address: str | None, device: str | None, abreast: int) ->
     from search import tune
 
     return partial(tune.run, device=device, address=address, abreast=abreast)
+
+
+def _keep(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows to a .jsonl file, if there is one to write."""
+    import json
+
+    if path is not None:
+        _write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def _write(path: Path, text: str) -> None:

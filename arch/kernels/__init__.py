@@ -7,6 +7,7 @@ Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_stat
 from arch.kernels.attention import AttentionState, attention, attention_step
 from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
+from arch.kernels.gated_scan import gated_scan, gated_scan_step
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read, kernel_attention_step
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read, kernel_delta_step
 from arch.kernels.linear_scan import linear_scan, linear_scan_step
@@ -14,6 +15,9 @@ from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
 from arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
 from arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
+from arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
+from arch.kernels.norm_gate import norm_gate, norm_gate_step
+from arch.kernels.selective_scan import selective_scan, selective_scan_step
 from arch.kernels.short_conv import short_conv, short_conv_step
 
 __all__ = [
@@ -28,6 +32,8 @@ __all__ = [
     "delta_step",
     "gated_linear",
     "gated_linear_step",
+    "gated_scan",
+    "gated_scan_step",
     "kernel_attention",
     "kernel_attention_read",
     "kernel_attention_step",
@@ -46,6 +52,12 @@ __all__ = [
     "mesa_steps_taken",
     "mlstm",
     "mlstm_step",
+    "newton_schulz",
+    "newton_schulz_step",
+    "norm_gate",
+    "norm_gate_step",
+    "selective_scan",
+    "selective_scan_step",
     "short_conv",
     "short_conv_step",
 ]

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from arch.kernels import select
 from arch.kernels.peers import Peer, peer
@@ -150,7 +151,7 @@ def _beside(
 
 
 def _output_error(op: str, call: Peer, inputs: dict[str, Any]) -> float:
-    exact = {name: x.double() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+    exact = _mapped(Tensor.double, inputs)
     with torch.no_grad():
         o, reference = call(inputs), _run(op, "recurrent", exact)
     share = error(o, reference, (0, 2)) / tolerance(op, _values(inputs).dtype)
@@ -163,14 +164,16 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     """The largest error of outputs and gradients, as a part of what is allowed. Raises Disagreement above 1."""
     dtype, device = _values(inputs).dtype, _values(inputs).device
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    exact = {name: x.double() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+    exact = _mapped(Tensor.double, inputs)
     weights = torch.randn(_values(inputs).shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
     results = _results(partial(_run, op, implementation), inputs, names, weights)
     references = _results(partial(_run, op, "recurrent"), exact, names, weights.double())
     share = 0.0
-    for name, x, reference in zip(["o", *names], results, references, strict=True):
+    told = ["o", *(name for name in names for _ in pytree.tree_leaves(inputs[name]))]
+    for name, x, reference in zip(told, results, references, strict=True):
         of: Of = "output" if name == "o" else "gradient" if name in CONTENT else "gate_gradient"
-        allowed, found = tolerance(op, dtype, of=of), error(x, reference, (0, 2) if x.ndim > 2 else (0,))
+        by_token = x.ndim > 2 and x.shape[:2] == _values(inputs).shape[:2]
+        allowed, found = tolerance(op, dtype, of=of), error(x, reference, (0, 2) if by_token else (0,))
         if not found <= allowed:
             what = "outputs" if name == "o" else f"gradients of {name}"
             raise Disagreement(
@@ -188,14 +191,19 @@ def _serving(op: str, device: torch.device, dtype: torch.dtype) -> list[str]:
 
 
 def _differentiable(name: str, x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and name != "sign"
+    leaves = pytree.tree_leaves(x)  # a memory's weights are several
+    return name != "sign" and all(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves)
+
+
+def _mapped(change: Callable[[Tensor], Tensor], inputs: Any) -> Any:
+    return pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def _on(inputs: dict[str, Any], dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """Content in `dtype`; gates and constants never below fp32."""
     gates = torch.float64 if dtype == torch.float64 else torch.float32
     return {
-        name: x.to(device, dtype if name in CONTENT else gates) if isinstance(x, Tensor) else x
+        name: _mapped(partial(Tensor.to, device=device, dtype=dtype if name in CONTENT else gates), x)
         for name, x in inputs.items()
     }
 
@@ -223,9 +231,9 @@ def _first(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _results(call: Peer, inputs: dict[str, Any], names: list[str], weights: Tensor) -> list[Tensor]:
-    leaves = {name: inputs[name].detach().requires_grad_() for name in names}
+    leaves = {name: _mapped(lambda x: x.detach().requires_grad_(), inputs[name]) for name in names}
     o = call(inputs | leaves)
-    return [o, *torch.autograd.grad(o, list(leaves.values()), weights)]
+    return [o, *torch.autograd.grad(o, pytree.tree_leaves(leaves), weights)]
 
 
 def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:

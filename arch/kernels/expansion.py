@@ -146,6 +146,8 @@ def remember(
     if rule.residual and key_width != value_width:
         raise ValueError(f"{op}: a residual needs keys as wide as values, got {key_width} and {value_width}")
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    sizes |= {"window": rule.window, "exponential": int(isinstance(kernel, Exponential))}
+    sizes |= {"matrices": 1 if anchors is None else 1 + len(anchors.weights)}
     name = select.choose(
         op, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )

@@ -42,7 +42,11 @@ TABLE: dict[str, dict[Case, Row]] = {
         "repeated": Row(1e-8, 2e-4, None, 2e-2, 5e-2, 5e-2),
     },
     "linear_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "gated_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "selective_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "short_conv": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "norm_gate": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "newton_schulz": {"random": Row(1e-10, 5e-5, None, 5e-3, 1e-2, 1e-2)},
     "memory": {"random": Row(1e-10, 2e-5, 2e-3, 1e-2, 3e-2, 3e-2)},
     "memory_newton_schulz": {"random": Row(1e-8, 5e-4, 2e-2, 2e-2, 1e-1, 1e-1)},
 }
@@ -69,6 +73,8 @@ def tolerance(op: str, dtype: torch.dtype, *, of: Of = "output", case: Case = "r
 def error(x: Tensor, reference: Tensor, per: tuple[int, ...]) -> float:
     """The worst over `per` (the axes of sequence and head) of the relative Frobenius error, and of a tenth of the largest
     single error in units of the reference's root mean square: what a tolerance bounds. NaN counts as infinite."""
+    if x.numel() == reference.numel() == 0:
+        return 0.0
     others = tuple(axis for axis in range(x.ndim) if axis not in {p % x.ndim for p in per})
     difference = x.detach().double() - reference.detach().double()
     size = reference.detach().double().square().mean(others).sqrt()

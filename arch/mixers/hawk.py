@@ -21,9 +21,7 @@ from arch.parts.heads import HeadsState, check_at_least
 from arch.parts.precision import widen
 from arch.parts.short_conv import ShortConv
 
-STRENGTH = 8.0  # of the recurrence gate
 FIRST_DECAYS = (0.9, 0.999)  # of a channel under a gate of 1 / 8, before training
-STEEPEST = 1000.0  # slope of the square root near 0, where it has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +83,12 @@ class _Hawk(MixerModule):
         u_BTR = self.linear(x_BTD)
         if self.conv is not None:
             u_BTR, conv = self.conv(u_BTR, conv)
-        taken_BTR, log_decay_BTR = self.unit(u_BTR, first=memory is None)
-        h_BTR, memory = kernels.linear_scan(
-            taken_BTR,
-            log_a=log_decay_BTR,
+        recurrence_BTR, entry_BTR = self.unit(u_BTR)
+        h_BTR, memory = kernels.gated_scan(
+            widen(u_BTR),
+            r=recurrence_BTR,
+            i=entry_BTR,
+            rate=self.unit.rate,
             initial_state=memory,
             return_state=return_state,
             implementation=self.implementation,
@@ -97,7 +97,7 @@ class _Hawk(MixerModule):
 
 
 class _GatedUnit(nn.Module):
-    """u [B, T, R] -> what the recurrence takes in and its log decay, [B, T, R] each."""
+    """u [B, T, R] -> the recurrence gate and the entry gate ahead of their sigmoid, [B, T, R] each."""
 
     def __init__(self, channels: int, blocks: int) -> None:
         super().__init__()
@@ -108,23 +108,10 @@ class _GatedUnit(nn.Module):
         rate = -0.5 * torch.empty(channels).uniform_(least**2, most**2).log()
         self.rate = nn.Parameter(torch.log(torch.expm1(rate)))
 
-    def forward(self, u_BTR: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
-        """`first`: no token came before these; that one is taken in whole."""
+    def forward(self, u_BTR: Tensor) -> tuple[Tensor, Tensor]:
         blocks = self.weight.shape[0]
         both = torch.einsum("btni,nij->btnj", u_BTR.unflatten(-1, (blocks, -1)), self.weight.to(u_BTR.dtype))
         recurrence, entry = (
-            torch.sigmoid(widen(half.flatten(-2)) + bias)
-            for half, bias in zip(both.chunk(2, dim=-1), self.bias, strict=True)
+            widen(half.flatten(-2)) + bias for half, bias in zip(both.chunk(2, dim=-1), self.bias, strict=True)
         )
-        log_decay_BTR = -STRENGTH * recurrence * F.softplus(widen(self.rate))
-        room_BTR = bounded_root(-torch.expm1(2 * log_decay_BTR))
-        if first:
-            room_BTR = torch.cat([torch.ones_like(room_BTR[:, :1]), room_BTR[:, 1:]], dim=1)
-        return room_BTR * entry * widen(u_BTR), log_decay_BTR
-
-
-def bounded_root(x: Tensor) -> Tensor:
-    """sqrt(x) for x >= 0, with a slope of at most `STEEPEST`."""
-    value = x.detach()
-    slope = 0.5 * value.clamp(min=0.25 / STEEPEST**2).rsqrt()
-    return value.sqrt() + slope * (x - value)
+        return recurrence, entry

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, check_at_least
-from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
+from arch.parts.heads import HeadsState, ReadOut, check_at_least
+from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from arch.parts.poly import PolyFeatures, count_monomials
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
@@ -152,7 +152,7 @@ class _KernelMemoryModule(MixerModule):
             first_weights(spec.heads, *shape, LAST_SCALE if number == len(further) else 1.0)
             for number, shape in enumerate(further, start=1)
         )
-        self.output = MemoryOutput(spec, width)
+        self.output = ReadOut(spec, width, activation="sigmoid")
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:

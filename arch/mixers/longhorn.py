@@ -21,8 +21,6 @@ from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.channels import ChannelBlock, ChannelInputs, Channels
 from arch.parts.heads import HeadsState
 
-MOST_FORGOTTEN = 1 - 1e-6  # of an entry at once: its log must stay finite
-
 
 @dataclass(frozen=True, kw_only=True)
 class Longhorn(Channels, MixerSpec):
@@ -55,10 +53,7 @@ class Longhorn(Channels, MixerSpec):
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
             if self.form == "exact":
                 return kernels.delta(q, k, v, beta=write)[0]
-            forgotten = (write[..., None] * k.square()).clamp(max=MOST_FORGOTTEN)[..., None, :].expand(*v.shape, -1)
-            taken = (write[..., None] * v)[..., None] * k[..., None, :]
-            h, _ = kernels.linear_scan(taken, log_a=torch.log1p(-forgotten))
-            return (h @ q[..., None]).squeeze(-1)
+            return kernels.selective_scan(q, k, v, step=write[..., None].expand_as(v))[0]
 
         return Memory(1, self.state_dim, self.channels(width), answer, {"d_k": self.state_dim})
 
@@ -114,13 +109,13 @@ class _Longhorn(MixerModule):
     def deployed(
         self, inputs: ChannelInputs, strength_BTC: Tensor, memory: Tensor | None, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
-        k_BT1N = inputs.k[:, :, None]
-        forgotten_BTCN = (strength_BTC[..., None] * k_BT1N.square()).clamp(max=MOST_FORGOTTEN)
-        h_BTCN, memory = kernels.linear_scan(
-            (strength_BTC * inputs.u)[..., None] * k_BT1N,
-            log_a=torch.log1p(-forgotten_BTCN),
+        o_BT1C, memory = kernels.selective_scan(
+            inputs.q[:, :, None],
+            inputs.k[:, :, None],
+            inputs.u[:, :, None],
+            step=strength_BTC[:, :, None],
             initial_state=memory,
             return_state=return_state,
             implementation=self.implementation,
         )
-        return (h_BTCN @ inputs.q[..., None]).squeeze(-1), memory
+        return o_BT1C.squeeze(2), memory

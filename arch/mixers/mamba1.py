@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.channels import ChannelBlock, Channels
-from arch.parts.gates import LEAST_LOG_DECAY
 from arch.parts.heads import HeadsState
 
 FIRST_STEPS = (1e-3, 1e-1)  # before training, log-uniform
@@ -47,9 +46,8 @@ class Mamba1(Channels, MixerSpec):
         """All channels are the values of one memory: they share their keys."""
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
-            taken = (write[..., None] * v)[..., None] * k[..., None, :]
-            h, _ = kernels.linear_scan(taken, log_a=torch.zeros_like(taken))
-            return (h @ q[..., None]).squeeze(-1)
+            unfading = torch.zeros(*v.shape[2:], k.shape[-1], dtype=v.dtype, device=v.device)
+            return kernels.selective_scan(q, k, v, step=write[..., None].expand_as(v), rate=unfading)[0]
 
         return Memory(1, self.state_dim, self.channels(width), answer, {"d_k": self.state_dim})
 
@@ -66,13 +64,14 @@ class _Mamba1(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         conv, memory = state or HeadsState()
         (u_BTC, k_BTN, q_BTN, step_BTC), gate_BTC, conv = self.block(x_BTD, conv)
-        step_BTC = F.softplus(step_BTC)
-        h_BTCN, memory = kernels.linear_scan(
-            (step_BTC * u_BTC)[..., None] * k_BTN[:, :, None],
-            log_a=(-self.log_rate.exp() * step_BTC[..., None]).clamp(min=LEAST_LOG_DECAY),
+        o_BT1C, memory = kernels.selective_scan(
+            q_BTN[:, :, None],
+            k_BTN[:, :, None],
+            u_BTC[:, :, None],
+            step=F.softplus(step_BTC)[:, :, None],
+            rate=self.log_rate.exp()[None],
             initial_state=memory,
             return_state=return_state,
             implementation=self.implementation,
         )
-        o_BTC = (h_BTCN @ q_BTN[..., None]).squeeze(-1)
-        return self.out(self.block.finish(o_BTC, u_BTC, gate_BTC)), HeadsState(conv, memory)
+        return self.out(self.block.finish(o_BT1C.squeeze(2), u_BTC, gate_BTC)), HeadsState(conv, memory)

@@ -21,8 +21,8 @@ from arch.kernels.network import LayerNorm
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import HeadsState, check_at_least
-from arch.parts.memory_heads import MemoryHeads, MemoryInputs, MemoryOutput, first_weights
+from arch.parts.heads import HeadsState, ReadOut, check_at_least
+from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from arch.parts.poly import PolyFeatures, count_monomials
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
@@ -171,7 +171,7 @@ class _MemoryModule(MixerModule):
         )
         self.norm_weight = nn.Parameter(torch.ones(spec.heads, value_dim)) if spec.inner_norm else None
         self.norm_bias = nn.Parameter(torch.zeros(spec.heads, value_dim)) if spec.inner_norm else None
-        self.output = MemoryOutput(spec, width)
+        self.output = ReadOut(spec, width, activation="sigmoid")
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:

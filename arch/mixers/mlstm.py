@@ -9,7 +9,7 @@ B batch, T time, D model width, H heads, K key width, V value width
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -73,8 +73,7 @@ class _MLSTM(MixerModule):
         self.entry, self.forget = nn.Linear(width, spec.heads), nn.Linear(width, spec.heads)
         nn.init.zeros_(self.entry.bias)
         nn.init.constant_(self.forget.bias, math.log(RETENTION / (1 - RETENTION)))
-        self.read = ReadOut(replace(spec, out_gate=False), width)
-        self.out_gate = nn.Linear(width, spec.heads * value_dim, bias=False) if spec.out_gate else None
+        self.read = ReadOut(spec, width, activation="sigmoid")
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
@@ -91,7 +90,4 @@ class _MLSTM(MixerModule):
             return_state=return_state,
             implementation=self.implementation,
         )
-        y_BTC = self.read(o_BTHV, x_BTD)
-        if self.out_gate is not None:
-            y_BTC = y_BTC * torch.sigmoid(self.out_gate(x_BTD))
-        return self.out(y_BTC), HeadsState(conv, memory)
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arch.kernels.norm_gate import GateActivation, norm_gate
 from arch.parts.norm import RMSNorm, l2_norm
 from arch.parts.short_conv import ShortConv
 
@@ -142,15 +143,22 @@ class QueryKeyValue(nn.Module):
 
 
 class ReadOut(nn.Module):
-    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, output gate, heads side by side."""
+    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, activated output gate, heads side by side."""
 
-    def __init__(self, dials: Heads, width: int) -> None:
+    def __init__(self, dials: Heads, width: int, *, activation: GateActivation = "silu") -> None:
         super().__init__()
         heads, (_, value_dim) = dials.heads, dials.sizes(width)
         shape = (heads, value_dim) if dials.out_norm == "head" else (value_dim,)
         self.norm = RMSNorm(*shape) if dials.out_norm != "none" else None
         self.gate = nn.Linear(width, heads * value_dim, bias=False) if dials.out_gate else None
+        self.activation = activation
 
     def forward(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
-        y_BTC = (o_BTHV if self.norm is None else self.norm(o_BTHV)).flatten(-2)
-        return y_BTC if self.gate is None else y_BTC * F.silu(self.gate(x_BTD))
+        gate_BTHV = None if self.gate is None else self.gate(x_BTD).unflatten(-1, o_BTHV.shape[-2:])
+        if self.norm is not None:
+            o_BTHV, _ = norm_gate(
+                o_BTHV, weight=self.norm.weight, gate=gate_BTHV, activation=self.activation, eps=self.norm.eps
+            )
+        elif gate_BTHV is not None:
+            o_BTHV = o_BTHV * (F.silu if self.activation == "silu" else torch.sigmoid)(gate_BTHV)
+        return o_BTHV.flatten(-2)

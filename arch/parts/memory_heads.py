@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from arch.parts.gates import WriteStrength
 from arch.parts.heads import Heads, QueryKeyValue, check_at_least
-from arch.parts.norm import RMSNorm
 from arch.parts.precision import widen
 
 RETENTION = (
@@ -127,21 +126,6 @@ class MemoryInputs(nn.Module):
         """q [B, T, H, K] alone."""
         q_BTHK, _, _, cache = self.qkv(x_BTD, cache)
         return q_BTHK, cache
-
-
-class MemoryOutput(nn.Module):
-    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, output gate, heads side by side."""
-
-    def __init__(self, dials: MemoryHeads, width: int) -> None:
-        super().__init__()
-        heads, (_, value_dim) = dials.heads, dials.sizes(width)
-        shape = (heads, value_dim) if dials.out_norm == "head" else (value_dim,)
-        self.norm = RMSNorm(*shape) if dials.out_norm != "none" else None
-        self.gate = nn.Linear(width, heads * value_dim, bias=False) if dials.out_gate else None
-
-    def forward(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
-        y_BTC = (o_BTHV if self.norm is None else self.norm(o_BTHV)).flatten(-2)
-        return y_BTC if self.gate is None else y_BTC * torch.sigmoid(self.gate(x_BTD))
 
 
 def first_weights(heads: int, rows: int, columns: int, scale: float) -> nn.Parameter:

@@ -1,4 +1,4 @@
-"""The delta rule in four launches: pairs of tokens, states forward, states backward, gradients.
+"""The delta rule: in one launch forward and one backward for short sequences of narrow heads, in two and two otherwise.
 
 Within a chunk of C tokens with state S ahead of it, one row r reads before one column c writes, and E is what c writes:
 
@@ -7,12 +7,16 @@ a, b   r = a, c = b          (I + A) E = -(r S + P V)           P = tril_-(r k^T
        O = scale q S + X E [+ W V],   S' = D S + c^T E [+ k^T V]     X = scale tril(q c^T), W = scale tril(q k^T)
 
 where q, r, c, k fade between their tokens as `arch.kernels.decay` has it, and [...] is there with a and b only. Backward,
-with dS' behind the chunk and Z the derivative of the right-hand side:
+with dS' behind the chunk and F the derivative by E:
 
-Z = (I + A)^-T (X^T dO + c dS'),   dS = scale q^T dO - r^T Z + D dS',   dA = -Z E^T,   dX = scale dO E^T
+F = X^T dO + c dS',   Z = (I + A)^-T F,   dS = scale q^T dO - r^T Z + D dS',   dA = -Z E^T,   dX = scale dO E^T
 
-So the inverse and the products of pairs belong to a chunk alone (a program each), and only S and dS walk along time (a
-program for each head and block of value channels). What a walk leaves behind is enough for all gradients of a chunk.
+In one launch a program walks a whole sequence, chunk after chunk, the state in registers, and does all else on the way. It
+leaves the inverses, E and the states ahead of the chunks to backward.
+
+Otherwise the inverse, its products with r and with V, and those of pairs are made by a program a chunk. Then only S and dS
+walk along time, two products a chunk, by a program a head and block of value channels; the gradients are a program a chunk
+again.
 
 B batch, T time, H heads, N chunks, C tokens a chunk, K key width, V value width; in kernels KB and VB are blocks of them,
 KP and VP their powers of two
@@ -34,6 +38,7 @@ from arch.kernels.opaque import opaque, padded
 
 WIDEST = 256
 NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
+LEAST = tl.constexpr(-9.5)  # log decay of a token in products from the middle of a block of 16
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -100,18 +105,46 @@ def _table(key_width: int, value_width: int, paired: bool, by_channel: bool, exa
     """
     widest = max(key_width, value_width)
     many = paired or by_channel
-    warps = 8 if widest > 64 else 4
-    pair_block, gradient_block = (32, 16) if by_channel else (64, 16 if paired else 32)
     if widest <= 16:
         few = 2 if exact else 1
         return _Table(16, 16, 16, 16, few, few, few, 1 if exact else 3 if many else 4)
     if widest <= 32:
-        return _Table(32, 32, 32, gradient_block, 4, 4, 4, 1 if many or exact else 3)
+        return _Table(32, 32, 32, 16 if many else 32, 4, 4, 4, 1 if many or exact else 3)
     if exact:
         chunk, value_block = (32, 32) if widest <= 64 else (32, 16) if widest <= 128 else (16, 16)
         return _Table(chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1)
     # Chunks of 64 would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results here (seen on an H100).
-    return _Table(32, 32, pair_block, gradient_block, 4, warps, 4, 1)
+    pair_block, gradient_block = 32 if by_channel else 64, 16 if paired and not by_channel else 64
+    stages = 1 if widest > 128 and many else 2
+    return _Table(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
+
+
+class _Whole(NamedTuple):
+    """Tokens a chunk, warps and stages, where one program walks a whole sequence."""
+
+    chunk: int
+    forward_warps: int
+    backward_warps: int
+    forward_stages: int
+    backward_stages: int
+
+
+def _whole(key_width: int, value_width: int, gate: int, exact: bool, time: int, sequences: int) -> _Whole | None:
+    """None where chunks of long, or wide, or few sequences are better done side by side (seen on an H200). By channel a chunk
+    is one block of 16."""
+    widest, few = max(key_width, value_width), sequences < 512
+    by_channel = gate == CHANNEL_GATE
+    if (exact and (by_channel or widest > 32)) or widest > 64 or (time > 256 and sequences < 1024):
+        return None
+    if few and (widest > 16 or gate == HEAD_GATE):
+        return None
+    stages = 1 if exact else 2 if by_channel or widest > 16 else 3
+    if widest <= 16:
+        warps = 2 if few and by_channel else 1
+        return _Whole(16, warps, warps, stages, stages)
+    if widest <= 32:
+        return _Whole(16, 2, 2, stages, stages)
+    return _Whole(16, 4, 8 if by_channel else 4, stages, 1 if by_channel else 2)
 
 
 # Products
@@ -183,11 +216,16 @@ def _square_turned(x, inside, C: tl.constexpr):
 
 
 @triton.jit
-def _sums(g):
+def _sums(g, EXACT: tl.constexpr):
     """Sums of g [C] up to each token, in two parts: without the second a small decay is lost behind a large one."""
-    until = tl.cumsum(g.to(tl.float64), 0)
-    high = until.to(tl.float32)
-    return high, (until - high).to(tl.float32)
+    if EXACT:
+        until = tl.cumsum(g.to(tl.float64), 0)
+        high = until.to(tl.float32)
+        low = (until - high).to(tl.float32)
+    else:
+        high = tl.cumsum(g, 0)
+        low = tl.zeros_like(g)
+    return high, low
 
 
 @triton.jit
@@ -207,13 +245,6 @@ def _on_level(level, C: tl.constexpr):
 
 
 @triton.jit
-def _on_level_turned(level, C: tl.constexpr):
-    i = tl.arange(0, C)
-    s, t = i[:, None], i[None, :]
-    return ((t >> (level + 1)) == (s >> (level + 1))) & ((t >> level) > (s >> level))
-
-
-@triton.jit
 def _to_border(g_CK, level, C: tl.constexpr, PRECISION: tl.constexpr):
     """Log decay [C, K] between each token and the border amid its pair of blocks of 2^level tokens, <= 0.
 
@@ -227,70 +258,132 @@ def _to_border(g_CK, level, C: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _from_middle(g_CK, C: tl.constexpr):
+    """Log decay [C, K] from the middle of each token's block of 16 to the token: negative in its second half, positive in
+    its first. Decays count as at least e^-9.5 here, so that what grows stays within fp32."""
+    i = tl.arange(0, C)[:, None]
+    g_CK = tl.maximum(g_CK, LEAST)
+    middle = tl.sum(tl.where(i < 8, g_CK, 0.0), 0)[None, :]
+    if C == 32:
+        middle = tl.where(i < 16, middle, tl.sum(tl.where(i < 24, g_CK, 0.0), 0)[None, :])
+    return tl.cumsum(g_CK, 0) - middle
+
+
+@triton.jit
+def _from_border(until_CK, C: tl.constexpr):
+    """Log decay [C, K] between the border amid 32 tokens and each token, <= 0."""
+    i = tl.arange(0, C)[:, None]
+    at = tl.sum(tl.where(i == C // 2 - 1, until_CK, 0.0), 0)[None, :]
+    return tl.minimum(tl.where(i < C // 2, at - until_CK, until_CK - at), 0.0)
+
+
+@triton.jit
+def _together(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.constexpr):
+    """Which pairs [t, s], s < t, level after level, fade to and from one place; TURNED: [s, t].
+
+    EXACT: those that a border between blocks of 2^level tokens parts, and no wider one. Otherwise those in one block of 16,
+    then those in two.
+    """
+    i = tl.arange(0, C)
+    t, s = (i[None, :], i[:, None]) if TURNED else (i[:, None], i[None, :])
+    if EXACT:
+        pairs = ((t >> (level + 1)) == (s >> (level + 1))) & ((t >> level) > (s >> level))
+    else:
+        pairs = (t > s) & (((t >> 4) == (s >> 4)) == (level == 0))
+    return pairs
+
+
+@triton.jit
+def _level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr):
+    """Fades [C, K] of such pairs' q, r and columns."""
+    if EXACT:
+        to_row = _to_border(g_CK, level, C, "ieee")
+        to_read = tl.minimum(to_row - g_CK, 0.0)
+        to_column = to_row
+    else:
+        to_row = _from_middle(g_CK, C)
+        to_read = to_row - tl.maximum(g_CK, LEAST)
+        to_column = -to_row
+        if C == 32:
+            near, to_border = level == 0, _from_border(tl.cumsum(g_CK, 0), C)
+            to_row = tl.where(near, to_row, to_border)
+            to_read = tl.where(near, to_read, tl.minimum(to_border - g_CK, 0.0))
+            to_column = tl.where(near, to_column, to_border)
+    row = tl.exp(to_row)
+    if PAIR:
+        read = tl.exp(to_read)
+    else:
+        read = row
+    return row, read, tl.exp(to_column)
+
+
+@triton.jit
 def _to_end(g):
     """exp of the log decays g [C] behind each token, up to the chunk's end."""
     return tl.exp(tl.minimum(tl.cumsum(g, 0, reverse=True) - g, 0.0))
 
 
-# The inverse
+# States and the inverse
 
 
 @triton.jit
-def _inverse_16(a, PRECISION: tl.constexpr):
-    """(I + A)^-1 of strictly lower triangular A [16, 16]: blocks of 1, 2, 4, 8 put together by pairs.
+def _blocks(x, SPLIT: tl.constexpr):
+    """[K, N] as [K / 32, 32, N] where SPLIT: with 64 rows or more Hopper's wider products would come in (see `_table`)."""
+    return tl.reshape(x, (x.shape[0] // 32, 32, x.shape[1])) if SPLIT else x
+
+
+@triton.jit
+def _flat(x, SPLIT: tl.constexpr):
+    return tl.reshape(x, (x.shape[0] * 32, x.shape[2])) if SPLIT else x
+
+
+@triton.jit
+def _grow(z, x, y, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """z + x y of a state z [K, V], by blocks where SPLIT, and x [K, C], y [C, V]."""
+    if SPLIT:
+        y = tl.broadcast_to(y[None, :, :], (z.shape[0], y.shape[0], y.shape[1]))
+    return _onto(z, _blocks(x, SPLIT), y, PRECISION)
+
+
+@triton.jit
+def _inverse(a, C: tl.constexpr, PRECISION: tl.constexpr):
+    """(I + A)^-1 of strictly lower triangular A [C, C]: blocks of 1, 2, 4 ... put together by pairs.
 
     Two inverted blocks x, y over the block a between them make [[x, 0], [-y a x, y]]. Powers of A, which grow like
     binomial coefficients where keys repeat, are never formed.
     """
-    i = tl.arange(0, 16)
-    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, 16), a, 0.0)
-    for level in tl.static_range(1, 4):
-        between = tl.where(_on_level(level, 16), a, 0.0)
+    i = tl.arange(0, C)
+    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
+    for level in tl.static_range(1, 4 if C == 16 else 5):
+        between = tl.where(_on_level(level, C), a, 0.0)
         inverse -= _dot(inverse, _dot(between, inverse, PRECISION), PRECISION)
     return inverse
 
 
-@triton.jit
-def _invert(x, a, C: tl.constexpr, PRECISION: tl.constexpr):
-    """Write (I + A)^-1 of strictly lower triangular A [C, C] to x, by forward substitution over rows of 16 blocks."""
-    i, j, every = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, C)
-    if C == 16:
-        tl.store(x + i[:, None] * C + j[None, :], _inverse_16(a, PRECISION))
-    else:
-        tl.store(x + every[:, None] * C + every[None, :], a)
-        tl.debug_barrier()
-        for start in range(0, C, 16):
-            own = x + (start + i[:, None]) * C + start + j[None, :]
-            row = x + (start + i[:, None]) * C + every[None, :]
-            ahead = every[None, :] < start
-            inverse = _inverse_16(tl.load(own), PRECISION)
-            between = tl.load(row, mask=ahead, other=0.0)
-            done = _square(x, (every[:, None] < start) & ahead, C)
-            solved = _dot(inverse, _dot(between, done, PRECISION), PRECISION)
-            tl.debug_barrier()
-            tl.store(row, -solved, mask=ahead)
-            tl.store(own, inverse)
-            tl.debug_barrier()
-
-
 @triton.jit(do_not_specialize=["T", "H"])
 def _pairs_kernel(
-    q, k, a, b, g, beta, scores, q_strides, k_strides, a_strides, b_strides, g_strides, beta_strides, T, H, scale,
-    K: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr, PAIR: tl.constexpr,
-    GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
+    q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
+    beta_strides, T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr,
+    WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
 ):  # fmt: skip
-    """(I + A)^-1, X, and with a and b also W and P, of one chunk of one head."""
+    """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
+    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
     k += at_b * k_strides[0] + at_h * k_strides[2]
+    v += at_b * v_strides[0] + at_h * v_strides[2]
+    erased += (at_b * (T * H) * ((4 if PAIR else 3) if GATE == 2 else 1) + at_h) * K
+    wanted += (at_b * T * H + at_h) * V
     if PAIR:
         a += at_b * a_strides[0] + at_h * a_strides[2]
         b += at_b * b_strides[0] + at_h * b_strides[2]
     if GATE > 0:
         g += at_b * g_strides[0] + at_h * g_strides[2]
     KINDS: tl.constexpr = 4 if PAIR else 2
-    scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + 4 * C)
+    TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
     i = tl.arange(0, C)
     t = n * C + i
 
@@ -323,18 +416,15 @@ def _pairs_kernel(
             if PAIR:
                 sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
             for level in range(LEVELS):
-                now = _on_level(level, C)
-                exponent = _to_border(g_CK, level, C, SOLVE)
-                fade = tl.exp(exponent)
-                q_faded = q_CK * fade
-                c_faded = tl.trans(c_CK * fade)
+                now = _together(level, C, CHAIN == "ieee", False)
+                row, read, column = _level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+                q_faded = q_CK * row
+                r_faded = r_CK * read
+                c_faded = tl.trans(c_CK * column)
                 if PAIR:
-                    r_faded = r_CK * tl.exp(tl.minimum(exponent - g_CK, 0.0))
-                    k_faded = tl.trans(k_CK * fade)
+                    k_faded = tl.trans(k_CK * column)
                     sees += tl.where(now, _dot(q_faded, k_faded, PRECISION), 0.0)
                     hears += tl.where(now, _dot(r_faded, k_faded, PRECISION), 0.0)
-                else:
-                    r_faded = r_CK * fade
                 reads += tl.where(now, _dot(q_faded, c_faded, PRECISION), 0.0)
                 erases += tl.where(now, _dot(r_faded, c_faded, CHAIN), 0.0)
 
@@ -346,7 +436,7 @@ def _pairs_kernel(
     fades = scores + KINDS * C * C + i
     if GATE == 1:
         g_C = _gates(g, g_strides[1], t, T)
-        high, low = _sums(g_C)
+        high, low = _sums(g_C, CHAIN == "ieee")
         fade = _pair_fades(high, low, tl.zeros_like(g_C), C)
         reads *= fade
         tl.store(fades, tl.exp(high) * scale)
@@ -355,49 +445,80 @@ def _pairs_kernel(
             sees *= fade
             hears *= fade_before
             erases *= fade_before
-            tl.store(fades + C, tl.exp(tl.minimum(high - g_C, 0.0)))
+            to_read = tl.exp(tl.minimum(high - g_C, 0.0))[:, None]
         else:
             erases *= fade
-            tl.store(fades + C, tl.exp(high))
+            to_read = tl.exp(high)[:, None]
         strength *= _to_end(g_C)
         tl.store(fades + 3 * C, tl.exp(high))
-    if GATE == 1 or WRITE:
+    if GATE == 1 or (WRITE and GATE == 0):
         tl.store(fades + 2 * C, strength)
     place = i[:, None] * C + i[None, :]
     until_now, before_now = i[:, None] >= i[None, :], i[:, None] > i[None, :]
     tl.store(scores + C * C + place, tl.where(until_now, reads * scale, 0.0))
     if PAIR:
         tl.store(scores + 2 * C * C + place, tl.where(until_now, sees * scale, 0.0))
-        tl.store(scores + 3 * C * C + place, tl.where(before_now, hears, 0.0))
-    _invert(scores, tl.where(before_now, erases, 0.0), C, SOLVE)
+        hears = tl.where(before_now, hears, 0.0)
+        tl.store(scores + 3 * C * C + place, hears)
+    inverse = _inverse(tl.where(before_now, erases, 0.0), C, SOLVE)
+    tl.store(scores + place, inverse)
+    for start in range(0, VP, VB):
+        w = start + tl.arange(0, VB)
+        v_CV = _rows(v, v_strides[1], t, T, w, V)
+        if PAIR:
+            v_CV = -_dot(hears, v_CV, CHAIN)
+        _put_rows(wanted, H * V, t, T, w, V, _dot(inverse, v_CV, SOLVE))
+    for start in range(0, KP, KB):
+        d = start + tl.arange(0, KB)
+        if PAIR:
+            r_CK = _rows(a, a_strides[1], t, T, d, K)
+        else:
+            r_CK = _rows(k, k_strides[1], t, T, d, K)
+        if GATE == 1:
+            r_CK *= to_read
+        if GATE == 2:
+            g_CK = _rows(g, g_strides[1], t, T, d, K)
+            until = tl.cumsum(g_CK, 0)
+            r_CK *= tl.exp(tl.minimum(until - g_CK, 0.0) if PAIR else until)
+            total = tl.sum(g_CK, 0)
+            to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+            k_CK = _rows(k, k_strides[1], t, T, d, K)
+            q_CK = _rows(q, q_strides[1], t, T, d, K)
+            _put_rows(erased + T * H * K, H * K, t, T, d, K, q_CK * tl.exp(until) * scale)
+            if PAIR:
+                c_CK = _rows(b, b_strides[1], t, T, d, K)
+                _put_rows(erased + 3 * T * H * K, H * K, t, T, d, K, k_CK * to_end)
+            else:
+                c_CK = k_CK * strength[:, None]
+            _put_rows(erased + 2 * T * H * K, H * K, t, T, d, K, c_CK * to_end)
+            tl.store(scores + KINDS * C * C + d, tl.exp(total))
+        _put_rows(erased, H * K, t, T, d, K, _dot(inverse, r_CK, SOLVE))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def _forward_kernel(
-    q, k, v, a, b, g, scores, initial, o, written, states, final,
-    q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, T, H, scale,
+    q, k, v, b, scores, erased, wanted, initial, o, written, states, final,
+    q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
     GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
-    PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs and states of one head, a block of value channels.
-
-    The solve takes all digits: where keys repeat, large terms of it cancel.
-    """
+    """Outputs and states of one head, a block of value channels."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
     k += at_b * k_strides[0] + at_h * k_strides[2]
-    v += at_b * v_strides[0] + at_h * v_strides[2]
     if PAIR:
-        a += at_b * a_strides[0] + at_h * a_strides[2]
+        v += at_b * v_strides[0] + at_h * v_strides[2]
         b += at_b * b_strides[0] + at_h * b_strides[2]
-    if GATE == 2:
-        g += at_b * g_strides[0] + at_h * g_strides[2]
     KINDS: tl.constexpr = 4 if PAIR else 2
+    TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * (KINDS * C * C + 4 * C)
+    scores += head * chunks * (KINDS * C * C + TAIL)
     states += head * chunks * (K * V)
+    erased += at_b * erased_strides[0] + at_h * erased_strides[2]
+    wanted += (at_b * T * H + at_h) * V
     o += (at_b * T * H + at_h) * V
     written += (at_b * T * H + at_h) * V
     d, w = tl.arange(0, KP), tl.program_id(1) * VB + tl.arange(0, VB)
@@ -406,53 +527,25 @@ def _forward_kernel(
     state = tl.zeros((KP, VB), tl.float32)
     if START:
         state = tl.load(initial + head * (K * V) + place, mask=inside, other=0.0)
+    state = _blocks(state, SPLIT)
     for n in tl.range(0, chunks, num_stages=STAGES):
         t = n * C + tl.arange(0, C)
-        pairs = scores + n * (KINDS * C * C + 4 * C)
+        pairs = scores + n * (KINDS * C * C + TAIL)
         fades = pairs + KINDS * C * C + tl.arange(0, C)
-        v_CV = _rows(v, v_strides[1], t, T, w, V)
-        if PAIR:
-            r_CK = _rows(a, a_strides[1], t, T, d, K)
-        else:
-            r_CK = _rows(k, k_strides[1], t, T, d, K)
+        ahead = _flat(state, SPLIT)
         if KEEP:
-            tl.store(states + n * (K * V) + place, state, mask=inside)
-        if GATE == 1:
-            r_CK *= tl.load(fades + C)[:, None]
-        if GATE == 2:
-            g_CK = _rows(g, g_strides[1], t, T, d, K)
-            until = tl.cumsum(g_CK, 0)
-            r_CK *= tl.exp(tl.minimum(until - g_CK, 0.0) if PAIR else until)
-        if PAIR:
-            hears = _square(pairs + 3 * C * C, None, C)
-            wanted = -_dot(hears, v_CV, CHAIN) - _dot(r_CK, state, CHAIN)
-        else:
-            wanted = v_CV - _dot(r_CK, state, CHAIN)
-        e_CV = _dot(_square(pairs, None, C), wanted, SOLVE)
+            tl.store(states + n * (K * V) + place, ahead.to(states.dtype.element_ty), mask=inside)
+        e_CV = _rows(wanted, H * V, t, T, w, V) - _dot(_rows(erased, erased_strides[1], t, T, d, K), ahead, CHAIN)
         if KEEP:
             _put_rows(written, H * V, t, T, w, V, e_CV)
-
-        q_CK = _rows(q, q_strides[1], t, T, d, K)
-        if GATE == 1:
-            q_CK *= tl.load(fades)[:, None]
-        else:
-            q_CK *= scale
-        if GATE == 2:
-            q_CK *= tl.exp(until)
-        reads = _square(pairs + C * C, None, C)
-        o_CV = _dot(q_CK, state, PRECISION)
-        o_CV = _onto(o_CV, reads, e_CV, PRECISION)
-        if PAIR:
-            sees = _square(pairs + 2 * C * C, None, C)
-            o_CV = _onto(o_CV, sees, v_CV, PRECISION)
-        _put_rows(o, H * V, t, T, w, V, o_CV)
 
         k_KC = _columns(k, k_strides[1], t, T, d, K)
         if PAIR:
             c_KC = _columns(b, b_strides[1], t, T, d, K)
+            v_CV = _rows(v, v_strides[1], t, T, w, V)
         else:
             c_KC = k_KC
-        if GATE == 1 or WRITE:
+        if GATE == 1 or (WRITE and GATE == 0):
             to_end = tl.load(fades + 2 * C)[None, :]
             c_KC *= to_end
             if PAIR:
@@ -460,22 +553,29 @@ def _forward_kernel(
         if GATE == 1:
             state *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
         if GATE == 2:
-            g_KC = _columns(g, g_strides[1], t, T, d, K)
-            fade_KC = tl.exp(tl.minimum(tl.cumsum(g_KC, 1, reverse=True) - g_KC, 0.0))
-            c_KC *= fade_KC
-            k_KC *= fade_KC
-            state *= tl.exp(tl.sum(g_KC, 1))[:, None]
-        state = _onto(state, c_KC, e_CV, CHAIN)
+            state *= _blocks(tl.load(pairs + KINDS * C * C + d)[:, None], SPLIT)
+        state = _grow(state, c_KC, e_CV, SPLIT, CHAIN)
         if PAIR:
-            state = _onto(state, k_KC, v_CV, CHAIN)
+            state = _grow(state, k_KC, v_CV, SPLIT, CHAIN)
+
+        q_CK = _rows(q, q_strides[1], t, T, d, K)
+        if GATE == 1:
+            q_CK *= tl.load(fades)[:, None]
+        if GATE == 0:
+            q_CK *= scale
+        o_CV = _dot(q_CK, ahead, PRECISION)
+        o_CV = _onto(o_CV, _square(pairs + C * C, None, C), e_CV, PRECISION)
+        if PAIR:
+            o_CV = _onto(o_CV, _square(pairs + 2 * C * C, None, C), v_CV, PRECISION)
+        _put_rows(o, H * V, t, T, w, V, o_CV)
     if END:
-        tl.store(final + head * (K * V) + place, state, mask=inside)
+        tl.store(final + head * (K * V) + place, _flat(state, SPLIT), mask=inside)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def _backward_kernel(
-    q, k, a, b, g, scores, d_o, d_final, d_v, z, d_states, d_initial,
-    q_strides, k_strides, a_strides, b_strides, g_strides, d_o_strides, T, H, scale,
+    q, k, b, scores, erased, d_o, d_final, d_v, z, d_states, d_initial,
+    q_strides, k_strides, b_strides, erased_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
     GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr,
     CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
@@ -487,14 +587,14 @@ def _backward_kernel(
     k += at_b * k_strides[0] + at_h * k_strides[2]
     d_o += at_b * d_o_strides[0] + at_h * d_o_strides[2]
     if PAIR:
-        a += at_b * a_strides[0] + at_h * a_strides[2]
         b += at_b * b_strides[0] + at_h * b_strides[2]
-    if GATE == 2:
-        g += at_b * g_strides[0] + at_h * g_strides[2]
     KINDS: tl.constexpr = 4 if PAIR else 2
+    TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * (KINDS * C * C + 4 * C)
+    scores += head * chunks * (KINDS * C * C + TAIL)
     d_states += head * chunks * (K * V)
+    erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     d_v += (at_b * T * H + at_h) * V
     if PAIR:
         z += (at_b * T * H + at_h) * V
@@ -504,64 +604,48 @@ def _backward_kernel(
     d_state = tl.zeros((KP, VB), tl.float32)
     if END:
         d_state = tl.load(d_final + head * (K * V) + place, mask=inside, other=0.0)
+    d_state = _blocks(d_state, SPLIT)
     for back in tl.range(0, chunks, num_stages=STAGES):
         n = chunks - 1 - back
         t = n * C + tl.arange(0, C)
-        pairs = scores + n * (KINDS * C * C + 4 * C)
+        pairs = scores + n * (KINDS * C * C + TAIL)
         fades = pairs + KINDS * C * C + tl.arange(0, C)
-        reads_turned = _square_turned(pairs + C * C, None, C)
+        behind = _flat(d_state, SPLIT)
+        tl.store(d_states + n * (K * V) + place, behind.to(d_states.dtype.element_ty), mask=inside)
         d_o_CV = _rows(d_o, d_o_strides[1], t, T, w, V)
         k_CK = _rows(k, k_strides[1], t, T, d, K)
         if PAIR:
-            r_KC = _columns(a, a_strides[1], t, T, d, K)
             c_CK = _rows(b, b_strides[1], t, T, d, K)
         else:
-            r_KC = _columns(k, k_strides[1], t, T, d, K)
             c_CK = k_CK
-        tl.store(d_states + n * (K * V) + place, d_state, mask=inside)
-        if GATE == 1:
-            r_KC *= tl.load(fades + C)[None, :]
-            over = tl.load(pairs + KINDS * C * C + 4 * C - 1)
-            if PAIR:
-                k_CK *= tl.load(fades + 2 * C)[:, None]
-        if GATE == 1 or WRITE:
-            c_CK *= tl.load(fades + 2 * C)[:, None]
-        if GATE == 2:
-            g_CK = _rows(g, g_strides[1], t, T, d, K)
-            g_KC = _columns(g, g_strides[1], t, T, d, K)
-            until = tl.cumsum(g_KC, 1)
-            r_KC *= tl.exp(tl.minimum(until - g_KC, 0.0) if PAIR else until)
-            to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+        if GATE == 1 or (WRITE and GATE == 0):
+            to_end = tl.load(fades + 2 * C)[:, None]
             c_CK *= to_end
             k_CK *= to_end
-            over = tl.exp(tl.sum(g_KC, 1))[:, None]
+        q_KC = _columns(q, q_strides[1], t, T, d, K)
+        if GATE == 1:
+            q_KC *= tl.load(fades)[None, :]
+            d_state *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
+        if GATE == 0:
+            q_KC *= scale
+        if GATE == 2:
+            d_state *= _blocks(tl.load(pairs + KINDS * C * C + d)[:, None], SPLIT)
 
-        d_e_CV = _dot(reads_turned, d_o_CV, PRECISION)
-        d_e_CV = _onto(d_e_CV, c_CK, d_state, CHAIN)
+        d_e_CV = _dot(_square_turned(pairs + C * C, None, C), d_o_CV, PRECISION)
+        d_e_CV = _onto(d_e_CV, c_CK, behind, CHAIN)
+        d_state = _grow(d_state, q_KC, d_o_CV, SPLIT, PRECISION)
+        d_state = _grow(d_state, -_columns(erased, erased_strides[1], t, T, d, K), d_e_CV, SPLIT, CHAIN)
         z_CV = _dot(_square_turned(pairs, None, C), d_e_CV, SOLVE)
         if PAIR:
-            sees_turned = _square_turned(pairs + 2 * C * C, None, C)
-            hears_turned = _square_turned(pairs + 3 * C * C, None, C)
-            d_v_CV = _dot(sees_turned, d_o_CV, PRECISION)
-            d_v_CV = _onto(d_v_CV, k_CK, d_state, PRECISION)
-            d_v_CV -= _dot(hears_turned, z_CV, PRECISION)
+            d_v_CV = _dot(_square_turned(pairs + 2 * C * C, None, C), d_o_CV, PRECISION)
+            d_v_CV = _onto(d_v_CV, k_CK, behind, PRECISION)
+            d_v_CV -= _dot(_square_turned(pairs + 3 * C * C, None, C), z_CV, PRECISION)
             _put_rows(z, H * V, t, T, w, V, z_CV)
             _put_rows(d_v, H * V, t, T, w, V, d_v_CV)
         else:
             _put_rows(d_v, H * V, t, T, w, V, z_CV)
-        q_KC = _columns(q, q_strides[1], t, T, d, K)
-        if GATE == 1:
-            q_KC *= tl.load(fades)[None, :]
-        else:
-            q_KC *= scale
-        if GATE == 2:
-            q_KC *= tl.exp(until)
-        if GATE > 0:
-            d_state *= over
-        d_state = _onto(d_state, q_KC, d_o_CV, PRECISION)
-        d_state -= _dot(r_KC, z_CV, CHAIN)
     if START:
-        tl.store(d_initial + head * (K * V) + place, d_state, mask=inside)
+        tl.store(d_initial + head * (K * V) + place, _flat(d_state, SPLIT), mask=inside)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -621,7 +705,7 @@ def _gradient_kernel(
     d_erases, d_reads, d_sees, d_hears = -d_erases, d_reads * scale, d_sees * scale, -d_hears
     if GATE == 1:
         g_C = _gates(g, g_strides[1], t, T)
-        high, low = _sums(g_C)
+        high, low = _sums(g_C, CHAIN == "ieee")
         to_token = tl.exp(high)[:, None]
         to_read = tl.exp(tl.minimum(high - g_C, 0.0) if PAIR else high)[:, None]
         to_end = _to_end(g_C)[:, None]
@@ -659,8 +743,8 @@ def _gradient_kernel(
         for first in range(0, VP, VB):
             w = first + tl.arange(0, VB)
             inside = (w[:, None] < V) & (d[None, :] < K)
-            s_VK = tl.load(states + d[None, :] * V + w[:, None], mask=inside, other=0.0)
-            d_s_VK = tl.load(d_states + d[None, :] * V + w[:, None], mask=inside, other=0.0)
+            s_VK = tl.load(states + d[None, :] * V + w[:, None], mask=inside, other=0.0).to(tl.float32)
+            d_s_VK = tl.load(d_states + d[None, :] * V + w[:, None], mask=inside, other=0.0).to(tl.float32)
             d_o_CV = _rows(d_o, d_o_strides[1], t, T, w, V)
             e_CV = _rows(written, H * V, t, T, w, V)
             z_CV = _rows(z, H * V, t, T, w, V)
@@ -721,27 +805,26 @@ def _gradient_kernel(
                 d_k_CK = _onto(d_k_CK, _square_turned(d_pairs + 3 * C * C, None, C), r_CK, INTRA)
         else:
             for level in range(LEVELS):
-                now, now_turned = _on_level(level, C), _on_level_turned(level, C)
-                exponent = _to_border(g_CK, level, C, SOLVE)
-                fade = tl.exp(exponent)
-                fade_read = tl.exp(tl.minimum(exponent - g_CK, 0.0)) if PAIR else fade
-                c_faded = c_CK * fade
+                now = _together(level, C, CHAIN == "ieee", False)
+                now_turned = _together(level, C, CHAIN == "ieee", True)
+                row, read, column = _level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+                c_faded = c_CK * column
                 to_q = _dot(_square(d_pairs + C * C, now, C), c_faded, PRECISION)
                 to_r = _dot(_square(d_pairs, now, C), c_faded, PRECISION)
                 if PAIR:
-                    k_faded = k_CK * fade
+                    k_faded = k_CK * column
                     to_q = _onto(to_q, _square(d_pairs + 2 * C * C, now, C), k_faded, PRECISION)
                     to_r = _onto(to_r, _square(d_pairs + 3 * C * C, now, C), k_faded, PRECISION)
-                d_q_CK += to_q * fade
-                d_r_CK += to_r * fade_read
-                q_faded, r_faded = q_CK * fade, r_CK * fade_read
+                d_q_CK += to_q * row
+                d_r_CK += to_r * read
+                q_faded, r_faded = q_CK * row, r_CK * read
                 to_c = _dot(_square_turned(d_pairs + C * C, now_turned, C), q_faded, PRECISION)
                 to_c = _onto(to_c, _square_turned(d_pairs, now_turned, C), r_faded, PRECISION)
-                d_c_CK += to_c * fade
+                d_c_CK += to_c * column
                 if PAIR:
                     to_k = _dot(_square_turned(d_pairs + 2 * C * C, now_turned, C), q_faded, PRECISION)
                     to_k = _onto(to_k, _square_turned(d_pairs + 3 * C * C, now_turned, C), r_faded, PRECISION)
-                    d_k_CK += to_k * fade
+                    d_k_CK += to_k * column
 
         # A pair (t, t) does not fade: it comes after the derivatives of the fades.
         if GATE > 0:
@@ -778,6 +861,348 @@ def _gradient_kernel(
         tl.store(d_beta + own_head + t * H, d_beta_C, mask=t < T)
 
 
+# A whole sequence in one program
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def _whole_forward_kernel(
+    q, k, v, a, b, g, beta, initial, o, final, inverses, written, states,
+    q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, T, H, scale,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PAIR: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
+    PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Outputs of one head."""
+    head = tl.program_id(0).to(tl.int64)
+    at_b, at_h = head // H, head % H
+    q += at_b * q_strides[0] + at_h * q_strides[2]
+    k += at_b * k_strides[0] + at_h * k_strides[2]
+    v += at_b * v_strides[0] + at_h * v_strides[2]
+    if PAIR:
+        a += at_b * a_strides[0] + at_h * a_strides[2]
+        b += at_b * b_strides[0] + at_h * b_strides[2]
+    if GATE > 0:
+        g += at_b * g_strides[0] + at_h * g_strides[2]
+    if WRITE:
+        beta += at_b * beta_strides[0] + at_h * beta_strides[2]
+    chunks = tl.cdiv(T, C)
+    inverses += head * chunks * (C * C)
+    states += head * chunks * (K * V)
+    o += (at_b * T * H + at_h) * V
+    written += (at_b * T * H + at_h) * V
+    i, d, w = tl.arange(0, C), tl.arange(0, KP), tl.arange(0, VP)
+    square = i[:, None] * C + i[None, :]
+    until_now, before_now = i[:, None] >= i[None, :], i[:, None] > i[None, :]
+    place = d[:, None] * V + w[None, :]
+    inside = (d[:, None] < K) & (w[None, :] < V)
+    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
+    state = tl.zeros((KP, VP), tl.float32)
+    if START:
+        state = tl.load(initial + head * (K * V) + place, mask=inside, other=0.0)
+    state = _blocks(state, SPLIT)
+    for n in tl.range(0, chunks, num_stages=STAGES):
+        t = n * C + i
+        q_CK = _rows(q, q_strides[1], t, T, d, K)
+        k_CK = _rows(k, k_strides[1], t, T, d, K)
+        v_CV = _rows(v, v_strides[1], t, T, w, V)
+        if PAIR:
+            r_CK = _rows(a, a_strides[1], t, T, d, K)
+            c_CK = _rows(b, b_strides[1], t, T, d, K)
+        else:
+            r_CK = k_CK
+            c_CK = k_CK
+        ahead = _flat(state, SPLIT)
+        if KEEP:
+            tl.store(states + n * (K * V) + place, ahead.to(states.dtype.element_ty), mask=inside)
+
+        # Pairs of tokens
+        if GATE < 2:
+            c_KC = tl.trans(c_CK)
+            reads = _dot(q_CK, c_KC, PRECISION)
+            erases = _dot(r_CK, c_KC, PRECISION)
+            if PAIR:
+                k_KC = tl.trans(k_CK)
+                sees = _dot(q_CK, k_KC, PRECISION)
+                hears = _dot(r_CK, k_KC, PRECISION)
+        else:
+            g_CK = _rows(g, g_strides[1], t, T, d, K)
+            until = tl.cumsum(g_CK, 0)
+            row, read, column = _level_fades(g_CK, 0, C, False, PAIR)
+            c_KC = tl.trans(c_CK * column)
+            reads = _dot(q_CK * row, c_KC, PRECISION)
+            erases = _dot(r_CK * read, c_KC, CHAIN)
+            if PAIR:
+                k_KC = tl.trans(k_CK * column)
+                sees = _dot(q_CK * row, k_KC, PRECISION)
+                hears = _dot(r_CK * read, k_KC, PRECISION)
+        strength = tl.full((C,), 1.0, tl.float32)
+        if WRITE:
+            strength = _gates(beta, beta_strides[1], t, T)
+            reads *= strength[None, :]
+            erases *= strength[None, :]
+        if GATE == 1:
+            g_C = _gates(g, g_strides[1], t, T)
+            high, low = _sums(g_C, CHAIN == "ieee")
+            fade = _pair_fades(high, low, tl.zeros_like(g_C), C)
+            reads *= fade
+            if PAIR:
+                sees *= fade
+                fade = _pair_fades(high, low, g_C, C)
+                hears *= fade
+                r_CK *= tl.exp(tl.minimum(high - g_C, 0.0))[:, None]
+            else:
+                r_CK *= tl.exp(high)[:, None]
+            erases *= fade
+            q_CK *= tl.exp(high)[:, None]
+            to_end = _to_end(g_C)
+            strength *= to_end
+            if PAIR:
+                k_CK *= to_end[:, None]
+        if GATE == 2:
+            q_CK *= tl.exp(until)
+            r_CK *= tl.exp(tl.minimum(until - g_CK, 0.0) if PAIR else until)
+            to_end_CK = tl.exp(tl.minimum(tl.sum(g_CK, 0)[None, :] - until, 0.0))
+            c_CK *= to_end_CK
+            k_CK *= to_end_CK
+        if GATE == 1 or WRITE:
+            c_CK *= strength[:, None]
+        inverse = _inverse(tl.where(before_now, erases, 0.0), C, SOLVE)
+
+        # What is written, what is read
+        if PAIR:
+            wanted = -_dot(tl.where(before_now, hears, 0.0), v_CV, CHAIN) - _dot(r_CK, ahead, CHAIN)
+        else:
+            wanted = v_CV - _dot(r_CK, ahead, CHAIN)
+        e_CV = _dot(inverse, wanted, SOLVE)
+        if KEEP:
+            tl.store(inverses + n * (C * C) + square, inverse.to(inverses.dtype.element_ty))
+            _put_rows(written, H * V, t, T, w, V, e_CV)
+        o_CV = _dot(q_CK, ahead, PRECISION)
+        o_CV = _onto(o_CV, tl.where(until_now, reads, 0.0), e_CV, PRECISION)
+        if PAIR:
+            o_CV = _onto(o_CV, tl.where(until_now, sees, 0.0), v_CV, PRECISION)
+        _put_rows(o, H * V, t, T, w, V, o_CV * scale)
+        if GATE == 1:
+            state *= tl.exp(tl.sum(g_C, 0))
+        if GATE == 2:
+            state *= _blocks(tl.exp(tl.sum(tl.trans(g_CK), 1))[:, None], SPLIT)
+        state = _grow(state, tl.trans(c_CK), e_CV, SPLIT, CHAIN)
+        if PAIR:
+            state = _grow(state, tl.trans(k_CK), v_CV, SPLIT, CHAIN)
+    if END:
+        tl.store(final + head * (K * V) + place, _flat(state, SPLIT), mask=inside)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def _whole_backward_kernel(
+    q, k, v, a, b, g, beta, inverses, written, states, d_o, d_final, d_q, d_k, d_v, d_g, d_beta, d_a, d_b, d_initial,
+    q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, T, H, scale,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PAIR: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr,
+    CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """All derivatives of one head; time runs backward."""
+    head = tl.program_id(0).to(tl.int64)
+    at_b, at_h = head // H, head % H
+    q += at_b * q_strides[0] + at_h * q_strides[2]
+    k += at_b * k_strides[0] + at_h * k_strides[2]
+    d_o += at_b * d_o_strides[0] + at_h * d_o_strides[2]
+    own_head = at_b * T * H + at_h
+    written += own_head * V
+    d_q += own_head * K
+    d_k += own_head * K
+    d_v += own_head * V
+    if PAIR:
+        v += at_b * v_strides[0] + at_h * v_strides[2]
+        a += at_b * a_strides[0] + at_h * a_strides[2]
+        b += at_b * b_strides[0] + at_h * b_strides[2]
+        d_a += own_head * K
+        d_b += own_head * K
+    if GATE > 0:
+        g += at_b * g_strides[0] + at_h * g_strides[2]
+        d_g += own_head * K if GATE == 2 else own_head
+    if WRITE:
+        beta += at_b * beta_strides[0] + at_h * beta_strides[2]
+        d_beta += own_head
+    chunks = tl.cdiv(T, C)
+    inverses += head * chunks * (C * C)
+    states += head * chunks * (K * V)
+    INTRA: tl.constexpr = CHAIN if GATE > 0 else PRECISION
+    i, d, w = tl.arange(0, C), tl.arange(0, KP), tl.arange(0, VP)
+    square = i[:, None] * C + i[None, :]
+    until_now, before_now = i[:, None] >= i[None, :], i[:, None] > i[None, :]
+    place = d[:, None] * V + w[None, :]
+    inside = (d[:, None] < K) & (w[None, :] < V)
+    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
+    d_state = tl.zeros((KP, VP), tl.float32)
+    if END:
+        d_state = tl.load(d_final + head * (K * V) + place, mask=inside, other=0.0)
+    d_state = _blocks(d_state, SPLIT)
+    for back in tl.range(0, chunks, num_stages=STAGES):
+        n = chunks - 1 - back
+        t = n * C + i
+        q_CK = _rows(q, q_strides[1], t, T, d, K)
+        k_CK = _rows(k, k_strides[1], t, T, d, K)
+        d_o_CV = _rows(d_o, d_o_strides[1], t, T, w, V)
+        e_CV = _rows(written, H * V, t, T, w, V)
+        inverse = tl.load(inverses + n * (C * C) + square).to(tl.float32)
+        state = tl.load(states + n * (K * V) + place, mask=inside, other=0.0).to(tl.float32)
+        if PAIR:
+            v_CV = _rows(v, v_strides[1], t, T, w, V)
+            r_CK = _rows(a, a_strides[1], t, T, d, K)
+            c_CK = _rows(b, b_strides[1], t, T, d, K)
+        else:
+            r_CK = k_CK
+            c_CK = k_CK
+        if WRITE:
+            beta_C = _gates(beta, beta_strides[1], t, T)
+            c_CK *= beta_C[:, None]
+
+        # Fades
+        if GATE == 1:
+            g_C = _gates(g, g_strides[1], t, T)
+            high, low = _sums(g_C, CHAIN == "ieee")
+            to_token = tl.exp(high)[:, None]
+            to_read = tl.exp(tl.minimum(high - g_C, 0.0) if PAIR else high)[:, None]
+            to_end = _to_end(g_C)[:, None]
+            over = tl.exp(tl.sum(g_C, 0))
+            fade = _pair_fades(high, low, tl.zeros_like(g_C), C)
+            fade_read = _pair_fades(high, low, g_C, C) if PAIR else fade
+        if GATE == 2:
+            g_CK = _rows(g, g_strides[1], t, T, d, K)
+            until = tl.cumsum(g_CK, 0)
+            to_token = tl.exp(until)
+            to_read = tl.exp(tl.minimum(until - g_CK, 0.0)) if PAIR else to_token
+            to_end = tl.exp(tl.minimum(tl.sum(g_CK, 0)[None, :] - until, 0.0))
+            over = tl.exp(tl.sum(tl.trans(g_CK), 1))[:, None]
+            row, read, column = _level_fades(g_CK, 0, C, False, PAIR)
+        if GATE > 0:
+            q_faded, r_faded, c_faded = q_CK * to_token, r_CK * to_read, c_CK * to_end
+        else:
+            q_faded, r_faded, c_faded = q_CK, r_CK, c_CK
+        if GATE == 2:
+            q_pair, r_pair, c_pair = q_CK * row, r_CK * read, c_CK * column
+        else:
+            q_pair, r_pair, c_pair = q_CK, r_CK, c_CK
+
+        # Pairs of tokens as forward had them, and what is written
+        reads = _dot(q_pair, tl.trans(c_pair), PRECISION)
+        if GATE == 1:
+            reads *= fade
+        reads = tl.where(until_now, reads * scale, 0.0)
+        behind = _flat(d_state, SPLIT)
+        d_e_CV = _dot(c_faded, behind, CHAIN)
+        d_e_CV = _onto(d_e_CV, tl.trans(reads), d_o_CV, PRECISION)
+        z_CV = _dot(tl.trans(inverse), d_e_CV, SOLVE)
+        if PAIR:
+            k_faded = k_CK * to_end if GATE > 0 else k_CK
+            k_pair = k_CK * column if GATE == 2 else k_CK
+            k_KC = tl.trans(k_pair)
+            sees = _dot(q_pair, k_KC, PRECISION)
+            hears = _dot(r_pair, k_KC, PRECISION)
+            if GATE == 1:
+                sees *= fade
+                hears *= fade_read
+            d_v_CV = _dot(k_faded, behind, PRECISION)
+            d_v_CV = _onto(d_v_CV, tl.trans(tl.where(until_now, sees * scale, 0.0)), d_o_CV, PRECISION)
+            d_v_CV -= _dot(tl.trans(tl.where(before_now, hears, 0.0)), z_CV, PRECISION)
+            _put_rows(d_v, H * V, t, T, w, V, d_v_CV)
+        else:
+            _put_rows(d_v, H * V, t, T, w, V, z_CV)
+
+        # Through the states
+        state_VK, d_state_VK = tl.trans(state), tl.trans(behind)
+        d_q_CK = _dot(d_o_CV, state_VK, PRECISION) * scale
+        d_r_CK = -_dot(z_CV, state_VK, PRECISION)
+        d_c_CK = _dot(e_CV, d_state_VK, PRECISION)
+        if PAIR:
+            d_k_CK = _dot(v_CV, d_state_VK, PRECISION)
+        if GATE > 0:
+            d_q_CK *= to_token
+            d_r_CK *= to_read
+            d_c_CK *= to_end
+            if PAIR:
+                d_k_CK *= to_end
+        if GATE == 1:
+            d_over = over * tl.sum(state * behind) + tl.sum(c_CK * d_c_CK)
+            if PAIR:
+                d_over += tl.sum(k_CK * d_k_CK)
+        if GATE == 2:
+            d_over = tl.sum(state_VK * d_state_VK, 0) * tl.exp(tl.sum(g_CK, 0)) + tl.sum(c_CK * d_c_CK, 0)
+            if PAIR:
+                d_over += tl.sum(k_CK * d_k_CK, 0)
+
+        # Through the pairs; a pair (t, t) does not fade: it comes after the derivatives of the fades
+        e_VC = tl.trans(e_CV)
+        d_reads = tl.where(before_now, _dot(d_o_CV, e_VC, PRECISION) * scale, 0.0)
+        d_erases = tl.where(before_now, -_dot(z_CV, e_VC, PRECISION), 0.0)
+        if PAIR:
+            v_VC = tl.trans(v_CV)
+            d_sees = tl.where(before_now, _dot(d_o_CV, v_VC, PRECISION) * scale, 0.0)
+            d_hears = tl.where(before_now, -_dot(z_CV, v_VC, PRECISION), 0.0)
+        if GATE == 1:
+            d_reads *= fade
+            d_erases *= fade_read
+            if PAIR:
+                d_sees *= fade
+                d_hears *= fade_read
+        to_q = _dot(d_reads, c_pair, INTRA)
+        to_r = _dot(d_erases, c_pair, INTRA)
+        to_c = _dot(tl.trans(d_reads), q_pair, INTRA)
+        to_c = _onto(to_c, tl.trans(d_erases), r_pair, INTRA)
+        if PAIR:
+            to_q = _onto(to_q, d_sees, k_pair, INTRA)
+            to_r = _onto(to_r, d_hears, k_pair, INTRA)
+            to_k = _dot(tl.trans(d_sees), q_pair, INTRA)
+            to_k = _onto(to_k, tl.trans(d_hears), r_pair, INTRA)
+            d_k_CK += to_k * column if GATE == 2 else to_k
+        if GATE == 2:
+            to_q *= row
+            to_r *= read
+            to_c *= column
+        d_q_CK += to_q
+        d_r_CK += to_r
+        d_c_CK += to_c
+        if GATE > 0:
+            d_read_CK = r_CK * d_r_CK
+            d_until_CK = q_CK * d_q_CK + d_read_CK - c_CK * d_c_CK
+            if PAIR:
+                d_until_CK -= k_CK * d_k_CK
+        if GATE == 1:
+            d_g_C = tl.cumsum(tl.sum(d_until_CK, 1), 0, reverse=True) + d_over
+            if PAIR:
+                d_g_C -= tl.sum(d_read_CK, 1)
+            tl.store(d_g + t * H, d_g_C, mask=t < T)
+        if GATE == 2:
+            d_g_CK = tl.cumsum(d_until_CK, 0, reverse=True) + d_over[None, :]
+            if PAIR:
+                d_g_CK -= d_read_CK
+            _put_rows(d_g, H * K, t, T, d, K, d_g_CK)
+        d_own = tl.sum(d_o_CV * e_CV, 1)[:, None] * scale
+        d_q_CK += d_own * c_CK
+        d_c_CK += d_own * q_CK
+        if PAIR:
+            d_own = tl.sum(d_o_CV * v_CV, 1)[:, None] * scale
+            d_q_CK += d_own * k_CK
+            d_k_CK += d_own * q_CK
+            _put_rows(d_a, H * K, t, T, d, K, d_r_CK)
+            _put_rows(d_b, H * K, t, T, d, K, d_c_CK)
+        elif WRITE:
+            tl.store(d_beta + t * H, tl.sum(k_CK * d_c_CK, 1), mask=t < T)
+            d_k_CK = d_r_CK + beta_C[:, None] * d_c_CK
+        else:
+            d_k_CK = d_r_CK + d_c_CK
+        _put_rows(d_q, H * K, t, T, d, K, d_q_CK)
+        _put_rows(d_k, H * K, t, T, d, K, d_k_CK)
+
+        if GATE > 0:
+            d_state *= _blocks(over, SPLIT) if GATE == 2 else over
+        d_state = _grow(d_state, tl.trans(q_faded), d_o_CV * scale, SPLIT, PRECISION)
+        d_state = _grow(d_state, -tl.trans(r_faded), z_CV, SPLIT, CHAIN)
+    if START:
+        tl.store(d_initial + head * (K * V) + place, _flat(d_state, SPLIT), mask=inside)
+
+
 # Launchers
 
 
@@ -785,6 +1210,7 @@ class _Plan(NamedTuple):
     """What all launches of one call share."""
 
     table: _Table
+    whole: _Whole | None
     batch: int
     time: int
     heads: int
@@ -793,6 +1219,39 @@ class _Plan(NamedTuple):
     chunks: int
     flags: dict[str, Any]
 
+    @property
+    def solve(self) -> str:
+        """Of the inverse: a pair's rows and columns may amplify each other, three tf32 products then keep 21 bits."""
+        chain: str = self.flags["CHAIN"]
+        return "tf32x3" if self.flags["PAIR"] and chain == "tf32" else chain
+
+    @property
+    def walk_flags(self) -> dict[str, Any]:
+        """Of bf16 inputs the walks' products take bf16 all through: they wait for nothing but each other."""
+        return {**self.flags, "CHAIN": self.flags["PRECISION"]}
+
+    @property
+    def erased_shape(self) -> tuple[int, ...]:
+        many = self.flags["GATE"] == CHANNEL_GATE
+        kinds = (4 if self.flags["PAIR"] else 3) if many else 1
+        return self.batch, kinds, self.time, self.heads, self.key_width
+
+
+class _Faded(NamedTuple):
+    """What walks take of queries, columns and rows: with their fades already, where decays go by channel."""
+
+    q: Tensor
+    k: Tensor
+    b: Tensor | None
+    r: Tensor
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor, b: Tensor | None, erased: Tensor) -> "_Faded":
+        r, *faded = erased.unbind(1)
+        if not faded:
+            return _Faded(q, k, b, r)
+        return _Faded(faded[0], faded[1], None, r) if b is None else _Faded(faded[0], faded[2], faded[1], r)
+
 
 def _plan(q: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, a: Tensor | None) -> _Plan:
     batch, time, heads, value_width = v.shape
@@ -800,10 +1259,12 @@ def _plan(q: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, a
     gate = NO_GATE if log_decay is None else HEAD_GATE if log_decay.ndim == 3 else CHANNEL_GATE
     exact = v.dtype == torch.float32
     table = _table(key_width, value_width, a is not None, gate == CHANNEL_GATE, exact)
+    whole = _whole(key_width, value_width, gate, exact, time, batch * heads)
+    chunk = table.chunk if whole is None else whole.chunk
     chain = "ieee" if exact else "tf32"
     flags = {
         "K": key_width,
-        "C": table.chunk,
+        "C": chunk,
         "KP": padded(key_width),
         "PAIR": a is not None,
         "GATE": gate,
@@ -811,8 +1272,8 @@ def _plan(q: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, a
         "PRECISION": "bf16" if v.dtype == torch.bfloat16 else chain,
         "CHAIN": chain,
     }
-    chunks = triton.cdiv(time, table.chunk)
-    return _Plan(table, batch, time, heads, key_width, value_width, chunks, flags)
+    chunks = triton.cdiv(time, chunk)
+    return _Plan(table, whole, batch, time, heads, key_width, value_width, chunks, flags)
 
 
 def _strided(x: Tensor) -> Tensor:
@@ -836,31 +1297,47 @@ def _forward(
     scale: float,
     return_state: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     plan = _plan(q, v, log_decay, beta, a)
     table = plan.table
     q, k, v = (_strided(x) for x in (q, k, v))
     g, beta, a, b = (None if x is None else _strided(x) for x in (log_decay, beta, a, b))
     initial = None if initial is None else initial.contiguous()
-    o, final, scores, written, states = _forward_form(
+    o, final, scores, erased, written, states = _forward_form(
         q, k, v, log_decay, beta, a, b, initial, scale, return_state, keep
     )
-    if not keep:
-        scores = scores.new_empty(_scores_shape(plan))
     programs = plan.batch * plan.heads
     gates = (_strides(a), _strides(b), _strides(g), _strides(beta))
+    if plan.whole is not None:
+        _whole_forward_kernel[(programs,)](
+            q, k, v, a, b, g, beta, initial, o, final, scores, written, states,
+            _strides(q), _strides(k), _strides(v), *gates, plan.time, plan.heads, scale,
+            **plan.flags, V=plan.value_width, VP=padded(plan.value_width), START=initial is not None, KEEP=keep,
+            END=return_state, SOLVE=plan.solve, STAGES=plan.whole.forward_stages,
+            num_warps=plan.whole.forward_warps,
+        )  # fmt: skip
+        return o, final, scores, erased, written, states
+    if not keep:
+        scores, erased = scores.new_empty(_scores_shape(plan)), k.new_empty(plan.erased_shape)
+    wanted = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    values = padded(plan.value_width)
     _pairs_kernel[(programs, plan.chunks)](
-        q, k, a, b, g, beta, scores, _strides(q), _strides(k), *gates, plan.time, plan.heads, scale,
-        **plan.flags, **_levels(plan), KB=min(table.pair_block, plan.flags["KP"]), SOLVE=_solve_precision(v.dtype),
+        q, k, v, a, b, g, beta, scores, erased, wanted, _strides(q), _strides(k), _strides(v), *gates,
+        plan.time, plan.heads, scale, **plan.flags, **_levels(plan), V=plan.value_width, VP=values,
+        VB=min(table.pair_block, values), KB=min(table.pair_block, plan.flags["KP"]), SOLVE=plan.solve,
         num_warps=table.pair_warps, num_stages=1,
     )  # fmt: skip
+    faded = _Faded.of(q, k, b, erased)
     _forward_kernel[(programs, triton.cdiv(plan.value_width, table.value_block))](
-        q, k, v, a, b, g, scores, initial, o, written, states, final,
-        _strides(q), _strides(k), _strides(v), *gates[:3], plan.time, plan.heads, scale,
-        **plan.flags, V=plan.value_width, VB=table.value_block, START=initial is not None, KEEP=keep, END=return_state,
-        SOLVE=_solve_precision(v.dtype), STAGES=table.stages, num_warps=table.walk_warps,
+        faded.q, faded.k, v, faded.b, scores, faded.r, wanted, initial, o, written, states, final,
+        _strides(faded.q), _strides(faded.k), _strides(v), _strides(faded.b), _strides(faded.r),
+        plan.time, plan.heads, scale,
+        **plan.walk_flags, V=plan.value_width, VB=table.value_block, START=initial is not None, KEEP=keep, END=return_state,
+        STAGES=table.stages, num_warps=table.walk_warps,
     )  # fmt: skip
-    return o, final, (scores if keep else o.new_empty(plan.batch, 0, dtype=torch.float32)), written, states
+    if not keep:
+        scores, erased = (x.new_empty(plan.batch, 0) for x in (scores, erased))
+    return o, final, scores, erased, written, states
 
 
 def _forward_form(
@@ -875,16 +1352,18 @@ def _forward_form(
     scale: float,
     return_state: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     plan = _plan(q, v, log_decay, beta, a)
     batch, heads, sizes = plan.batch, plan.heads, (plan.key_width, plan.value_width)
     state = (batch, heads, *sizes) if return_state else (batch, 0)
+    kept = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
     return (
         v.new_empty(v.shape),
         v.new_empty(state, dtype=torch.float32),
         v.new_empty(_scores_shape(plan) if keep else (batch, 0), dtype=torch.float32),
+        k.new_empty(plan.erased_shape if keep and plan.whole is None else (batch, 0)),
         v.new_empty(v.shape if keep else (batch, 0)),
-        v.new_empty((batch, heads, plan.chunks, *sizes) if keep else (batch, 0), dtype=torch.float32),
+        v.new_empty((batch, heads, plan.chunks, *sizes) if keep else (batch, 0), dtype=kept),
     )
 
 
@@ -903,34 +1382,47 @@ def _backward(
     return_state: bool,
     keep: bool,
     scores: Tensor,
+    erased: Tensor,
     written: Tensor,
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     plan = _plan(q, v, log_decay, beta, a)
     table = plan.table
     gradients = _backward_form(
-        d_o, d_final, q, k, v, log_decay, beta, a, b, initial, scale, return_state, keep, scores, written, states
-    )
+        d_o, d_final, q, k, v, log_decay, beta, a, b, initial, scale, return_state, keep, scores, erased, written,
+        states,
+    )  # fmt: skip
     d_q, d_k, d_v, d_g, d_beta, d_a, d_b, d_initial = gradients
     q, k, v, d_o = (_strided(x) for x in (q, k, v, d_o))
     g, beta, a, b = (None if x is None else _strided(x) for x in (log_decay, beta, a, b))
-    scores, written, states, d_final = (x.contiguous() for x in (scores, written, states, d_final))
-    z = d_v if a is None else torch.empty_like(written)
-    d_states, d_pairs = torch.empty_like(states), torch.empty_like(scores)
+    scores, erased, written, states, d_final = (x.contiguous() for x in (scores, erased, written, states, d_final))
     programs = plan.batch * plan.heads
     gates = (_strides(a), _strides(b), _strides(g), _strides(beta))
+    if plan.whole is not None:
+        _whole_backward_kernel[(programs,)](
+            q, k, v, a, b, g, beta, scores, written, states, d_o, d_final,
+            d_q, d_k, d_v, d_g, d_beta, d_a, d_b, d_initial,
+            _strides(q), _strides(k), _strides(v), *gates, _strides(d_o), plan.time, plan.heads, scale,
+            **plan.flags, V=plan.value_width, VP=padded(plan.value_width), START=initial is not None, END=return_state,
+            SOLVE=plan.solve, STAGES=plan.whole.backward_stages, num_warps=plan.whole.backward_warps,
+        )  # fmt: skip
+        return gradients
+    z = d_v if a is None else torch.empty_like(written)
+    d_states, d_pairs = torch.empty_like(states), torch.empty_like(scores)
+    faded = _Faded.of(q, k, b, erased)
     _backward_kernel[(programs, triton.cdiv(plan.value_width, table.value_block))](
-        q, k, a, b, g, scores, d_o, d_final, d_v, z, d_states, d_initial,
-        _strides(q), _strides(k), *gates[:3], _strides(d_o), plan.time, plan.heads, scale,
-        **plan.flags, V=plan.value_width, VB=table.value_block, START=initial is not None, END=return_state,
-        SOLVE=_solve_precision(v.dtype), STAGES=table.stages, num_warps=table.walk_warps,
+        faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d_v, z, d_states, d_initial,
+        _strides(faded.q), _strides(faded.k), _strides(faded.b), _strides(faded.r), _strides(d_o),
+        plan.time, plan.heads, scale,
+        **plan.walk_flags, V=plan.value_width, VB=table.value_block, START=initial is not None, END=return_state,
+        SOLVE=plan.solve, STAGES=table.stages, num_warps=table.walk_warps,
     )  # fmt: skip
     values = padded(plan.value_width)
     _gradient_kernel[(programs, plan.chunks)](
         q, k, v, a, b, g, beta, states, d_states, written, d_o, z, d_pairs, d_q, d_k, d_a, d_b, d_g, d_beta,
         _strides(q), _strides(k), _strides(v), *gates, _strides(d_o), plan.time, plan.heads, scale,
         **plan.flags, **_levels(plan), V=plan.value_width, VP=values, VB=min(32, values),
-        KB=min(table.gradient_block, plan.flags["KP"]), SOLVE=_solve_precision(v.dtype),
+        KB=min(table.gradient_block, plan.flags["KP"]), SOLVE=plan.solve,
         num_warps=table.gradient_warps, num_stages=1,
     )  # fmt: skip
     return gradients
@@ -951,6 +1443,7 @@ def _backward_form(
     return_state: bool,
     keep: bool,
     scores: Tensor,
+    erased: Tensor,
     written: Tensor,
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -961,17 +1454,18 @@ def _backward_form(
 
 
 def _scores_shape(plan: _Plan) -> tuple[int, ...]:
+    """Of what is kept of a chunk's pairs: with the whole sequence in a program the inverse alone."""
+    if plan.whole is not None:
+        return plan.batch, plan.heads, plan.chunks, plan.whole.chunk**2
     kinds = 4 if plan.flags["PAIR"] else 2
-    return plan.batch, plan.heads, plan.chunks, kinds * plan.table.chunk**2 + 4 * plan.table.chunk
+    tail = plan.flags["KP"] if plan.flags["GATE"] == CHANNEL_GATE else 4 * plan.table.chunk
+    return plan.batch, plan.heads, plan.chunks, kinds * plan.table.chunk**2 + tail
 
 
 def _levels(plan: _Plan) -> dict[str, int]:
-    return {"LEVELS": plan.table.chunk.bit_length() - 1}
-
-
-def _solve_precision(dtype: torch.dtype) -> str:
-    """Of the inverse and of products with it: three tf32 products keep 21 bits."""
-    return "ieee" if dtype == torch.float32 else "tf32x3"
+    if plan.flags["CHAIN"] == "ieee":
+        return {"LEVELS": plan.table.chunk.bit_length() - 1}
+    return {"LEVELS": plan.table.chunk // 16}
 
 
 _delta = opaque("delta", _forward, _backward, outputs=_forward_form, gradients=_backward_form, differentiable=2)

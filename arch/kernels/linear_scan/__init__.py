@@ -1,4 +1,4 @@
-"""The op of RG-LRU, Mamba-1, HGRN and Longhorn as deployed: every channel is a number that fades and takes in another.
+"""The op of HGRN, and of what the gated and the selective scan come down to: every channel fades and takes in a number.
 
 h_t = e^{g_t} h_{t-1} + x_t, channel by channel
 """

@@ -16,7 +16,7 @@ from arch.kernels import select
 from arch.kernels.dual import Learned, Matrix, Tokens
 from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
 from arch.kernels.network import LayerNorm, forward
-from arch.kernels.rule import HuberLoss, Rule
+from arch.kernels.rule import DotLoss, HuberLoss, L2Loss, Rule
 
 __all__ = ["MemoryState", "memory", "memory_read", "memory_step"]
 
@@ -94,11 +94,30 @@ def memory(
     check_positive(OP, "chunk", chunk)
     _check_rule(rule, weights, heads, theta, delta, key_width, value_width)
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    sizes |= _demands(rule, weights, norm)
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )
     dtype = working_dtype(q, k, v, eta, alpha, theta, gamma, delta)
     with full_precision(v.device):
+        initial_state = None if initial_state is None else _as(initial_state, dtype)
+        if name == "fused" and time:
+            served: tuple[Tensor, MemoryState | None] = select.load(OP, name)(
+                q,
+                k,
+                v,
+                weights=weights,
+                rule=rule,
+                eta=eta,
+                alpha=alpha,
+                theta=theta,
+                gamma=gamma,
+                norm=norm,
+                features=features,
+                initial_state=initial_state,
+                return_state=return_state,
+            )
+            return served
         state = initial_state or _first_state(weights, rule, norm, batch, k, v, delta, dtype)
         if time == 0:
             return v, state if return_state else None
@@ -175,6 +194,15 @@ def memory_read(
         return _finish(y, q_BHTK, rule, _widened(norm, dtype)).transpose(1, 2).to(q.dtype)
 
 
+def _as(state: MemoryState, dtype: torch.dtype) -> MemoryState:
+    def cast(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(cast, part))
+        return part.to(dtype) if isinstance(part, Tensor) else part
+
+    return MemoryState(*map(cast, state))
+
+
 def _first_state(
     weights: tuple[Tensor, ...],
     rule: Rule,
@@ -202,6 +230,19 @@ def _first_state(
         values=nothing(v),
         delta=None if delta is None else nothing(delta),
     )
+
+
+def _demands(rule: Rule, weights: tuple[Tensor, ...], norm: LayerNorm | None) -> dict[str, int]:
+    """What a rule asks of an implementation."""
+    free = rule.independent(len(weights), normed=norm is not None)
+    return {
+        "materialised": int(rule.materialised),
+        "bent_loss": int(not isinstance(rule.loss, L2Loss | DotLoss)),
+        "gated": int(rule.gated),
+        "matrices": len(weights),
+        "features": weights[0].shape[1] - rule.bias,
+        "seen": rule.window - 1 + (1 if free else rule.chunk),
+    }
 
 
 def _check_rule(

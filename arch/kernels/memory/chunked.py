@@ -43,7 +43,7 @@ def materialise_piece(
             if learned.momentum is not None and weight.slowed is not None:
                 step_BHNRC = step_BHNRC + weight.slowed[..., None, None] * learned.momentum[index][:, :, None]
                 momentum.append(step_BHNRC[:, :, -1])
-            step_BHNRC = newton_schulz(step_BHNRC, rule.newton_schulz)
+            step_BHNRC, _ = newton_schulz(step_BHNRC, steps=rule.newton_schulz)
             a_BHNRC = kept - (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, step_BHNRC.shape[-2:])
         else:
             a_BHNRC = kept - _outer(weight.write, x, d)

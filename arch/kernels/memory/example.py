@@ -8,19 +8,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from arch.kernels.network import LayerNorm
 from arch.kernels.rule import Rule
 
-VARIANTS = ("deep", "linear")
+VARIANTS = ("deep", "linear", "ttt")
 RULES = {
     "deep": Rule(momentum="inside", window=2, chunk=16),
     "linear": Rule(window=3),
+    "ttt": Rule(chunk=16, bias=True, residual=True),
 }
 
 
 def example(
     variant: str, generator: torch.Generator, *, batch: int, time: int, heads: int, key_width: int, value_width: int
 ) -> dict[str, Any]:
-    """Arguments of `memory` in fp64: Titans' rule in a deep memory, the Omega rule in a linear one."""
+    """Arguments of `memory` in fp64: Titans' rule in a deep memory, the Omega rule in a linear one, TTT-Linear (whose values
+    are as wide as its keys)."""
     rule = RULES[variant]
 
     def normal(*shape: int) -> Tensor:
@@ -33,7 +36,8 @@ def example(
         return normal(heads, rows, columns) * rows**-0.5
 
     hidden = 2 * key_width
-    deep = (matrix(key_width, hidden), matrix(hidden, value_width))
+    value_width = key_width if rule.residual else value_width
+    shapes = [(key_width, hidden), (hidden, value_width)] if variant == "deep" else [(key_width, value_width)]
     inputs = {
         "q": normalize(normal(batch, time, heads, key_width), dim=-1),
         "k": normalize(normal(batch, time, heads, key_width), dim=-1),
@@ -41,7 +45,9 @@ def example(
         "alpha": 1 - 0.1 * gate(),
         "eta": gate() / (rule.chunk * rule.window),
         "gamma": gate(rule.window),
-        "weights": (matrix(key_width, value_width),) if variant == "linear" else deep,
+        "weights": tuple(matrix(rows + rule.bias, columns) for rows, columns in shapes),
         "rule": rule,
     }
+    if rule.residual:
+        inputs["norm"] = LayerNorm(1 + 0.1 * normal(heads, value_width), 0.1 * normal(heads, value_width))
     return inputs if rule.momentum == "none" else {**inputs, "theta": gate()}

@@ -38,7 +38,7 @@ def recurrent(
             steps = [eta * u for u in steps] if rule.momentum == "inside" else steps
             momentum = steps = [theta * p + u for p, u in zip(momentum, steps, strict=True)]
         if rule.newton_schulz:
-            steps = [newton_schulz(p, rule.newton_schulz) for p in steps]
+            steps = [newton_schulz(p, steps=rule.newton_schulz, implementation="recurrent")[0] for p in steps]
         rate = 1 if rule.momentum == "inside" else eta
         stored = [alpha * a - rate * step for a, step in zip(stored, steps, strict=True)]
         weights = [rule.retention.weights(a) for a in stored]

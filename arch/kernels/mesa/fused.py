@@ -1,8 +1,11 @@
-"""Mesa in five kernels: states pass from chunk to chunk, then every chunk of tokens solves on its own, all its rows together.
+"""Mesa: states pass from chunk to chunk, and every chunk of tokens solves on its own, all its rows together.
 
 x_t (f_t kk_0 + sum_s w_ts k_s^T k_s + diag(lam)) = q_t,    o_t = scale (f_t x_t kv_0 + sum_s w_ts (x_t . k_s) v_s),    s <= t
 with the state kk_0, kv_0 ahead of the chunk, f_t the decay from the chunk's start to t and w_ts that from s to t times beta_s.
 Backward: e_t solves the same system for the derivative by x_t, and what the residual q - x A depends on takes it up.
+
+There is a kernel for the states and another for solving, and backward three: to solve, for the states' derivatives, and for
+what the chunks write. One program that walks a whole sequence was no faster (H200, S1 and S2), and slower to compile.
 
 B batch, T time, H heads, G heads of q and k (H or 1), N chunks, C tokens a chunk, K key width, V value width
 """
@@ -21,6 +24,8 @@ from arch.kernels.opaque import opaque, padded
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information
+SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
+MOST_STATE_COLUMNS = 64
 
 
 class Plan(NamedTuple):
@@ -32,11 +37,16 @@ class Plan(NamedTuple):
     """
 
     chunk: int
-    columns: int  # of a state, or of values, at a time
+    columns: int  # of values at a time
     precision: str
     num_warps: int
     more_warps: int  # where most lies in registers
     block: int
+
+    @property
+    def state_columns(self) -> int:
+        """Of a state, that one program of states has."""
+        return min(MOST_STATE_COLUMNS, self.columns)
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -68,7 +78,7 @@ def fused(
     """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     kk, kv = initial_state or (None, None)
-    ratio = max(solver.tolerance or 0.0, ROUNDING)
+    ratio = max(solver.tolerance or 0.0, SPLIT_ROUNDING if dtype == torch.bfloat16 else ROUNDING)
     o, final_kk, final_kv, _, taken, _, _ = _mesa(
         q.to(dtype),
         k.to(dtype),
@@ -89,16 +99,16 @@ def fused(
 
 
 def _table(key_width: int, value_width: int, time: int, dtype: torch.dtype) -> Plan:
-    """Narrow keys have small states: chunks are then as short as tensor cores take, which spares products of tokens.
-
-    States of short sequences are summed apart: that takes more products, but fewer of them after one another.
-    """
-    width, columns = padded(key_width), min(64, max(padded(key_width), padded(value_width)))
-    precision = "split" if dtype == torch.bfloat16 else "ieee" if width == 16 else "tf32x3"
+    """Narrow keys have small states: chunks are then as short as tensor cores take, which spares products of tokens. States
+    of short sequences are then summed apart: that takes more products, but fewer of them after one another."""
+    precision = "split" if dtype == torch.bfloat16 else "ieee" if padded(key_width) == 16 else "tf32x3"
+    widest = max(padded(key_width), padded(value_width))
+    width, columns = padded(key_width), min(64, widest)
     if width <= 32:
         return Plan(16, columns, precision, 1, 1, 64 if 16 < time <= 256 else 16)
-    chunk = 32 if width == 128 and precision == "tf32x3" else 64  # 64 rows of fp32 factors leave shared memory no room
-    return Plan(chunk, columns, precision, 4 if width == 64 else 8, 8, chunk)
+    if width == 128:  # 64 rows do not fit registers, nor fp32 factors of them shared memory
+        return Plan(32, min(128, padded(value_width)) if precision == "split" else columns, precision, 8, 8, 32)
+    return Plan(64, columns, precision, 4, 8, 64)
 
 
 # The kernels. All content is [B, T, H, D], states are [B, H, N, K, K or V], and one program has one head of one sequence.
@@ -156,6 +166,16 @@ def _dot_halves(x, high, low, PRECISION: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
+def _rough_dot(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x @ y to the digits of the inputs: for what only sums them, and never goes into a solve."""
+    if PRECISION == "split":
+        product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    else:
+        product = _dot(x, y, PRECISION)
+    return product
+
+
+@triton.jit
 def _load(pointer, rows, columns, row_stride, column_stride, row_count, column_count):  # type: ignore[no-untyped-def]
     mask = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     return tl.load(pointer + rows[:, None] * row_stride + columns[None, :] * column_stride, mask=mask, other=0.0)
@@ -203,14 +223,24 @@ def _to_end(log_decay, sign, at, there, H, count, C: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def _pairs(log_decay, sign, at, there, C: tl.constexpr, TIME: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The factors from token s to token t, 0 for s > t; t runs along axis TIME. Each exponent sums its own decays only."""
+def _pairs(  # type: ignore[no-untyped-def]
+    log_decay, sign, at, there, C: tl.constexpr, TIME: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """The factors from token s to token t, 0 for s > t; t runs along axis TIME.
+
+    Exponents sum their own decays only, but for 16 bits, where differences of sums have digits enough.
+    """
     rows, columns = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     ahead = rows - columns if TIME == 0 else columns - rows
     pairs = (ahead >= 0).to(tl.float32)
     if log_decay is not None:
-        g = tl.expand_dims(tl.load(log_decay + at, mask=there, other=0.0), 1 - TIME)
-        pairs = tl.where(ahead >= 0, tl.exp(tl.cumsum(tl.where(ahead > 0, g, 0.0), TIME)), 0.0)
+        g = tl.load(log_decay + at, mask=there, other=0.0)
+        if PRECISION == "split":
+            sums = tl.cumsum(g, 0)
+            apart = tl.expand_dims(sums, 1 - TIME) - tl.expand_dims(sums, TIME)
+        else:
+            apart = tl.cumsum(tl.where(ahead > 0, tl.expand_dims(g, 1 - TIME), 0.0), TIME)
+        pairs = tl.where(ahead >= 0, tl.exp(tl.where(ahead > 0, apart, 0.0)), 0.0)
     if sign is not None:
         turned, _ = _signs(sign, at, there)
         pairs = pairs * turned[:, None] * turned[None, :]
@@ -229,11 +259,18 @@ def _writes(beta, at, there, C: tl.constexpr):  # type: ignore[no-untyped-def]
 def _multiply(  # type: ignore[no-untyped-def]
     x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """x A."""
-    image = _dot(_dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam[None, :]
+    """x A, of one chunk or of many."""
+    image = _dot(_dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
     if AHEAD:
-        image += fade[:, None] * _dot_halves(x, kk_high, kk_low, PRECISION)
+        image += tl.expand_dims(fade, -1) * _dot_halves(x, kk_high, kk_low, PRECISION)
     return image
+
+
+@triton.jit
+def _start(rhs, k, weights, fade, lam, diagonal, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """q / diag A; where the solver starts needs no more digits than the inputs have."""
+    square_k = k.to(tl.float32) * k.to(tl.float32)
+    return rhs / (_rough_dot(weights, square_k, PRECISION) + tl.expand_dims(fade, -1) * diagonal + lam)
 
 
 @triton.jit
@@ -243,34 +280,36 @@ def _solve(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Conjugate gradients for all rows, as `conjugate.iterate` takes them, and the number of steps each row took.
 
-    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes.
+    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. Of a stack of
+    chunks all warps must be asked, which only every other step is worth.
     """
+    COLUMNS: tl.constexpr = len(rhs.shape) - 1
     x, r = tl.zeros_like(rhs), rhs
     if X0 != "zero":
         x = rhs
         if X0 == "diag":
-            square_k = k.to(tl.float32) * k.to(tl.float32)
-            x = rhs / (_dot(weights, square_k, PRECISION) + fade[:, None] * diagonal[None, :] + lam[None, :])
+            x = _start(rhs, k, weights, fade, lam, diagonal, PRECISION)
         r = rhs - _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
     p = r
-    square = tl.sum(r * r, 1)
+    square = tl.sum(r * r, COLUMNS)
     enough = square * enough
     taken = tl.zeros_like(square)
     step = 0
-    busy = (step < steps) & (tl.max((square > enough).to(tl.int32), 0) > 0)
+    busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
     while busy:
-        image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-        curvature = tl.sum(p * image, 1)
-        active = (square > enough) & (curvature > 0)
-        length = tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0)
-        x += length[:, None] * p
-        r -= length[:, None] * image
-        following = tl.sum(r * r, 1)
-        p = r + (tl.where(active, following, 0.0) / tl.where(active, square, 1.0))[:, None] * p
-        square = following
-        taken += active.to(tl.float32)
-        step += 1
-        busy = (step < steps) & (tl.max((square > enough).to(tl.int32), 0) > 0)
+        for _ in tl.static_range(COLUMNS):
+            image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+            curvature = tl.sum(p * image, COLUMNS)
+            active = (square > enough) & (curvature > 0) & (step < steps)
+            length = tl.expand_dims(tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0), -1)
+            x += length * p
+            r -= length * image
+            following = tl.sum(r * r, COLUMNS)
+            p = r + tl.expand_dims(tl.where(active, following, 0.0) / tl.where(active, square, 1.0), -1) * p
+            square = following
+            taken += active.to(tl.float32)
+            step += 1
+        busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
     return x, taken
 
 
@@ -347,7 +386,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     k_ = _load(k + shared, t, i, G * K, 1, T, K)
     kT = _load(k + shared, i, t, 1, G * K, K, T)
     lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
-    weights = _pairs(log_decay, sign, at, there, C, 0) * _writes(beta, at, there, C)[None, :]
+    weights = _pairs(log_decay, sign, at, there, C, 0, PRECISION) * _writes(beta, at, there, C)[None, :]
     fade, _ = _fade(log_decay, sign, at, there, C)
     diagonal, kk_high, kk_low = lam_, kT, kT
     if AHEAD:
@@ -357,13 +396,28 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     else:
         diagonal = tl.zeros_like(lam_)
     rhs = _load(q + shared, t, i, G * K, 1, T, K).to(tl.float32)
-    x, used = _solve(rhs, k_, kT, weights, fade, lam_, diagonal, kk_high, kk_low, steps, enough, X0, AHEAD, PRECISION)
+    x, used = _solve(
+        rhs,
+        k_,
+        kT,
+        weights,
+        fade,
+        lam_[None, :],
+        diagonal[None, :],
+        kk_high,
+        kk_low,
+        steps,
+        enough,
+        X0,
+        AHEAD,
+        PRECISION,
+    )
     _store(solution + (b * T * H + h) * K, x, t, i, H * K, 1, T, K)
     tl.store(taken + at, used, mask=there)
     scores = _dot(x, kT, PRECISION) * weights
     for first in range(0, V, BC):
         j = first + tl.arange(0, BC)
-        read = _dot(scores, _load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
+        read = _rough_dot(scores, _load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
         if AHEAD:
             kv = _load(ahead_kv + (sequence * N + n) * K * V, i, j, V, 1, K, V)
             read += fade[:, None] * _dot(x, kv, PRECISION)
@@ -387,7 +441,7 @@ def _adjoint_kernel(  # type: ignore[no-untyped-def]
     k_ = _load(k + shared, t, i, G * K, 1, T, K)
     kT = _load(k + shared, i, t, 1, G * K, K, T)
     lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
-    weights = _pairs(log_decay, sign, at, there, C, 0) * _writes(beta, at, there, C)[None, :]
+    weights = _pairs(log_decay, sign, at, there, C, 0, PRECISION) * _writes(beta, at, there, C)[None, :]
     fade, _ = _fade(log_decay, sign, at, there, C)
 
     scores = tl.zeros((C, C), tl.float32)
@@ -409,7 +463,22 @@ def _adjoint_kernel(  # type: ignore[no-untyped-def]
         kk = ahead_kk + (sequence * N + n) * K * K
         diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
         kk_high, kk_low = _halves(_load(kk, i, i, K, 1, K, K), PRECISION)
-    e, _ = _solve(rhs, k_, kT, weights, fade, lam_, diagonal, kk_high, kk_low, steps, enough, X0, AHEAD, PRECISION)
+    e, _ = _solve(
+        rhs,
+        k_,
+        kT,
+        weights,
+        fade,
+        lam_[None, :],
+        diagonal[None, :],
+        kk_high,
+        kk_low,
+        steps,
+        enough,
+        X0,
+        AHEAD,
+        PRECISION,
+    )
     x = _load(solution + own, t, i, H * K, 1, T, K)
     _store(adjoint + own, e, t, i, H * K, 1, T, K)
     _store(d_q + own, e, t, i, H * K, 1, T, K)
@@ -508,7 +577,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     own = (b * T * H + h) * K
     k_ = _load(k + (b * T * G + h % G) * K, t, i, G * K, 1, T, K)
     write = _writes(beta, at, there, C)
-    pairs = _pairs(log_decay, sign, at, there, C, 1)
+    pairs = _pairs(log_decay, sign, at, there, C, 1, PRECISION)
     weights = pairs * write[:, None]
     to_end = _to_end(log_decay, sign, at, there, H, T - n * C, C)
 
@@ -520,7 +589,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         j = first + tl.arange(0, BC)
         v_ = _load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V)
         values += scale * _dot(v_, _load(d_o + (b * T * H + h) * V, j, t, 1, H * V, V, T), PRECISION)
-        by_v = scale * _dot(weights * by_k, _load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
+        by_v = scale * _rough_dot(weights * by_k, _load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
         if BEHIND:
             state = behind_kv + place * K * V
             behind += _dot(v_, _load(state, j, i, 1, V, V, K), PRECISION)
@@ -530,8 +599,8 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         _store(d_v + (b * T * H + h) * V, by_v, t, j, H * V, 1, T, V)
     values -= _dot(k_, _load(adjoint + own, i, t, 1, H * K, K, T), PRECISION)
 
-    by_key = _dot(weights * values, _load(solution + own, t, i, H * K, 1, T, K), PRECISION)
-    by_key -= _dot(weights * by_k, _load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
+    by_key = _rough_dot(weights * values, _load(solution + own, t, i, H * K, 1, T, K), PRECISION)
+    by_key -= _rough_dot(weights * by_k, _load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
     if BEHIND:
         state = behind_kk + place * K * K
         twice = _load(state, i, i, K, 1, K, K) + _load(state, i, i, 1, K, K, K)
@@ -572,7 +641,7 @@ class Cut(NamedTuple):
         return self.plan.block != self.plan.chunk
 
     def of_states(self) -> dict[str, int | str]:
-        return self.widths | {"BLOCK": self.plan.block, "APART": self.apart}
+        return self.widths | {"BC": self.plan.state_columns, "BLOCK": self.plan.block, "APART": self.apart}
 
 
 def _cut(k: Tensor, v: Tensor) -> Cut:
@@ -581,7 +650,8 @@ def _cut(k: Tensor, v: Tensor) -> Cut:
     counts = {"T": time, "H": heads, "N": -(-time // plan.chunk)}
     widths: dict[str, int | str] = {"K": key_width, "V": value_width, "BK": padded(key_width), "BC": plan.columns}
     widths |= {"C": plan.chunk, "PRECISION": plan.precision, "num_warps": plan.num_warps, "num_stages": 1}
-    return Cut(counts, widths, -(-key_width // plan.columns) + -(-value_width // plan.columns), plan)
+    blocks = -(-key_width // plan.state_columns) + -(-value_width // plan.state_columns)
+    return Cut(counts, widths, blocks, plan)
 
 
 def _passes(chunks: int, kk: Tensor | None, return_state: bool) -> bool:
@@ -614,8 +684,9 @@ def _forward(
     results = _results(q, k, v, lam, log_decay, beta, sign, kk, kv, steps, enough, x0, scale, return_state)
     o, final_kk, final_kv, solution, taken, *ahead = results
     batch, heads, chunks = v.shape[0], v.shape[2], cut.counts["N"]
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     gates = [_full(x) for x in (log_decay, beta, sign)]
+    how = {"members": batch // lam.shape[0], "steps": steps, "enough": enough, "scale": scale, "X0": x0}
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     past: list[Tensor | None] = [None, None]
     if _passes(chunks, kk, return_state):
         past = [*ahead]
@@ -624,7 +695,6 @@ def _forward(
         programs = (batch * heads, cut.blocks, chunks + return_state if cut.apart else 1)
         _states_kernel[programs](k, v, *gates, *states, **cut.counts, G=k.shape[2], **cut.of_states())
     given = [q, k, v, _full(lam), *gates, *past]
-    how = {"members": batch // lam.shape[0], "steps": steps, "enough": enough, "scale": scale, "X0": x0}
     grid = (batch * heads, chunks)
     _forward_kernel[grid](*given, o, solution, taken, **cut.counts, G=k.shape[2], **how, **cut.widths)
     return results
@@ -648,7 +718,8 @@ def _results(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What `_forward` gives, with nothing in it."""
     batch, time, heads, value_width = v.shape
-    key_width, chunks = k.shape[-1], _cut(k, v).counts["N"]
+    key_width, cut = k.shape[-1], _cut(k, v)
+    chunks = cut.counts["N"]
     passes = _passes(chunks, kk, return_state)
 
     def new(*shape: int, there: bool = True) -> Tensor:
@@ -663,6 +734,38 @@ def _results(
         new(heads, chunks, key_width, key_width, there=passes),
         new(heads, chunks, key_width, value_width, there=passes),
     )
+
+
+def _launch_backward(
+    cut: Cut,
+    counts: dict[str, int | float],
+    how: dict[str, int | float | str],
+    inputs: list[Tensor],
+    gates: list[Tensor | None],
+    past: list[Tensor | None],
+    solution: Tensor,
+    d_last: list[Tensor | None],
+    behind: list[Tensor | None],
+    found: list[Tensor | None],
+    d_first: list[Tensor | None],
+) -> None:
+    """The three launches, which leave their derivatives in `found` and `d_first`."""
+    d_o, k, v = (x.contiguous() for x in inputs[:3])
+    batch, heads, chunks, shared = v.shape[0], v.shape[2], cut.counts["N"], k.shape[2]
+    d_q, d_k, d_v, d_lam, d_log_decay, d_beta = found
+    adjoint = torch.empty_like(solution)
+    d_fade = None if d_log_decay is None else torch.empty_like(d_log_decay)
+    d_over = None if d_fade is None or behind[0] is None else d_fade.new_empty(batch, heads, chunks, cut.blocks)
+    grid = (batch * heads, chunks)
+    given = [d_o, k, v, _full(inputs[3]), *gates, *past, solution]
+    _adjoint_kernel[grid](*given, adjoint, d_q, d_lam, d_fade, **counts, **how, G=shared, **cut.widths)
+    if behind[0] is not None:
+        given = [d_o, gates[0], gates[2], *past, solution, adjoint, *d_last]
+        programs = (batch * heads, cut.blocks, chunks + 1 if cut.apart else 1)
+        _behind_kernel[programs](*given, *behind, *d_first, d_over, **counts, **cut.of_states())
+    given = [d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over]
+    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
+    _backward_kernel[grid](*given, d_k, d_v, d_log_decay, d_beta, **counts, G=shared, **widths)
 
 
 def _backward(
@@ -692,7 +795,7 @@ def _backward(
     cut = _cut(k, v)
     (batch, time, heads, _), (groups, _, key_width), chunks = v.shape, lam.shape, cut.counts["N"]
     passes, shared = _passes(chunks, kk, return_state), k.shape[2] != heads
-    counts = cut.counts | {"scale": scale}
+    counts: dict[str, int | float] = cut.counts | {"scale": scale}
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty((batch, *shape), dtype=dtype, device=v.device)
@@ -700,34 +803,19 @@ def _backward(
     def new_where(there: bool, *shape: int) -> Tensor | None:
         return new(*shape) if there else None
 
-    k_, v_, d_o = k.contiguous(), v.contiguous(), d_o.contiguous()
-    gates = [_full(x) for x in (log_decay, beta, sign)]
-    past = [ahead_kk, ahead_kv] if passes else [None, None]
-    adjoint, d_lam = new(time, heads, key_width), new(heads, chunks, key_width)
     # What heads share takes the sum over them, before it is rounded.
     d_q, d_k = (new(time, heads, key_width, dtype=torch.float32 if shared else k.dtype) for _ in range(2))
-    d_fade, d_log_decay = (new_where(log_decay is not None, time, heads) for _ in range(2))
     d_v, d_beta = new(*v.shape[1:], dtype=v.dtype), new_where(beta is not None, time, heads)
-
-    given = [d_o, k_, v_, _full(lam), *gates, *past, solution]
-    how = {"G": k.shape[2], "members": batch // groups, "steps": steps, "enough": enough, "X0": x0}
-    grid = (batch * heads, chunks)
-    _adjoint_kernel[grid](*given, adjoint, d_q, d_lam, d_fade, **counts, **how, **cut.widths)
-
-    behind = [new_where(passes, *x.shape[1:]) for x in (ahead_kk, ahead_kv)]
+    d_log_decay = new_where(log_decay is not None, time, heads)
     d_first = [None if x is None else new(*x.shape[1:]) for x in (kk, kv)]
-    d_over = new_where(passes and log_decay is not None, heads, chunks, cut.blocks)
-    if passes:
-        d_last = [x.contiguous() if return_state else None for x in (d_final_kk, d_final_kv)]
-        given = [d_o, gates[0], gates[2], *past, solution, adjoint, *d_last]
-        programs = (batch * heads, cut.blocks, chunks + 1 if cut.apart else 1)
-        _behind_kernel[programs](*given, *behind, *d_first, d_over, **counts, **cut.of_states())
-
-    given = [d_o, k_, v_, *gates, solution, adjoint, *behind, d_fade, d_over]
-    found = [d_k, d_v, d_log_decay, d_beta]
-    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
-    _backward_kernel[grid](*given, *found, **counts, G=k.shape[2], **widths)
-
+    d_last = [x.contiguous() if return_state else None for x in (d_final_kk, d_final_kv)]
+    behind = [new_where(passes, *x.shape[1:]) for x in (ahead_kk, ahead_kv)]
+    d_lam = new(heads, chunks, key_width)
+    gates = [_full(x) for x in (log_decay, beta, sign)]
+    how: dict[str, int | float | str] = {"members": batch // groups, "steps": steps, "enough": enough, "X0": x0}
+    found = [d_q, d_k, d_v, d_lam, d_log_decay, d_beta]
+    past: list[Tensor | None] = [ahead_kk, ahead_kv] if passes else [None, None]
+    _launch_backward(cut, counts, how, [d_o, k, v, lam], gates, past, solution, d_last, behind, found, d_first)
     if shared:
         d_q, d_k = (x.sum(2, keepdim=True).to(k.dtype) for x in (d_q, d_k))
     by_group = d_lam.unflatten(0, (groups, batch // groups)).sum((1, 3))

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.mlstm.state import LARGEST_EXPONENT, MlstmState
-from arch.kernels.opaque import opaque, padded
+from arch.kernels.opaque import dense, opaque, padded
 
 LARGEST_WIDTH = 256
 WIDEST_RESIDENT = 64  # beyond it a state and its derivative do not fit the registers of one program
@@ -49,6 +49,12 @@ LIMIT = tl.constexpr(LARGEST_EXPONENT)
 @triton.jit
 def _larger(a, b):
     return tl.maximum(a, b)
+
+
+@triton.jit
+def _of(x, strides, sequence, H):
+    """x from a head of a sequence on."""
+    return x + (sequence // H) * strides[0] + (sequence % H) * strides[2]
 
 
 @triton.jit
@@ -90,7 +96,7 @@ def _parts(x, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _gates(i, f, t, T, H, m, EXACT: tl.constexpr):
+def _gates(i, f, t, T, i_stride, f_stride, m, EXACT: tl.constexpr):
     """b and M [S], powers of 2 in `_parts`; m_t [S]; e^(m - M), e^(b - M_end) [S], e^(m - M_end), m_end; by whom, and slope.
 
     made_by  the token that the m behind the chunk comes from, -1 where it comes from the m ahead
@@ -98,10 +104,10 @@ def _gates(i, f, t, T, H, m, EXACT: tl.constexpr):
     fp64, because sums over a chunk are differences of large numbers. A token that is not there writes nothing.
     """
     there = t < T
-    log_decay, slope = _forget(tl.load(f + t * H, mask=there, other=0.0).to(tl.float32))
+    log_decay, slope = _forget(tl.load(f + t * f_stride, mask=there, other=0.0).to(tl.float32))
     g = tl.where(there, log_decay, 0.0).to(tl.float64) * LOG2E
     until = tl.cumsum(g, 0)
-    b = tl.load(i + t * H, mask=there, other=NEVER).to(tl.float64) * LOG2E - until
+    b = tl.load(i + t * i_stride, mask=there, other=NEVER).to(tl.float64) * LOG2E - until
     before = m.to(tl.float64) * LOG2E
     top = tl.maximum(tl.associative_scan(b, 0, _larger), before)
     m_t = ((until + top) * LN2).to(tl.float32)
@@ -173,15 +179,16 @@ def _put_gate_derivatives(di, df, t, T, H, slope, made_by, row, column, final, t
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def _forward_kernel(
-    q, k, v, i, f, C_first, n_first, m_first, o, C_last, n_last, m_last, C_ahead, n_ahead, m_ahead, scale, T, H, N,
+    q, k, v, i, f, C_first, n_first, m_first, o, C_last, n_last, m_last, C_ahead, n_ahead, m_ahead,
+    q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    SHARED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Outputs, and the states ahead of every chunk, which are not written where they are known to be zero."""
     sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = (sequence // H) * T * H + sequence % H
-    start_k, stride_k = ((sequence // H) * T, K) if SHARED else (start, H * K)
-    q, k, v, o, i, f = q + start_k * K, k + start_k * K, v + start * V, o + start * V, i + start, f + start
+    q, k, v = _of(q, q_strides, sequence, H), _of(k, k_strides, sequence, H), _of(v, v_strides, sequence, H)
+    i, f, o = _of(i, i_strides, sequence, H), _of(f, f_strides, sequence, H), o + start * V
     at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), part * BV + tl.arange(0, BV)
     states = N + 1 if LAST else N
     C_ahead, n_ahead, m_ahead = (
@@ -204,9 +211,9 @@ def _forward_kernel(
                 tl.store(n_ahead + c * K + of_k, n, mask=of_k < K)
                 tl.store(m_ahead + c, m)
         t = c * BS + at
-        q_SK, k_KS = _tile(q, t, T, stride_k, of_k, K), _turned(k, t, T, stride_k, of_k, K)
-        v_SV = _tile(v, t, T, H * V, of_v, V)
-        b, top, m_t, before, write, kept, m, _, _ = _gates(i, f, t, T, H, m, EXACT)
+        q_SK, k_KS = _tile(q, t, T, q_strides[1], of_k, K), _turned(k, t, T, k_strides[1], of_k, K)
+        v_SV = _tile(v, t, T, v_strides[1], of_v, V)
+        b, top, m_t, before, write, kept, m, _, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
         P = tl.dot(q_SK, k_KS, input_precision="ieee") * _fading(b, top, t[:, None] >= t[None, :], EXACT)
         d = (tl.sum(P, 1) + before * tl.sum(q_SK.to(tl.float32) * n[None, :], 1)) * scale
         read = tl.dot(q_SK, C.to(q_SK.dtype), input_precision="ieee") * before[:, None]
@@ -227,9 +234,10 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def _backward_kernel(
     do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, dC_last, dn_last, dm_last,
-    dq, dk, dv, di, df, dC_first, dn_first, dm_first, scale, T, H, N,
+    dq, dk, dv, di, df, dC_first, dn_first, dm_first,
+    do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    SHARED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """All derivatives of a sequence, from its last chunk to its first; those of q and k by head also where heads share them.
 
@@ -237,9 +245,9 @@ def _backward_kernel(
     """
     sequence = tl.program_id(0).to(tl.int64)
     start = (sequence // H) * T * H + sequence % H
-    start_k, stride_k = ((sequence // H) * T, K) if SHARED else (start, H * K)
-    q, k, v, i, f = q + start_k * K, k + start_k * K, v + start * V, i + start, f + start
-    dq, dk, dv, do, di, df = dq + start * K, dk + start * K, dv + start * V, do + start * V, di + start, df + start
+    q, k, v = _of(q, q_strides, sequence, H), _of(k, k_strides, sequence, H), _of(v, v_strides, sequence, H)
+    i, f, do = _of(i, i_strides, sequence, H), _of(f, f_strides, sequence, H), _of(do, do_strides, sequence, H)
+    dq, dk, dv, di, df = dq + start * K, dk + start * K, dv + start * V, di + start, df + start
     at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), tl.arange(0, BV)
     states = N + 1 if LAST else N
     C_ahead, n_ahead, m_ahead = (
@@ -263,18 +271,18 @@ def _backward_kernel(
         C_VK = _turned(C_ahead + c * K * V, of_k, known, V, of_v, V)
         n = tl.load(n_ahead + c * K + of_k, mask=of_k < known, other=0.0)
         m = tl.load(m_ahead + c, mask=known > 0, other=0.0)
-        b, top, m_t, before, write, kept, _, made_by, slope = _gates(i, f, t, T, H, m, EXACT)
+        b, top, m_t, before, write, kept, _, made_by, slope = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
 
         through = kept * (tl.sum(dC_VK * C_VK) + tl.sum(dn * n))
 
-        q_SK, k_SK = _tile(q, t, T, stride_k, of_k, K), _tile(k, t, T, stride_k, of_k, K)
-        do_SV = _tile(do, t, T, H * V, of_v, V)
+        q_SK, k_SK = _tile(q, t, T, q_strides[1], of_k, K), _tile(k, t, T, k_strides[1], of_k, K)
+        do_SV = _tile(do, t, T, do_strides[1], of_v, V)
         from_state = tl.sum(q_SK.to(tl.float32) * n[None, :], 1)
         told = tl.dot(do_SV, C_VK, input_precision="ieee")
         along_state = tl.sum(q_SK.to(tl.float32) * told, 1)
         fading = _fading(b, top, t[:, None] >= t[None, :], EXACT)
-        P = tl.dot(q_SK, _turned(k, t, T, stride_k, of_k, K), input_precision="ieee") * fading
-        dP = tl.dot(do_SV, _turned(v, t, T, H * V, of_v, V), input_precision="ieee")
+        P = tl.dot(q_SK, _turned(k, t, T, k_strides[1], of_k, K), input_precision="ieee") * fading
+        dP = tl.dot(do_SV, _turned(v, t, T, v_strides[1], of_v, V), input_precision="ieee")
         d = (tl.sum(P, 1) + before * from_state) * scale
         along = tl.sum(P * dP, 1) + before * along_state
         r, by_d, row = _row_derivatives(d, along, m_t, scale)
@@ -284,10 +292,10 @@ def _backward_kernel(
         _put(dq, dq_SK, t, T, H * K, of_k, K)
 
         # Loaded again, not kept: registers are what is short here.
-        q_SK, k_SK = _tile(q, t, T, stride_k, of_k, K), _tile(k, t, T, stride_k, of_k, K)
-        do_SV, v_SV = _tile(do, t, T, H * V, of_v, V), _tile(v, t, T, H * V, of_v, V)
-        q_KS = _turned(q, t, T, stride_k, of_k, K)
-        do_VS = _turned(do, t, T, H * V, of_v, V)
+        q_SK, k_SK = _tile(q, t, T, q_strides[1], of_k, K), _tile(k, t, T, k_strides[1], of_k, K)
+        do_SV, v_SV = _tile(do, t, T, do_strides[1], of_v, V), _tile(v, t, T, v_strides[1], of_v, V)
+        q_KS = _turned(q, t, T, q_strides[1], of_k, K)
+        do_VS = _turned(do, t, T, do_strides[1], of_v, V)
         fading = _fading_turned(b, top, t[:, None] <= t[None, :], EXACT)
         P = tl.dot(k_SK, q_KS, input_precision="ieee") * fading
         A = tl.dot(v_SV, do_VS, input_precision="ieee") * r[None, :] + by_d[None, :]
@@ -316,38 +324,40 @@ def _backward_kernel(
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def _rows_kernel(
-    do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, dq, r_, by_d_, row_, scale, T, H, N,
+    do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, dq, r_, by_d_, row_,
+    do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    SHARED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What one chunk's outputs tell its queries; r, the derivatives of d, and what rows give to G, all [B, H, T]."""
     sequence, c = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = (sequence // H) * T * H + sequence % H
-    start_k, stride_k = ((sequence // H) * T, K) if SHARED else (start, H * K)
+    q, k, v = _of(q, q_strides, sequence, H), _of(k, k_strides, sequence, H), _of(v, v_strides, sequence, H)
+    i, f, do = _of(i, i_strides, sequence, H), _of(f, f_strides, sequence, H), _of(do, do_strides, sequence, H)
     at, of_k = tl.arange(0, BS), tl.arange(0, BK)
     t = c * BS + at
     known = tl.where((c > 0) | FIRST, K, 0)
     ahead = sequence * (N + 1 if LAST else N) + c
     n = tl.load(n_ahead + ahead * K + of_k, mask=of_k < known, other=0.0)
     m = tl.load(m_ahead + ahead, mask=known > 0, other=0.0)
-    b, top, m_t, before, _, _, _, _, _ = _gates(i + start, f + start, t, T, H, m, EXACT)
+    b, top, m_t, before, _, _, _, _, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
 
-    q_SK = _tile(q + start_k * K, t, T, stride_k, of_k, K)
+    q_SK = _tile(q, t, T, q_strides[1], of_k, K)
     told = tl.zeros([BS, BK], tl.float32)
     dP = tl.zeros([BS, BS], tl.float32)
     for part in range(tl.cdiv(V, BV)):
         of_v = part * BV + tl.arange(0, BV)
-        do_SV = _tile(do + start * V, t, T, H * V, of_v, V)
-        dP = tl.dot(do_SV, _turned(v + start * V, t, T, H * V, of_v, V), dP, input_precision="ieee")
+        do_SV = _tile(do, t, T, do_strides[1], of_v, V)
+        dP = tl.dot(do_SV, _turned(v, t, T, v_strides[1], of_v, V), dP, input_precision="ieee")
         C_VK = _turned(C_ahead + ahead * K * V, of_k, known, V, of_v, V)
         told = tl.dot(do_SV, C_VK, told, input_precision="ieee")
     fading = _fading(b, top, t[:, None] >= t[None, :], EXACT)
-    P = tl.dot(q_SK, _turned(k + start_k * K, t, T, stride_k, of_k, K), input_precision="ieee") * fading
+    P = tl.dot(q_SK, _turned(k, t, T, k_strides[1], of_k, K), input_precision="ieee") * fading
     d = (tl.sum(P, 1) + before * tl.sum(q_SK.to(tl.float32) * n[None, :], 1)) * scale
     along = tl.sum(P * dP, 1) + before * tl.sum(q_SK.to(tl.float32) * told, 1)
     r, by_d, row = _row_derivatives(d, along, m_t, scale)
     A = (dP * r[:, None] + by_d[:, None]) * fading
-    k_SK = _tile(k + start_k * K, t, T, stride_k, of_k, K)
+    k_SK = _tile(k, t, T, k_strides[1], of_k, K)
     dq_SK = (told * r[:, None] + by_d[:, None] * n[None, :]) * before[:, None]
     dq_SK = tl.dot(A.to(k_SK.dtype), k_SK, dq_SK, input_precision="ieee")
     _put(dq + start * K, dq_SK, t, T, H * K, of_k, K)
@@ -359,15 +369,15 @@ def _rows_kernel(
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def _carry_kernel(
     do, q, i, f, m_ahead, r_, by_d_, dC_last, dn_last, mu_last,
-    dC_behind, dn_behind, mu_behind, dC_first, dn_first, dm_first, scale, T, H, N,
+    dC_behind, dn_behind, mu_behind, dC_first, dn_first, dm_first,
+    do_strides, q_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    SHARED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """The derivatives of the states behind every chunk, and of the first state, by blocks of value columns."""
     sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    start = (sequence // H) * T * H + sequence % H
-    start_k, stride_k = ((sequence // H) * T, K) if SHARED else (start, H * K)
-    q, do, i, f = q + start_k * K, do + start * V, i + start, f + start
+    q, do = _of(q, q_strides, sequence, H), _of(do, do_strides, sequence, H)
+    i, f = _of(i, i_strides, sequence, H), _of(f, f_strides, sequence, H)
     r_, by_d_ = r_ + sequence * T, by_d_ + sequence * T
     at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), part * BV + tl.arange(0, BV)
     m_ahead += sequence * (N + 1 if LAST else N)
@@ -389,8 +399,8 @@ def _carry_kernel(
         t = c * BS + at
         m = tl.load(m_ahead + c, mask=(c > 0) | FIRST, other=0.0)
         _put(dC_behind + c * K * V, dC, of_k, K, V, of_v, V)
-        _, _, _, before, _, kept, _, made_by, _ = _gates(i, f, t, T, H, m, False)
-        q_KS, do_SV = _turned(q, t, T, stride_k, of_k, K), _tile(do, t, T, H * V, of_v, V)
+        _, _, _, before, _, kept, _, made_by, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, False)
+        q_KS, do_SV = _turned(q, t, T, q_strides[1], of_k, K), _tile(do, t, T, do_strides[1], of_v, V)
         share = before * tl.load(r_ + t, mask=t < T, other=0.0)
         if part == 0:
             tl.store(dn_behind + c * K + of_k, dn, mask=of_k < K)
@@ -409,14 +419,15 @@ def _carry_kernel(
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def _columns_kernel(
     do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, r_, by_d_, row_, dC_behind, dn_behind, mu_behind,
-    dk, dv, di, df, scale, T, H, N,
+    dk, dv, di, df, do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    SHARED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What one chunk's outputs and the state behind it tell its keys, values and gates."""
     sequence, c = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = (sequence // H) * T * H + sequence % H
-    start_k, stride_k = ((sequence // H) * T, K) if SHARED else (start, H * K)
+    q, k, v = _of(q, q_strides, sequence, H), _of(k, k_strides, sequence, H), _of(v, v_strides, sequence, H)
+    i, f, do = _of(i, i_strides, sequence, H), _of(f, f_strides, sequence, H), _of(do, do_strides, sequence, H)
     at, of_k = tl.arange(0, BS), tl.arange(0, BK)
     t = c * BS + at
     known = tl.where((c > 0) | FIRST, K, 0)
@@ -427,11 +438,11 @@ def _columns_kernel(
     r = tl.load(r_ + sequence * T + t, mask=t < T, other=0.0)
     by_d = tl.load(by_d_ + sequence * T + t, mask=t < T, other=0.0)
     row = tl.load(row_ + sequence * T + t, mask=t < T, other=0.0)
-    b, top, _, _, write, kept, _, made_by, slope = _gates(i + start, f + start, t, T, H, m, EXACT)
+    b, top, _, _, write, kept, _, made_by, slope = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
 
-    k_SK = _tile(k + start_k * K, t, T, stride_k, of_k, K)
+    k_SK = _tile(k, t, T, k_strides[1], of_k, K)
     fading = _fading_turned(b, top, t[:, None] <= t[None, :], EXACT)
-    P = tl.dot(k_SK, _turned(q + start_k * K, t, T, stride_k, of_k, K), input_precision="ieee") * fading
+    P = tl.dot(k_SK, _turned(q, t, T, q_strides[1], of_k, K), input_precision="ieee") * fading
     shares = (P * r[None, :]).to(k_SK.dtype)
     A = tl.zeros([BS, BS], tl.float32)
     dk_SK = tl.zeros([BS, BK], tl.float32)
@@ -442,8 +453,8 @@ def _columns_kernel(
         dC_VK = _turned(dC_behind + behind * K * V, of_k, K, V, of_v, V)
         C = _tile(C_ahead + ahead * K * V, of_k, known, V, of_v, V)
         through += tl.sum(dC.to(tl.float32) * C.to(tl.float32))
-        v_SV, do_SV = _tile(v + start * V, t, T, H * V, of_v, V), _tile(do + start * V, t, T, H * V, of_v, V)
-        A = tl.dot(v_SV, _turned(do + start * V, t, T, H * V, of_v, V), A, input_precision="ieee")
+        v_SV, do_SV = _tile(v, t, T, v_strides[1], of_v, V), _tile(do, t, T, do_strides[1], of_v, V)
+        A = tl.dot(v_SV, _turned(do, t, T, do_strides[1], of_v, V), A, input_precision="ieee")
         dv_SV = tl.dot(k_SK, dC, input_precision="ieee") * write[:, None]
         dv_SV = tl.dot(shares, do_SV, dv_SV, input_precision="ieee")
         _put(dv + start * V, dv_SV, t, T, H * V, of_v, V)
@@ -452,7 +463,7 @@ def _columns_kernel(
     column = tl.sum(P * A, 1)
     dk_SK = (dk_SK + dn[None, :]) * write[:, None]
     final = tl.sum(k_SK.to(tl.float32) * dk_SK, 1)
-    q_SK = _tile(q + start_k * K, t, T, stride_k, of_k, K)
+    q_SK = _tile(q, t, T, q_strides[1], of_k, K)
     dk_SK = tl.dot((A * fading).to(q_SK.dtype), q_SK, dk_SK, input_precision="ieee")
     _put(dk + start * K, dk_SK, t, T, H * K, of_k, K)
     mu = tl.load(mu_behind + behind)
@@ -472,10 +483,14 @@ _FP32 = {16: _Form(32, 16, 4), 32: _Form(32, 32, 8), 64: _Form(32, 32, 8), 128: 
 _HALF = {16: _Form(64, 16, 4), 32: _Form(64, 32, 4), 64: _Form(64, 64, 4), 128: _Form(32, 32, 8), 256: _Form(32, 32, 8)}
 # Many programs want little work a token, hence short chunks and few warps; few of them want little waiting.
 _HALF_OF_MANY = _HALF | {16: _Form(32, 16, 1), 32: _Form(32, 32, 2)}
+# Two warps have no products of Hopper's own kind, which 64 columns beside fewer came out of wrong (Triton 3.6).
+_HALF_UNEVEN = {64: _Form(32, 64, 2)}
 
 
 def _table(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> _Form:
     forms = _FP32 if dtype == torch.float32 else _HALF_OF_MANY if programs >= MANY_PROGRAMS else _HALF
+    if dtype != torch.float32 and padded(K) != padded(V):
+        forms = forms | _HALF_UNEVEN
     form = forms[max(padded(K), padded(V))]
     return form._replace(tokens=min(form.tokens, padded(T)), columns=min(form.columns, padded(V)))
 
@@ -486,14 +501,18 @@ def _resident(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> bool
     return max(K, V) <= widest and (T <= LONGEST_RESIDENT or programs >= FEWEST_PROGRAMS)
 
 
-def _blocks(K: int, V: int, form: _Form, q: Tensor, v: Tensor, C: Tensor | None, last: bool) -> dict[str, Any]:
+def _strides(x: Tensor) -> tuple[int, int, int]:
+    """Over batch, time and heads; none over heads where all share one."""
+    return x.stride(0), x.stride(1), x.stride(2) if x.shape[2] > 1 else 0
+
+
+def _blocks(K: int, V: int, form: _Form, C: Tensor | None, last: bool) -> dict[str, Any]:
     return {
         "K": K,
         "V": V,
         "BK": padded(K),
         "BV": form.columns,
         "BS": form.tokens,
-        "SHARED": q.shape[2] != v.shape[2],
         "FIRST": C is not None,
         "LAST": last,
         "num_warps": form.warps,
@@ -546,7 +565,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, T, H, V = v.shape
     K = q.shape[-1]
-    q, k, v, i, f = (x.contiguous() for x in (q, k, v, i, f))
+    q, k, v = dense(q), dense(k), dense(v)
     C, n, m = (x if x is None else x.contiguous() for x in (C, n, m))
     results = _outputs(q, k, v, i, f, C, n, m, scale, last)
     form = _table(K, V, T, B * H, v.dtype)
@@ -560,11 +579,12 @@ def _forward(
         n,
         m,
         *results,
+        *map(_strides, (q, k, v, i, f)),
         scale,
         T,
         H,
         triton.cdiv(T, form.tokens),
-        **_blocks(K, V, form, q, v, C, last),
+        **_blocks(K, V, form, C, last),
         EXACT=v.dtype == torch.float32,
     )
     return results
@@ -615,11 +635,13 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, T, H, V = v.shape
     K, shared = q.shape[-1], q.shape[2] != H
-    do, dC, dn, dm, q, k, v, i, f = (x.contiguous() for x in (do, dC, dn, dm, q, k, v, i, f))
+    do, q, k, v = dense(do), dense(q), dense(k), dense(v)
+    dC, dn, dm = dC.contiguous(), dn.contiguous(), dm.contiguous()
     form = _table(K, V, T, B * H, v.dtype)
     N = triton.cdiv(T, form.tokens)
-    sizes = (scale, T, H, N)
-    blocks = _blocks(K, V, form, q, v, C, last)
+    strides = tuple(map(_strides, (do, q, k, v, i, f)))
+    sizes = (*strides, scale, T, H, N)
+    blocks = _blocks(K, V, form, C, last)
     exact = v.dtype == torch.float32
     dq, dk, dv, di, df, dC_first, dn_first, dm_first = _gradients(
         do, dC, dn, dm, q, k, v, i, f, C, n, m, scale, last, C_ahead, n_ahead, m_ahead
@@ -640,7 +662,23 @@ def _backward(
         mu = dm - (dC * C_ahead[:, :, -1]).sum((-2, -1)) - (dn * n_ahead[:, :, -1]).sum(-1) if last else dm
         _rows_kernel[B * H, N](do, *inputs, *ahead, dq_, *rows, *sizes, **blocks, EXACT=exact)
         _carry_kernel[B * H, triton.cdiv(V, form.columns)](
-            do, q, i, f, m_ahead, *rows[:2], dC, dn, mu, *behind, *first, *sizes, **blocks
+            do,
+            q,
+            i,
+            f,
+            m_ahead,
+            *rows[:2],
+            dC,
+            dn,
+            mu,
+            *behind,
+            *first,
+            *(strides[place] for place in (0, 1, 4, 5)),
+            scale,
+            T,
+            H,
+            N,
+            **blocks,
         )
         _columns_kernel[B * H, N](do, *inputs, *ahead, *rows, *behind, dk_, dv, di, df, *sizes, **blocks, EXACT=exact)
     if shared:
@@ -679,9 +717,4 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     widest = max(sizes.get("key_width", 1), sizes.get("value_width", 1))
     if widest > LARGEST_WIDTH:
         return f"takes keys and values of up to {LARGEST_WIDTH} columns, got {widest}"
-    narrowest = min(sizes.get("key_width", widest), sizes.get("value_width", widest))
-    if dtype != torch.float32 and padded(widest) == 64 and padded(narrowest) < 64:
-        return (
-            f"is wrong in 16 bits on keys and values of {narrowest} and {widest} columns (seen on an H100, Triton 3.6)"
-        )
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from arch.kernels import bench, delta, gated_linear
 
+GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
 
@@ -249,3 +251,18 @@ def test_half_a_pair_is_refused() -> None:
         delta(inputs["q"], inputs["k"], inputs["v"], a=inputs["a"])
     with pytest.raises(ValueError, match="got beta, a, b"):
         delta(**inputs, beta=inputs["a"][..., 0])
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), GPU], ids=str)
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "by chunks"])
+@pytest.mark.parametrize("variant", bench.variants("delta"))
+def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
+    variant: str, whole: bool, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = import_module("arch.kernels.delta.fused")
+    form = kernels._Whole(16, 4, 4, 1, 1) if whole else None
+    monkeypatch.setattr(kernels, "_whole", lambda *sizes: form)
+    for width, time in ((16, 40),) if device == "cpu" else ((16, 200), (32, 200), (64, 200)):
+        shape = bench.Shape(batch=2, time=time, heads=2, key_width=width, value_width=width)
+        inputs = bench._on(bench.example("delta", variant, shape), dtype, torch.device(device))
+        assert bench.disagreement("delta", "fused", inputs) <= 1

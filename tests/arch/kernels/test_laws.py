@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from arch import kernels
 from arch.kernels import bench, select
 from arch.kernels.tolerance import TABLE, Case, Of, error, tolerance
 
+NESTED = {"weights", "norm"}  # inputs that are several tensors, learned, without a batch
 SIZES = {"batch": 2, "heads": 2, "key_width": 6, "value_width": 5}
 GATES = ("log_decay", "log_a", "beta", "lam", "i", "f", "weight", "bias")
 
@@ -55,14 +58,12 @@ def carried(op: str, variant: str, time: int, **sizes: int) -> Any:
 
 
 def tensors(state: Any) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else [x for x in state if isinstance(x, Tensor)]
+    return [x for x in pytree.tree_leaves(state) if isinstance(x, Tensor)]
 
 
 def with_tensors(state: Any, replaced: list[Tensor]) -> Any:
-    if isinstance(state, Tensor):
-        return replaced[0]
     new = iter(replaced)
-    return type(state)(*(next(new) if isinstance(x, Tensor) else x for x in state))
+    return pytree.tree_map(lambda x: next(new) if isinstance(x, Tensor) else x, state)
 
 
 def everything(
@@ -76,8 +77,12 @@ def everything(
         lowest = dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)
         return x.detach().to(device, lowest).requires_grad_(key != "sign")
 
-    inputs = {key: cast(key, x) for key, x in inputs.items()}
+    inputs = {key: pytree.tree_map(partial(cast, key), x) for key, x in inputs.items()}
     leaves = {key: x for key, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad}
+    for key in (
+        NESTED if state is None else NESTED - {"weights"}
+    ) & inputs.keys():  # a state stands in for first weights
+        leaves |= {f"{key}_{i}": x for i, x in enumerate(tensors(inputs[key]))}
     initial = None
     if state is not None:
         lowest = torch.promote_types(dtype, torch.float32)
@@ -98,19 +103,19 @@ def everything(
 
 def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """The inputs as they are in `dtype` (gates at least fp32), in fp64."""
-    return {
-        key: x.to(dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)).double()
-        if isinstance(x, Tensor)
-        else x
-        for key, x in inputs.items()
-    }
+
+    def cast(key: str, x: Any) -> Any:
+        lowest = dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)
+        return x.to(lowest).double() if isinstance(x, Tensor) else x
+
+    return {key: pytree.tree_map(partial(cast, key), x) for key, x in inputs.items()}
 
 
 def per(key: str, x: Tensor) -> tuple[int, ...]:
     """The axes of sequence and head."""
     if key.startswith(("final", "initial", "d_initial")):
         return (0, 1)
-    return (0, 2) if x.ndim > 2 else (0,)
+    return (0, 2) if x.ndim > 2 and not key.startswith(tuple(f"d_{name}" for name in NESTED)) else (0,)
 
 
 def assert_agree(

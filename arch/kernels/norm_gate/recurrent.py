@@ -1,0 +1,49 @@
+"""The norm of every head and its gate, token by token: what every other implementation must agree with.
+
+n_t = x_t / sqrt(mean(x_t^2) + eps),    y_t = n_t * w, or n_t * w * act(g_t),    act = SiLU or sigmoid
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arch.kernels.inputs import working_dtype
+from arch.kernels.tokens import loop
+
+
+def step(
+    state: tuple[()] | None,
+    x: Tensor,
+    *,
+    weight: Tensor,
+    gate: Tensor | None = None,
+    activation: str = "silu",
+    eps: float = 1e-5,
+) -> tuple[Tensor, tuple[()]]:
+    """One token x [B, H, V]: y in its dtype, and the state that there is not."""
+    return shaped(x, weight, gate, activation, eps), ()
+
+
+def recurrent(
+    x: Tensor,
+    *,
+    weight: Tensor,
+    gate: Tensor | None,
+    activation: str,
+    eps: float,
+) -> Tensor:
+    """`step` over time."""
+    y, _ = loop(step, (), {"x": x, "gate": gate}, weight=weight, activation=activation, eps=eps)
+    return y
+
+
+def shaped(x: Tensor, weight: Tensor, gate: Tensor | None, activation: str, eps: float) -> Tensor:
+    """y of x [..., H, V]."""
+    dtype = working_dtype(x, weight, gate)
+    wide = x.to(dtype)
+    y = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.to(dtype)
+    if gate is not None:
+        y = y * (F.silu if activation == "silu" else torch.sigmoid)(gate.to(dtype))
+    return y.to(x.dtype)
