@@ -129,14 +129,16 @@ class _Whole(NamedTuple):
     backward_stages: int
 
 
-def _whole(key_width: int, value_width: int, gate: int, exact: bool, time: int, sequences: int) -> _Whole | None:
+def _whole(
+    key_width: int, value_width: int, gate: int, paired: bool, exact: bool, time: int, sequences: int
+) -> _Whole | None:
     """None where chunks of long, or wide, or few sequences are better done side by side (seen on an H200). By channel a chunk
-    is one block of 16."""
+    is one block of 16. Pairs without such decays stay here where they can: it loses fewer of their digits."""
     widest, few = max(key_width, value_width), sequences < 512
     by_channel = gate == CHANNEL_GATE
     if (exact and (by_channel or widest > 32)) or widest > 64 or (time > 256 and sequences < 1024):
         return None
-    if few and (widest > 16 or gate == HEAD_GATE):
+    if few and (widest > 16 or gate == HEAD_GATE) and (by_channel or not paired):
         return None
     stages = 1 if exact else 2 if by_channel or widest > 16 else 3
     if widest <= 16:
@@ -1221,14 +1223,9 @@ class _Plan(NamedTuple):
 
     @property
     def solve(self) -> str:
-        """Of the inverse: a pair's rows and columns may amplify each other, three tf32 products then keep 21 bits."""
+        """Of the inverse. What goes on to products of its own, chunk by chunk, keeps 21 bits: three tf32 products each."""
         chain: str = self.flags["CHAIN"]
-        return "tf32x3" if self.flags["PAIR"] and chain == "tf32" else chain
-
-    @property
-    def walk_flags(self) -> dict[str, Any]:
-        """Of bf16 inputs the walks' products take bf16 all through: they wait for nothing but each other."""
-        return {**self.flags, "CHAIN": self.flags["PRECISION"]}
+        return "tf32x3" if chain == "tf32" and self.whole is None else chain
 
     @property
     def erased_shape(self) -> tuple[int, ...]:
@@ -1259,17 +1256,20 @@ def _plan(q: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, a
     gate = NO_GATE if log_decay is None else HEAD_GATE if log_decay.ndim == 3 else CHANNEL_GATE
     exact = v.dtype == torch.float32
     table = _table(key_width, value_width, a is not None, gate == CHANNEL_GATE, exact)
-    whole = _whole(key_width, value_width, gate, exact, time, batch * heads)
+    paired = a is not None
+    whole = _whole(key_width, value_width, gate, paired, exact, time, batch * heads)
     chunk = table.chunk if whole is None else whole.chunk
-    chain = "ieee" if exact else "tf32"
+    # What a pair erases and what it writes need not cancel: with keys that repeat its state grows, and rounding with it.
+    frail = paired and gate != CHANNEL_GATE
+    chain = "ieee" if exact else "tf32x3" if frail else "tf32"
     flags = {
         "K": key_width,
         "C": chunk,
         "KP": padded(key_width),
-        "PAIR": a is not None,
+        "PAIR": paired,
         "GATE": gate,
         "WRITE": beta is not None,
-        "PRECISION": "bf16" if v.dtype == torch.bfloat16 else chain,
+        "PRECISION": "bf16" if v.dtype == torch.bfloat16 and not frail else "tf32" if frail and not exact else chain,
         "CHAIN": chain,
     }
     chunks = triton.cdiv(time, chunk)
@@ -1332,7 +1332,7 @@ def _forward(
         faded.q, faded.k, v, faded.b, scores, faded.r, wanted, initial, o, written, states, final,
         _strides(faded.q), _strides(faded.k), _strides(v), _strides(faded.b), _strides(faded.r),
         plan.time, plan.heads, scale,
-        **plan.walk_flags, V=plan.value_width, VB=table.value_block, START=initial is not None, KEEP=keep, END=return_state,
+        **plan.flags, V=plan.value_width, VB=table.value_block, START=initial is not None, KEEP=keep, END=return_state,
         STAGES=table.stages, num_warps=table.walk_warps,
     )  # fmt: skip
     if not keep:
@@ -1414,7 +1414,7 @@ def _backward(
         faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d_v, z, d_states, d_initial,
         _strides(faded.q), _strides(faded.k), _strides(faded.b), _strides(faded.r), _strides(d_o),
         plan.time, plan.heads, scale,
-        **plan.walk_flags, V=plan.value_width, VB=table.value_block, START=initial is not None, END=return_state,
+        **plan.flags, V=plan.value_width, VB=table.value_block, START=initial is not None, END=return_state,
         SOLVE=plan.solve, STAGES=table.stages, num_warps=table.walk_warps,
     )  # fmt: skip
     values = padded(plan.value_width)

@@ -439,16 +439,28 @@ def test_fused_members_are_what_they_are_alone(op: str, variant: str, device: st
     members = [hurried(example(op, variant, 20, seed=seed, **NARROW)) for seed in range(3)]
     frame = carried(op, variant, 20, **NARROW)
     names = [key for key, x in members[0].items() if isinstance(x, Tensor)]
+    names += sorted((NESTED - {"weights"}) & members[0].keys())  # a state stands in for first weights
     fixed = {key: x for key, x in members[0].items() if key not in names}
-    stacked = [torch.stack([m[key] for m in members]).float().to(device) for key in names]
+    fixed = pytree.tree_map(lambda x: x.float().to(device) if isinstance(x, Tensor) else x, fixed)
+    counts = [len(tensors(members[0][key])) for key in names]
+    stacked = [
+        torch.stack(own).float().to(device)
+        for key in names
+        for own in zip(*(tensors(m[key]) for m in members), strict=True)
+    ]
+    told = [key for key, count in zip(names, counts, strict=True) for _ in range(count)]
     stacked += [torch.stack([x * m for m in range(1, 4)]).float().to(device) for x in tensors(frame)]
-    for key, x in zip([*names, *("state" for _ in tensors(frame))], stacked, strict=True):
+    for key, x in zip([*told, *("state" for _ in tensors(frame))], stacked, strict=True):
         x.requires_grad_(key != "sign")
 
     def outputs(*xs: Tensor) -> tuple[Tensor, ...]:
-        inputs = fixed | dict(zip(names, xs, strict=False))
-        initial = with_tensors(frame, list(xs[len(names) :]))
-        o, final = run(op, "fused", inputs, initial_state=initial, return_state=True)
+        given = iter(xs)
+        inputs = {
+            key: with_tensors(members[0][key], [next(given) for _ in range(n)])
+            for key, n in zip(names, counts, strict=True)
+        }
+        initial = with_tensors(frame, [*given])
+        o, final = run(op, "fused", fixed | inputs, initial_state=initial, return_state=True)
         return o, *tensors(final)
 
     leaves = [x for x in stacked if x.requires_grad]
