@@ -180,7 +180,8 @@ def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str,
             pairs = list(zip(line.cells, table.units, strict=True))
             published = [shown(c.published, unit) + (" ‡" if c.outside else "") for c, unit in pairs]
             yield ("↳ published", *blank), published, "aside"
-            yield ("↳ difference", *blank), [shown(c.difference, unit, sign=True) for c, unit in pairs], "aside"
+            if any(c.difference is not None for c, _ in pairs):
+                yield ("↳ difference", *blank), [shown(c.difference, unit, sign=True) for c, unit in pairs], "aside"
 
 
 def _cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str]) -> str:

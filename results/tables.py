@@ -35,6 +35,7 @@ class Cell:
     mean       over seeds, and over settings where the column has several; None where there is nothing to show
     interval   95 % t interval over seeds; None for fewer than two
     published  what stands beside it
+    alike      whether that is a mean over as many settings; if not, there is no difference to speak of
     failed     failed trials behind the cell, under any hyper-parameters
     mark       "best" of its column; "partial" where settings of the column are missing
     keys       of the records that the mean rests on
@@ -44,6 +45,7 @@ class Cell:
     seeds: int = 0
     interval: tuple[float, float] | None = None
     published: float | None = None
+    alike: bool = True
     chance: float | None = None
     ceiling: float | None = None
     failed: int = 0
@@ -54,12 +56,14 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Ours less the published figure."""
-        return None if self.mean is None or self.published is None else self.mean - self.published
+        return None if self.mean is None or self.published is None or not self.alike else self.mean - self.published
 
     @property
     def outside(self) -> bool:
         """Whether the published figure lies outside our interval; no where there is no interval."""
-        return self.interval is not None and self.published is not None and not self._holds(self.published)
+        return (
+            self.interval is not None and self.published is not None and self.alike and not self._holds(self.published)
+        )
 
     def _holds(self, value: float) -> bool:
         low, high = self.interval or (value, value)
@@ -171,6 +175,8 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
     notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
     counts = [f"{c.name} {len(sheet.settings(c))}" + (f" / {c.settings}" if c.settings else "") for c in sheet.parts]
     notes.append(f"Settings in a column{', here / published' if theirs else ''}: {', '.join(counts)}.")
+    if not all(map(sheet.alike, columns)):
+        notes.append("No difference is given where a column has not as many settings as the published one.")
     if theirs and protocol != "mad-lab":
         notes.append(
             f"Published figures are of protocol mad-lab, ours of {protocol}: differences are not like for like."
@@ -237,7 +243,10 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
 
 def _line(sheet: Sheet, own: list[Measure]) -> Line:
     theirs = sheet.published_rows(own[0])
-    cells = [replace(sheet.cell(own, column), published=sheet.published(column, theirs)) for column in sheet.columns]
+    cells = [
+        replace(sheet.cell(own, column), published=sheet.published(column, theirs), alike=sheet.alike(column))
+        for column in sheet.columns
+    ]
     counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
     return Line(
         labels=(
@@ -318,6 +327,11 @@ class Sheet:
                 return None
             values.append(_over_tasks(own, part, lambda m: float(getattr(m, name))))
         return float(np.mean(values))
+
+    def alike(self, column: Column) -> bool:
+        """Whether a column of ours averages as many settings as the published one says it does."""
+        parts = self.parts if column.mean else [column]
+        return all(not part.settings or part.settings == len(self.settings(part)) for part in parts)
 
     def published_rows(self, measure: Measure) -> list[tuple[PublishedTable, Row]]:
         """The published rows of the architecture that was measured."""

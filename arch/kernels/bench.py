@@ -113,7 +113,7 @@ def bench(
         def row(name: str, share: float, forward: Callable[[], object], both: Callable[[], object]) -> dict[str, Any]:
             return (
                 {"op": op, "variant": chosen, "implementation": name, **asdict(shape)}  # noqa: B023 - called at once
-                | {"dtype": str(dtype).removeprefix("torch."), "device": str(device)}
+                | {"dtype": str(dtype).removeprefix("torch."), "device": _named(device)}
                 | {"error_share": share}
                 | {"forward_ms": _milliseconds(forward, device, repeats, warm_up)}
                 | {"forward_backward_ms": _milliseconds(both, device, repeats, warm_up)}
@@ -284,6 +284,10 @@ def _replayed(call: Callable[[], object], repeats: int) -> float:
         times.append(start.elapsed_time(end) / REPLAYS)
     del kept
     return median(times)
+
+
+def _named(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _mebibytes(call: Callable[[], object], device: torch.device) -> float:

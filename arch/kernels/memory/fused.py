@@ -27,6 +27,7 @@ from arch.kernels.rule import DotLoss, Rule
 from arch.kernels.window import LEAST
 
 WIDEST = 128  # of keys and values
+WIDEST_DEEP = 64
 WIDEST_FEATURES = 256  # of a deep memory, whose first matrix is taken whole columns at a time
 MOST_SEEN = 32  # tokens of a chunk and its window
 SHORT = 16  # sights of a chunk, up to which several are solved for at once
@@ -54,6 +55,8 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
         return "descends the l2 and the dot loss alone"
     if sizes.get("gated") or sizes.get("matrices", 1) > 2:
         return "takes memories of one or two matrices, without gated hidden units"
+    if sizes.get("matrices") == 2 and max(sizes["key_width"], sizes["value_width"]) > WIDEST_DEEP:
+        return f"takes deep memories up to {WIDEST_DEEP} wide: wider ones leave the registers, and take minutes to compile"
     if sizes.get("matrices") == 2 and sizes["features"] > WIDEST_FEATURES:
         return f"takes deep memories of at most {WIDEST_FEATURES} features"
     if sizes.get("seen", 1) > MOST_SEEN:
