@@ -385,16 +385,3 @@ def test_a_whole_number_dial_reaches_both_ends() -> None:
     assert IntDial(int=(2, 8), step=3).int == (2, 8)
     with pytest.raises(ValueError, match="step must be 1 where log is true"):
         IntDial(int=(2, 8), step=3, log=True)
-
-
-@pytest.mark.parametrize("name", ["hybrid_search", "mqar_capacity", "omega_window"])
-def test_studies_that_ship_are_right_under_every_budget(name: str) -> None:
-    budgets = codec.read_study(name).budgets.value
-    assert {"smoke", "paper"} <= set(budgets)
-    for budget in budgets:
-        codec.read_study(name, overrides=[f"budget={budget}"])
-
-
-def test_the_capacity_study_holds_every_mixer() -> None:
-    trials = codec.read_study("mqar_capacity").trials()
-    assert {t.arch.stack[1].mixer.kind for t in trials} == set(typed.kinds_of(Mixer))  # type: ignore[union-attr]

@@ -56,7 +56,9 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     if sizes.get("gated") or sizes.get("matrices", 1) > 2:
         return "takes memories of one or two matrices, without gated hidden units"
     if sizes.get("matrices") == 2 and max(sizes["key_width"], sizes["value_width"]) > WIDEST_DEEP:
-        return f"takes deep memories up to {WIDEST_DEEP} wide: wider ones leave the registers, and take minutes to compile"
+        return (
+            f"takes deep memories up to {WIDEST_DEEP} wide: wider ones leave the registers, and take minutes to compile"
+        )
     if sizes.get("matrices") == 2 and sizes["features"] > WIDEST_FEATURES:
         return f"takes deep memories of at most {WIDEST_FEATURES} features"
     if sizes.get("seen", 1) > MOST_SEEN:
