@@ -15,6 +15,7 @@ from arch.backbone import BackboneSpec
 from arch.kernels import select
 from arch.kernels.bench import SHAPES, Shape, bench
 from search.feed import EvaluationSet, Pool
+from search.speed import taken
 from search.training import Cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Task
@@ -213,7 +214,7 @@ def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> 
         return pool.batch(rows_NB)
 
     def timed(call: Callable[[], object], times: int) -> float:
-        return statistics.median(_milliseconds(call, cohort.device) for _ in range(times))
+        return statistics.median(taken(call, cohort.device) for _ in range(times))
 
     return {
         "step": timed(lambda: cohort.train_step(*next(feed)), steps),
@@ -227,15 +228,5 @@ def _ceiling(device: torch.device, dtype: torch.dtype) -> float:
     """TFLOP/s of a large product of matrices."""
     width = 8192 if device.type == "cuda" else 1024
     x = torch.randn(width, width, device=device, dtype=dtype)
-    milliseconds = statistics.median(_milliseconds(lambda: x @ x, device) for _ in range(10))
+    milliseconds = statistics.median(taken(lambda: x @ x, device) for _ in range(10))
     return 2 * width**3 / milliseconds / 1e9
-
-
-def _milliseconds(call: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - began) * 1e3

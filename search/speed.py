@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -23,15 +24,18 @@ def milliseconds(spec: TrialSpec, device: torch.device) -> float:
     batch = task.sample(np.random.default_rng(0), training.batch, "validation")
     inputs_BT = torch.as_tensor(batch.inputs, device=device)
     inputs_BT = inputs_BT if task.signal == "tokens" else inputs_BT.float()
-    times = []
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=training.dtype == "bfloat16"):
-        for _ in range(WARM_UPS + TIMES):
-            _wait(device)
-            began = time.perf_counter()
-            model(inputs_BT)
-            _wait(device)
-            times.append((time.perf_counter() - began) * 1e3)
+        times = [taken(lambda: model(inputs_BT), device) for _ in range(WARM_UPS + TIMES)]
     return statistics.median(times[WARM_UPS:])
+
+
+def taken(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of a call, until the device is done."""
+    _wait(device)
+    began = time.perf_counter()
+    call()
+    _wait(device)
+    return (time.perf_counter() - began) * 1e3
 
 
 def _wait(device: torch.device) -> None:

@@ -88,3 +88,8 @@ def padded(width: int) -> int:
 def dense(x: Tensor) -> Tensor:
     """x as it lies over batch, time and heads, its channels side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def packed(x: Tensor | None) -> Tensor | None:
+    """x without gaps, where it is given at all."""
+    return None if x is None else x.contiguous()

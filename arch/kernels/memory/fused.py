@@ -22,7 +22,7 @@ from torch import Tensor
 
 from arch.kernels.memory import MemoryState, memory
 from arch.kernels.network import NORM_EPS, LayerNorm
-from arch.kernels.opaque import opaque, padded
+from arch.kernels.opaque import opaque, packed, padded
 from arch.kernels.rule import DotLoss, Rule
 from arch.kernels.window import LEAST
 
@@ -1228,7 +1228,7 @@ def _lowest(*tensors: Tensor | None) -> torch.dtype:
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Tensor | None]:
-    return [None if x is None else x.contiguous() for x in tensors]
+    return [packed(x) for x in tensors]
 
 
 def _forward(

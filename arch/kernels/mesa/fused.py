@@ -5,7 +5,7 @@ with the state kk_0, kv_0 ahead of the chunk, f_t the decay from the chunk's sta
 Backward: e_t solves the same system for the derivative by x_t, and what the residual q - x A depends on takes it up.
 
 There is a kernel for the states and another for solving, and backward three: to solve, for the states' derivatives, and for
-what the chunks write. One program that walks a whole sequence was no faster (H200, S1 and S2), and slower to compile.
+what the chunks write.
 
 B batch, T time, H heads, G heads of q and k (H or 1), N chunks, C tokens a chunk, K key width, V value width
 """

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque
+from arch.kernels.opaque import opaque, packed
 from arch.kernels.selective_scan.recurrent import MOST_ERASED
 
 WIDEST = 256
@@ -201,7 +201,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """o [B, T, H, V]; the last state [B, H, V, N] where it is asked for; and those ahead of every tile [B, H, M, V, N]."""
     q, k, v, step = q.contiguous(), k.contiguous(), v.contiguous(), step.contiguous()
-    rate, initial = _contiguous(rate), _contiguous(initial)
+    rate, initial = packed(rate), packed(initial)
     o, last, ahead = _outputs(q, k, v, step, rate, initial, final)
     (batch, time, heads, channels), table = v.shape, _table(q.shape[-1], rate is not None)
     _forward_kernel[(batch * heads * triton.cdiv(channels, table.forward_channels),)](
@@ -236,7 +236,7 @@ def _backward(
     ahead: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     do, dfinal, q, k = do.contiguous(), dfinal.contiguous(), q.contiguous(), k.contiguous()
-    v, step, rate = v.contiguous(), step.contiguous(), _contiguous(rate)
+    v, step, rate = v.contiguous(), step.contiguous(), packed(rate)
     _, _, dv, dstep, drate, dinitial = _gradients(do, dfinal, q, k, v, step, rate, initial, final, ahead)
     (batch, time, heads, channels), width, table = v.shape, q.shape[-1], _table(q.shape[-1], rate is not None)
     blocks = triton.cdiv(channels, table.backward_channels)
@@ -284,10 +284,6 @@ def _form(q: Tensor, rate: Tensor | None, final: bool) -> dict[str, int]:
     width = q.shape[-1]
     sizes = {"N": width, "BN": _padded(width), "L": _table(width, rate is not None).tokens, "num_stages": 1}
     return sizes | {"RATES": rate is not None, "FINAL": final}
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
 
 
 _selective_scan = opaque(

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import dense, opaque
+from arch.kernels.opaque import dense, opaque, packed
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
@@ -257,7 +257,7 @@ def _outer_kernel(  # type: ignore[no-untyped-def]
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor]:
-    x, weight, bias, initial = dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    x, weight, bias, initial = dense(x), weight.contiguous(), packed(bias), packed(initial)
     (batch, time, heads, width), taps = x.shape, weight.shape[-1]
     (y,) = _outputs(x, weight, bias, initial, silu, unit)
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
@@ -277,7 +277,7 @@ def _outputs(
 def _backward(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dy, x, weight, bias, initial = dense(dy), dense(x), weight.contiguous(), _contiguous(bias), _contiguous(initial)
+    dy, x, weight, bias, initial = dense(dy), dense(x), weight.contiguous(), packed(bias), packed(initial)
     (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
     dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
     share = _shares(heads, width, unit)
@@ -312,10 +312,6 @@ def _gradients(
         x.new_empty(len(weight)) if bias is None else bias.new_empty(bias.shape),
         x.new_empty(len(x)) if initial is None else initial.new_empty(initial.shape),
     )
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
 
 
 _short_conv = opaque("short_conv", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=1)
