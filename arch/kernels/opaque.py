@@ -42,14 +42,21 @@ def opaque(
     def keep(ctx: Any, inputs: Sequence[Any], output: Results) -> None:
         ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.shapes = [x.shape for x in output[:differentiable]]
+        ctx.dtypes = [x.dtype for x in output[:differentiable]]
+        ctx.set_materialize_grads(False)  # else zeros the size of all that backward needs are written, and dropped
         ctx.save_for_backward(*(inputs[i] for i in ctx.places), *output[differentiable:])
 
-    def derive(ctx: Any, *derivatives: Tensor) -> tuple[Tensor | None, ...]:
+    def derive(ctx: Any, *derivatives: Tensor | None) -> tuple[Tensor | None, ...]:
         inputs = list(ctx.fixed)
         for place, x in zip(ctx.places, ctx.saved_tensors, strict=False):
             inputs[place] = x
         rest = ctx.saved_tensors[len(ctx.places) :]
-        found = iter(back(*derivatives[:differentiable], *inputs, *rest))
+        told = [
+            ctx.saved_tensors[0].new_zeros(shape, dtype=dtype) if x is None else x
+            for x, shape, dtype in zip(derivatives, ctx.shapes, ctx.dtypes, strict=False)
+        ]
+        found = iter(back(*told, *inputs, *rest))
         by_input: list[Tensor | None] = [None] * len(inputs)
         for place in tensor_places:
             gradient = next(found)

@@ -101,19 +101,20 @@ def _gates(i, f, t, T, i_stride, f_stride, m, EXACT: tl.constexpr):
 
     made_by  the token that the m behind the chunk comes from, -1 where it comes from the m ahead
     slope    [S], the derivative of ln sigmoid(f)
-    fp64, because sums over a chunk are differences of large numbers. A token that is not there writes nothing.
+    EXACT: in fp64, because sums over a chunk are differences of large numbers. A token that is not there writes nothing.
     """
     there = t < T
+    wide: tl.constexpr = tl.float64 if EXACT else tl.float32
     log_decay, slope = _forget(tl.load(f + t * f_stride, mask=there, other=0.0).to(tl.float32))
-    g = tl.where(there, log_decay, 0.0).to(tl.float64) * LOG2E
+    g = tl.where(there, log_decay, 0.0).to(wide) * LOG2E
     until = tl.cumsum(g, 0)
-    b = tl.load(i + t * i_stride, mask=there, other=NEVER).to(tl.float64) * LOG2E - until
-    before = m.to(tl.float64) * LOG2E
+    b = tl.load(i + t * i_stride, mask=there, other=NEVER).to(wide) * LOG2E - until
+    before = m.to(wide) * LOG2E
     top = tl.maximum(tl.associative_scan(b, 0, _larger), before)
     m_t = ((until + top) * LN2).to(tl.float32)
     whole, largest = tl.sum(g, 0), tl.max(b, 0)
     m_end = ((whole + tl.maximum(largest, before)) * LN2).to(tl.float32)
-    end = m_end.to(tl.float64) * LOG2E - whole  # of the m that the next chunk really has
+    end = m_end.to(wide) * LOG2E - whole  # of the m that the next chunk really has
     first = tl.min(tl.where(b == largest, t, T), 0)
     made_by = tl.where(before >= largest, -1, first)
     high_b, low_b = _parts(b, EXACT)
@@ -350,7 +351,7 @@ def _rows_kernel(
         do_SV = _tile(do, t, T, do_strides[1], of_v, V)
         dP = tl.dot(do_SV, _turned(v, t, T, v_strides[1], of_v, V), dP, input_precision="ieee")
         C_VK = _turned(C_ahead + ahead * K * V, of_k, known, V, of_v, V)
-        told = tl.dot(do_SV, C_VK, told, input_precision="ieee")
+        told = tl.dot(do_SV.to(C_VK.dtype), C_VK, told, input_precision="ieee" if EXACT else "tf32")
     fading = _fading(b, top, t[:, None] >= t[None, :], EXACT)
     P = tl.dot(q_SK, _turned(k, t, T, k_strides[1], of_k, K), input_precision="ieee") * fading
     d = (tl.sum(P, 1) + before * tl.sum(q_SK.to(tl.float32) * n[None, :], 1)) * scale
@@ -372,7 +373,7 @@ def _carry_kernel(
     dC_behind, dn_behind, mu_behind, dC_first, dn_first, dm_first,
     do_strides, q_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The derivatives of the states behind every chunk, and of the first state, by blocks of value columns."""
     sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -399,7 +400,7 @@ def _carry_kernel(
         t = c * BS + at
         m = tl.load(m_ahead + c, mask=(c > 0) | FIRST, other=0.0)
         _put(dC_behind + c * K * V, dC, of_k, K, V, of_v, V)
-        _, _, _, before, _, kept, _, made_by, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, False)
+        _, _, _, before, _, kept, _, made_by, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
         q_KS, do_SV = _turned(q, t, T, q_strides[1], of_k, K), _tile(do, t, T, do_strides[1], of_v, V)
         share = before * tl.load(r_ + t, mask=t < T, other=0.0)
         if part == 0:
@@ -536,6 +537,8 @@ def _outputs(
     B, T, H, V = v.shape
     K = q.shape[-1]
     states = triton.cdiv(T, _table(K, V, T, B * H, v.dtype).tokens) + last
+    # What a query's derivative takes from C and from n nearly cancels: many tokens on, C in 16 bits has too few digits.
+    of_C = v.dtype if _resident(K, V, T, B * H, v.dtype) else torch.float32
 
     def state(*shape: int) -> Tensor:
         return v.new_empty((B, H, *shape) if last else (B, 0), dtype=torch.float32)
@@ -545,7 +548,7 @@ def _outputs(
         state(K, V),
         state(K),
         state(),
-        v.new_empty(B, H, states, K, V),
+        v.new_empty(B, H, states, K, V, dtype=of_C),
         v.new_empty(B, H, states, K, dtype=torch.float32),
         v.new_empty(B, H, states, dtype=torch.float32),
     )
@@ -679,6 +682,7 @@ def _backward(
             H,
             N,
             **blocks,
+            EXACT=exact,
         )
         _columns_kernel[B * H, N](do, *inputs, *ahead, *rows, *behind, dk_, dv, di, df, *sizes, **blocks, EXACT=exact)
     if shared:

@@ -500,7 +500,12 @@ def test_fused_at_every_width(op: str, variant: str, dtype: torch.dtype, key_wid
     if (reason := select.why_not(op, "fused", **case)) is not None:
         pytest.skip(reason)
     inputs, state = example(op, variant, 150, **sizes), carried(op, variant, 20, **sizes)
-    assert_fused_agrees(op, inputs, state, dtype, "cuda")
+    try:
+        assert_fused_agrees(op, inputs, state, dtype, "cuda")
+    except ValueError as error:  # a door knows more of its inputs than their widths, such as how deep a memory is
+        if not str(error).startswith("implementation 'fused' takes"):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.mark.gpu
