@@ -102,6 +102,7 @@ CLAIMS = (
             better=Which(grown=True, dials={"count": (4,), "start": ("reinitialise",)}),
             worse=Which(grown=False),
             but=("expand",),
+            paired=True,
         ),
     ),
     Claim(
@@ -113,6 +114,7 @@ CLAIMS = (
             better=Which(dials={"start": ("reinitialise",)}),
             worse=Which(dials={"start": ("inherit",)}),
             but=("start",),
+            paired=True,
         ),
     ),
     Claim(
@@ -126,6 +128,7 @@ CLAIMS = (
             but=("count",),
             margin=CLOSE,
             no_worse=True,
+            paired=True,
         ),
     ),
     Claim(

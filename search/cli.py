@@ -130,6 +130,10 @@ def run(
     abreast: Annotated[
         int, typer.Option(min=1, help="Of ray: cohorts that share a GPU; one trains, others compile.")
     ] = 1,
+    seeds: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="After the grid: seeds 0..N-1 of what won, by architecture and setting."),
+    ] = 0,
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
@@ -143,16 +147,20 @@ def run(
     spec = codec.read_study(study, overrides=sets)
     if isinstance(spec.space, Search) and share != (1, 1):
         refuse("--part: a search is not shared out, what it asks next depends on all that was answered")
+    if isinstance(spec.space, Search) and seeds:
+        refuse("--seeds: a search says itself over which seeds it trains, set space.over.trial.seed instead")
+    if seeds and share != (1, 1):
+        refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
     path = ledger or _default_ledger(spec)
     console = _console()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
-        _say_plan(console, spec, path, _device(device), most)
+        _say_plan(console, spec, path, _device(device), most, seeds)
         return
     with Live(console) as live:
         try:
-            where(spec, path, report=live, part=share, most=most)
+            where(spec, path, report=live, part=share, most=most, seeds=seeds)
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except KeyboardInterrupt:
@@ -164,7 +172,7 @@ def run(
     print(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
     given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
     verb = "best" if isinstance(spec.space, Search) else "table"
-    print(f"next: recallmap {verb} {shlex.join([study, *given])}")
+    print(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
     if end.failed:
         raise typer.Exit(1)
 
@@ -690,12 +698,14 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.device, most: int | None) -> None:
+def _say_plan(
+    console: Console, study: StudySpec, path: Path, device: torch.device, most: int | None, seeds: int
+) -> None:
     """What `run` would train."""
     from results.ledger import Ledger
     from search.check import outlook_of
     from search.cohort import at_most, room
-    from search.engine import plan
+    from search.engine import most_further, plan
     from search.listing import plan_of
     from search.space import Search
     from search.typed import counted
@@ -704,9 +714,12 @@ def _say_plan(console: Console, study: StudySpec, path: Path, device: torch.devi
         for line in outlook_of(study):
             print(line)
         return
-    finished = Ledger(path).keys()
-    work = plan(study, finished, room=at_most(most) if most else room(device))
+    ledger = Ledger(path)
+    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device))
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
     print(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
+    if seeds:
+        more = counted(most_further(study, seeds, ledger), "further trial")
+        print(f"then at most {more}: seeds 0..{seeds - 1} of what won")

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from results.choose import choose_hyperparameters
 from results.ledger import Ledger
 from results.record import Record
 from search import codec
 from search.cohort import Room, at_most, default_device, follow_cohort, pack, record_of, room
-from search.inquiry import Inquiry, told_points
+from search.inquiry import Book, Inquiry, told_points
 from search.propose import Journal, point_of
 from search.space import Search
 from search.speed import milliseconds
 from search.study import StudySpec, Trial
 from search.training import Outcome, Progress
 from search.trial import TrialSpec
+from search.typed import counted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Where a study stands. `records` are those just finished; `progress` comes from within the running cohort."""
 
-    trials: int  # of a search that is under way: about
+    trials: int  # of a search that is under way: about; of a grid so far: further seeds come after it
     known: int  # trials the ledger had before
     done: int
     failed: int
@@ -38,7 +40,7 @@ class Report:
     progress: Progress | None = None
     records: tuple[Record, ...] = ()
     points: int = 0  # of a search, all proposers together; 0 for a grid
-    notes: tuple[str, ...] = ()  # lines about points that just had their answer
+    notes: tuple[str, ...] = ()  # lines about points that just had their answer, or about further seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,51 @@ def plan(study: StudySpec, finished: set[str], *, room: Room) -> Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Further:
+    """The first seeds, beyond those of a grid, of the hyper-parameters that won on it: for each architecture on each
+    setting, on validation, among the trials of the grid alone, so that further seeds do not change what won.
+
+    chosen  of what won, where all of the grid is trained
+    open    where not, so that nothing has won yet: for each architecture on each setting the most that there can be
+    """
+
+    chosen: tuple[Trial, ...]
+    open: tuple[tuple[Trial, ...], ...]
+
+    def missing(self, book: Book) -> list[Trial]:
+        """Those that are to train; at most, while some are open."""
+        every = [*self.chosen, *(trial for trials in self.open for trial in trials)]
+        return [trial for trial in every if codec.key(trial) not in book]
+
+
+def further(grid: Sequence[Trial], seeds: int, book: Book) -> Further:
+    """What comes after a grid. Raises ValueError where there is a choice and no score to make it by."""
+    own = {codec.key(trial): trial for trial in grid}
+    rivals: dict[str, list[str]] = defaultdict(list)
+    for key, trial in own.items():
+        shared = {name: part for name, part in codec.plain(trial).items() if name not in ("training", "seed")}
+        rivals[codec.key(shared)].append(key)
+    whole = [keys for keys in rivals.values() if all(key in book for key in keys)]
+    half = [keys for keys in rivals.values() if not all(key in book for key in keys)]
+
+    def reseeded(key: str) -> tuple[Trial, ...]:
+        trials = [replace(own[key], seed=seed) for seed in range(seeds)]
+        return tuple(trial for trial in trials if codec.key(trial) not in own)
+
+    choices = choose_hyperparameters(book[key] for keys in whole for key in keys)
+    return Further(
+        chosen=tuple(trial for choice in choices if choice.trials for trial in reseeded(choice.trials[0].key)),
+        open=tuple(max(map(reseeded, keys), key=len) for keys in half),
+    )
+
+
+def most_further(study: StudySpec, seeds: int, ledger: Ledger) -> int:
+    """How many further trials there are to train after the grid, at most."""
+    book = _Book(ledger)
+    return len(further(study.trials(), seeds, book).missing(book))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """A cohort to train now: trials of equal shape. `number` counts the cohorts of a call, from 1."""
 
@@ -73,6 +120,7 @@ class Driver:
     where  the device that the driver itself has
     on     the kind of device that cohorts train on; None: as `where`
     part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
+    seeds  after the whole grid, so many seeds of what won on it; see `Further`
     """
 
     def __init__(
@@ -85,9 +133,12 @@ class Driver:
         where: torch.device | str | None = None,
         on: str | None = None,
         part: tuple[int, int] = (1, 1),
+        seeds: int = 0,
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
             raise ValueError("a search is not shared out: what it asks next depends on all that was answered")
+        if seeds and (isinstance(study.space, Search) or part != (1, 1)):
+            raise ValueError("further seeds are of what won on a whole grid: not of a search, nor of a part")
         self.part = part
         self.study = study
         self.ledger = ledger
@@ -98,16 +149,16 @@ class Driver:
         self._planned = {codec.key(trial) for trial in known}
         self._report = report
         self._book = _Book(ledger)
-        self._source = _source_of(study, ledger.path, self._measure)
+        self._source = _source_of(study, ledger.path, self._measure, seeds)
         self._waiting: deque[Work] = deque()
         self._out: dict[int, Work] = {}
         self._ended = False
         self._clock = _Clock(study, self._source)
         if isinstance(self._source, Inquiry):
             self._take(known)  # a point may have its answer in the journal, and its records in a ledger that is gone
-        else:  # all is known before the first cohort
+        else:
             self._refill()
-            self._ended = True
+            self._ended = self._ended or not seeds  # without them all is known before the first cohort
         report(self._clock.report(self.plan))
 
     @property
@@ -191,12 +242,14 @@ def run(
     device: str | None = None,
     most: int | None = None,
     part: tuple[int, int] = (1, 1),
+    seeds: int = 0,
 ) -> Plan:
     """The inline engine: train here, one cohort after another. What is finished is in the ledger; interrupted, the same
-    call goes on. Failed trials are tried again. Raises LedgerError where the ledger cannot be written."""
+    call goes on. Failed trials are tried again. After a whole grid come so many `seeds` of what won on it, see Further.
+    Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
     with Ledger(ledger_path) as ledger:
-        driver = Driver(study, ledger, report=report, most=most, where=where, part=part)
+        driver = Driver(study, ledger, report=report, most=most, where=where, part=part, seeds=seeds)
         while (work := driver.next()) is not None:
 
             def tell(progress: Progress, work: Work = work) -> None:
@@ -273,25 +326,55 @@ class _Book(Mapping[str, Record]):
 
 
 class _Listed:
-    """A grid as a source of trials: all at once."""
+    """A grid as a source of trials: all at once, and after them the further seeds of what won, if any are wanted.
 
-    def __init__(self, trials: tuple[Trial, ...]) -> None:
-        self.trials: tuple[Trial, ...] | None = trials
+    answered, under_way  shares of the effort: of what was asked before, and of what was asked last
+    """
 
-    def wanted(self, book: Mapping[str, Record]) -> tuple[Trial, ...] | None:
-        trials, self.trials = self.trials, None
-        return trials
+    def __init__(self, grid: tuple[Trial, ...], seeds: int) -> None:
+        self.grid = grid
+        self.seeds = seeds
+        self.asked = 0
+        self.notes: list[str] = []
+        self.answered, self.under_way = 0.0, 1.0
+
+    def wanted(self, book: Book) -> tuple[Trial, ...] | None:
+        """The grid, then what won on it by then, then None."""
+        self.asked += 1
+        if self.asked == 1:
+            self.under_way = self._share(book) if self.seeds else 1.0
+            return self.grid
+        if self.asked == 2 and self.seeds:
+            self.answered, self.under_way = self.under_way, 1 - self.under_way
+            return self._further(book)
+        return None
 
     def heard(self) -> list[str]:
-        return []
+        """Lines about the further seeds since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
 
-    answered, under_way = 0.0, 1.0
+    def _share(self, book: Book) -> float:
+        """How much of what is left to do is the grid."""
+        first = sum(trial.effort for trial in self.grid if codec.key(trial) not in book)
+        after = sum(trial.effort for trial in further(self.grid, self.seeds, book).missing(book))
+        return first / (first + after) if after else 1.0
+
+    def _further(self, book: Book) -> tuple[Trial, ...]:
+        found = further(self.grid, self.seeds, book)
+        if found.open:
+            lacking = counted(len(found.open), "setting")
+            self.notes.append(f"{lacking} not trained whole yet: no further seeds there")
+        found = replace(found, open=())
+        if missing := found.missing(book):
+            self.notes.append(f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of what won")
+        return found.chosen
 
 
-def _source_of(study: StudySpec, ledger_path: Path, measure: Callable[[Trial], float]) -> Inquiry | _Listed:
+def _source_of(study: StudySpec, ledger_path: Path, measure: Callable[[Trial], float], seeds: int) -> Inquiry | _Listed:
     if isinstance(study.space, Search):
         return Inquiry(study, Journal(journal_of(ledger_path)), measure)
-    return _Listed(study.trials())
+    return _Listed(study.trials(), seeds)
 
 
 class _Clock:

@@ -64,6 +64,7 @@ def run(
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
     abreast: int = 1,
+    seeds: int = 0,
 ) -> Plan:
     """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
 
@@ -71,6 +72,7 @@ def run(
     abreast  cohorts that share a GPU: while one is compiled, others train
     address  of a running cluster that this machine is a part of: "auto" or "host:port"; None: Ray is started on this
              machine, bound to loopback, and ends with the study
+    seeds    after the whole grid, so many seeds of what won on it
 
     Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address.
     """
@@ -80,7 +82,7 @@ def run(
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
-        driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part)
+        driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part, seeds=seeds)
         desk = _Desk(driver, kind)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())

@@ -201,6 +201,20 @@ def test_a_study_from_plan_to_table(folder: Path) -> None:
     assert "<title>story</title>" in (folder / "page.html").read_text()
 
 
+def test_what_won_gets_further_seeds() -> None:
+    words = ("run", "story.yaml", "--set", "space.axes.trial.seed=[0]", "--seeds", "3")
+    plan = out(*words, "--dry-run").splitlines()
+    assert plan[-2].startswith("2 trials, 0 known in runs/story.sqlite, 2 to train in 1 cohort")
+    assert plan[-1] == "then at most 2 further trials: seeds 0..2 of what won"
+    text = out(*words)
+    assert text.splitlines()[0] == "2 trials, 2 to train in 1 cohort"
+    assert "\n2 further trials: seeds 0..2 of what won\n" in text
+    assert text.endswith("0 known, 4 done, 0 failed, in runs/story.sqlite\nnext: recallmap table runs/story.sqlite\n")
+    assert "| tiny | 576 B | 3 |" in out("table", "runs/story.sqlite")
+    assert "4 trials, 4 known, 0 to train" in out(*words)
+    assert out(*words, "--dry-run").endswith("then at most 0 further trials: seeds 0..2 of what won\n")
+
+
 def test_what_comes_next_repeats_what_was_said() -> None:
     text = out("run", "story.yaml", "--set", "budget=one", "--ledger", "mine.sqlite")
     assert text.endswith("next: recallmap table story.yaml --ledger mine.sqlite --set budget=one\n")
@@ -273,6 +287,11 @@ COMPLAINTS = {
         "--address: the inline engine runs in this process",
     ),
     "a device that is not there": (("run", "story.yaml", "--device", "gpu"), "--device: gpu cannot be used here"),
+    "further seeds of a part": (
+        ("run", "story.yaml", "--seeds", "3", "--part", "1/2"),
+        "--seeds: what won is known of",
+    ),
+    "further seeds of a search": (("run", "hybrid_search", "--seeds", "3"), "set space.over.trial.seed instead"),
     "a ledger that is a folder": (("run", "story.yaml", "--ledger", "."), ". is a folder, a ledger is a file"),
     "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
     "a file that is no ledger": (("export", "story.yaml", "-o", "a.csv"), "story.yaml is not an SQLite file"),

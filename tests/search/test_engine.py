@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from results.ledger import Ledger
+from results.record import Record
 from search import codec, cohort, engine
+from search.study import StudySpec, Trial
 
 TINY = {
     "name": "tiny",
@@ -141,3 +144,86 @@ def test_parts_of_a_grid_are_the_grid(tmp_path: Path) -> None:
     assert {codec.key(t) for part in parts for t in part.trials} == whole
     again = engine.run(study(), tmp_path / "2.sqlite", most=1, part=(2, 4))
     assert (again.trials, again.missing) == (parts[1].trials, ())
+
+
+# Further seeds of what won. ---------------------------------------------------------------------------
+
+
+def rates(**axes: list[int]) -> StudySpec:
+    """Two learning rates, one seed."""
+    return codec.read_study(
+        TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2], "trial.seed": [0], **axes}}}
+    )
+
+
+def book(*scored: tuple[Trial, float | None]) -> dict[str, Record]:
+    """What is trained: validation says one thing and test the contrary; no score is a failure."""
+    records = []
+    for trial, score in scored:
+        record = engine.failed(trial, "diverged", study="tiny", device=torch.device("cpu"))
+        if score is not None:
+            accuracy, test = {"accuracy": score}, {"accuracy": 1 - score}
+            record = replace(record, status="done", error=None, scores=test, validation=accuracy)
+        records.append(record)
+    return {record.key: record for record in records}
+
+
+def said(trials: tuple[Trial, ...]) -> list[tuple[int, float, int]]:
+    """Pairs, learning rate, seed."""
+    plain = [codec.plain(trial) for trial in trials]
+    return [(spec["task"]["pairs"], spec["training"]["lr"], spec["seed"]) for spec in plain]
+
+
+def test_what_won_gets_further_seeds_after_the_grid_and_the_same_again_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    reports: list[engine.Report] = []
+    plan = engine.run(rates(), path, seeds=3, report=reports.append)
+    assert [t.seed for t in plan.missing] == [0, 0, 1, 2]
+    assert [r.trials for r in reports if r.records] == [2, 4]
+    assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of what won"]
+    assert reports[-1].eta == pytest.approx(0.0)
+    records = Ledger(path).all()
+    winner = max((r for r in records if r.seed == 0), key=lambda r: r.validation["accuracy"])
+    assert {r.spec["training"]["lr"] for r in records if r.seed > 0} == {winner.spec["training"]["lr"]}
+
+    again = engine.run(rates(), path, seeds=3)
+    assert (again.trials, again.missing) == (plan.trials, ())
+    assert [t.seed for t in engine.run(rates(), path, seeds=4).missing] == [3]
+    assert len(engine.run(rates(), path).trials) == 2
+
+
+def test_who_won_is_said_by_validation_of_the_grid_alone() -> None:
+    slow, fast = grid = rates().trials()
+    known = book((slow, 0.4), (fast, 0.6))
+    chosen = engine.further(grid, 3, known).chosen
+    assert said(chosen) == [(2, 1e-2, 1), (2, 1e-2, 2)]
+    known |= book(*((trial, 0.0) for trial in chosen))
+    found = engine.further(grid, 3, known)
+    assert (found.chosen, found.missing(known)) == (chosen, [])
+    assert said(engine.further(rates(**{"trial.seed": [1]}).trials(), 2, {}).open[0]) == [(2, 1e-3, 0)]
+
+
+def test_a_failure_is_an_answer_and_where_all_failed_nobody_won() -> None:
+    slow, fast = grid = rates().trials()
+    assert said(engine.further(grid, 2, book((slow, 0.4), (fast, None))).chosen) == [(2, 1e-3, 1)]
+    assert engine.further(grid, 2, book((slow, None), (fast, None))) == engine.Further(chosen=(), open=())
+
+
+def test_a_setting_that_is_not_trained_whole_gets_no_further_seeds_and_it_is_said() -> None:
+    grid = rates(**{"trial.task.pairs": [1, 2]}).trials()
+    assert said(grid) == [(1, 1e-3, 0), (2, 1e-3, 0), (1, 1e-2, 0), (2, 1e-2, 0)]
+    known = book(*zip(grid[:3], (0.1, 0.2, 0.3), strict=True))
+    source = engine._Listed(grid, 2)
+    assert source.wanted(known) == grid
+    assert said(source.wanted(known) or ()) == [(1, 1e-2, 1)]
+    assert source.heard() == [
+        "1 setting not trained whole yet: no further seeds there",
+        "1 further trial: seeds 0..1 of what won",
+    ]
+    assert source.wanted(known) is None
+    assert len(engine.further(grid, 2, known).missing(known)) == 2
+
+
+def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nor of a part"):
+        engine.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)

@@ -71,6 +71,22 @@ def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: tune._Desk, 
     assert len(ledger.keys()) == 8
 
 
+def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
+    desk = tune._Desk(Driver(study(), ledger, most=4, where="cpu", seeds=6), "cpu")
+    first, second = desk.ask("a"), desk.ask("b")
+    assert first is not None
+    assert second is not None
+    for name, cohort, score in (("b", second, 0.9), ("a", first, 0.1)):
+        assert (desk.ask("c"), desk.finished) == (None, False)
+        known = {"scores": {"accuracy": score}, "validation": {"accuracy": score}}
+        desk.keep(name, [replace(done(s), **known) for s in cohort.specs])
+    further = desk.ask("c")
+    assert further is not None
+    assert [(s.training.lr, s.seed) for s in further.specs] == [(second.specs[0].training.lr, s) for s in (4, 5)]
+    desk.keep("c", [done(s) for s in further.specs])
+    assert (desk.ask("d"), desk.finished) == (None, True)
+
+
 def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
     desk: tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
