@@ -71,6 +71,7 @@ class Measure:
     candidates: int = 1
     tested: bool = False
     leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
+    began: Mapping[int, str] = field(default_factory=dict)  # of a seed, see `beginning`
 
     @functools.cached_property
     def traits(self) -> frozenset[tuple[str, str]]:
@@ -180,6 +181,17 @@ def leaves_of(record: Record) -> dict[str, Any]:
     return dict(flatten(record.spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
 
 
+def beginning(record: Record) -> str:
+    """The losses of all phases but the last: trials in which they are the same to the last digit went on from the same
+    weights. Empty for a trial without phases, or one that counts them in epochs."""
+    phases = record.spec.get("phases", [])[:-1]
+    steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
+    if not steps or None in steps or not record.curve:
+        return ""
+    losses = zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True)
+    return _canonical([row for row in losses if row[0] <= sum(steps)])
+
+
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested plain data by dotted path."""
     if isinstance(value, Mapping):
@@ -277,6 +289,7 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             candidates=choice.candidates,
             tested=answer.tested,
             leaves=leaves,
+            began={r.seed: beginning(r) for r in choice.trials},
         )
 
 

@@ -102,7 +102,6 @@ CLAIMS = (
             better=Which(grown=True, dials={"count": (4,), "start": ("reinitialise",)}),
             worse=Which(grown=False),
             but=("expand",),
-            paired=True,
         ),
     ),
     Claim(
@@ -114,7 +113,6 @@ CLAIMS = (
             better=Which(dials={"start": ("reinitialise",)}),
             worse=Which(dials={"start": ("inherit",)}),
             but=("start",),
-            paired=True,
         ),
     ),
     Claim(
@@ -128,7 +126,6 @@ CLAIMS = (
             but=("count",),
             margin=CLOSE,
             no_worse=True,
-            paired=True,
         ),
     ),
     Claim(

@@ -1,9 +1,9 @@
 """Whether records bear a claim out: comparisons of measures, each with its interval, and what they come to together.
 
 A comparison of a and b is decided by the 95 % interval of mean(a) - mean(b), Student's with a common variance: three seeds in
-all are the fewest. Where the trials of a seed share what they began with, it is that of the differences seed by seed: two
-seeds that both have are the fewest. A claim stands if all of its comparisons do, falls with any that is decided against it,
-and is otherwise not decided.
+all are the fewest. Where the trials of every seed went on from the same weights, it is that of the differences seed by seed:
+two seeds that both have are the fewest. A claim stands if all of its comparisons do, falls with any that is decided against
+it, and is otherwise not decided.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class Above(Rule):
                 better)
     but         dials in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
     same_state  how much their states may differ, as a share; None: at will
-    paired      seeds of both share what they began with: judged by their differences, seed by seed
     """
 
     better: Which
@@ -92,7 +91,6 @@ class Above(Rule):
     no_worse: bool = False
     but: tuple[str, ...] | None = None
     same_state: float | None = None
-    paired: bool = False
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
@@ -109,9 +107,9 @@ class Above(Rule):
         return self.but is None or _rest(a, self.but) == _rest(b, self.but)
 
     def compare(self, a: Measure, b: Measure) -> Evidence:
-        ours, theirs = self._sides(a, b)
+        ours, theirs, paired = _sides(a, b)
         sign = 1 if more_is_better(a.metric) else -1
-        spread = t_interval(np.subtract(ours, theirs).tolist()) if self.paired else difference_interval(ours, theirs)
+        spread = t_interval(np.subtract(ours, theirs).tolist()) if paired else difference_interval(ours, theirs)
         low, high = (float("-inf"), float("inf")) if spread is None else sorted(sign * end for end in spread)
         least = 0.0 if self.margin is None else -self.margin
         most = float("inf") if self.margin is None or self.no_worse else self.margin
@@ -120,23 +118,10 @@ class Above(Rule):
             verdict = "reproduced"
         elif high < least or low > most or (self.margin is None and low == high == 0):
             verdict = "not reproduced"
-        said = self._said(ours, theirs, spread)
-        return Evidence(who=f"{a.row} against {b.row}", where=_where(a), figures=said, verdict=verdict)
-
-    def _sides(self, a: Measure, b: Measure) -> tuple[list[float], list[float]]:
-        """The values that count: of pairs those of the seeds that both have, in one order."""
-        if not self.paired:
-            return list(a.values.values()), list(b.values.values())
-        seeds = sorted(a.values.keys() & b.values.keys())
-        return [a.values[seed] for seed in seeds], [b.values[seed] for seed in seeds]
-
-    def _said(self, ours: Sequence[float], theirs: Sequence[float], spread: tuple[float, float] | None) -> str:
-        if not ours:
-            return "no interval: no seed in common"
         said = f"{_mean(ours)} against {_mean(theirs)}, difference {np.mean(ours) - np.mean(theirs):+.3f}"
-        if spread is None:
-            return f"{said}, no interval: too few seeds{' in common' if self.paired else ''}"
-        return f"{said} in [{spread[0]:+.3f}, {spread[1]:+.3f}]{', seed by seed' if self.paired else ''}"
+        said += f" in [{spread[0]:+.3f}, {spread[1]:+.3f}]" if spread else ", no interval: too few seeds"
+        said += ", seed by seed" if paired else ""
+        return Evidence(who=f"{a.row} against {b.row}", where=_where(a), figures=said, verdict=verdict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +205,16 @@ def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
     if "not reproduced" in found:
         return "not reproduced"
     return "reproduced" if found == {"reproduced"} else "not decided"
+
+
+def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:
+    """The values to compare, and whether they are pairs: of the seeds that both have, if there are two and each of them went
+    on from the same weights; otherwise all."""
+    common = sorted(a.values.keys() & b.values.keys())
+    paired = len(common) > 1 and all(a.began.get(s) and a.began.get(s) == b.began.get(s) for s in common)
+    if paired:
+        return [a.values[s] for s in common], [b.values[s] for s in common], True
+    return list(a.values.values()), list(b.values.values()), False
 
 
 def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:

@@ -29,8 +29,8 @@ _HEAD = """# What the records say
 Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew. A claim is
 **reproduced** if every comparison that the records allow bears it out, **not reproduced** if one is decided against it, and
 **not decided** where records are missing or too few. A comparison is decided by the 95 % t interval of the difference of
-means over seeds, with a common variance; where the trials of a seed share their first phase of training (StateX), by that of
-the differences seed by seed. Hyper-parameters and checkpoints are chosen on validation, scores are of test.
+means over seeds, with a common variance; where the trials of a seed went on from the same weights (StateX), by that of the
+differences seed by seed. Hyper-parameters and checkpoints are chosen on validation, scores are of test.
 """
 
 
@@ -55,8 +55,8 @@ def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
     Raises ValueError on a line that is no record, or where hyper-parameters cannot be chosen.
     """
     files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
-    found = [m for own in files.values() for m in measures(own) if m.values]
-    judged = [(claim, _weighed(claim, found)) for claim in CLAIMS]
+    found = [[m for m in measures(own) if m.values] for own in files.values()]
+    judged = [(claim, [one for own in found for one in _weighed(claim, own)]) for claim in CLAIMS]
     tables = {name: _tables(name, own, sources) for name, own in files.items()}
     listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
     parts = [

@@ -126,7 +126,13 @@ def run(
         str,
         typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
     ] = "1/1",
-    most: Annotated[int | None, typer.Option(min=1, help="Trials in a cohort at most.  [default: by device]")] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Trials in a cohort at most; a family whose first phase is learnt once stays whole.  [default: by device]",
+        ),
+    ] = None,
     abreast: Annotated[
         int, typer.Option(min=1, help="Of ray: cohorts that share a GPU; one trains, others compile.")
     ] = 1,

@@ -45,15 +45,23 @@ Room = Callable[["Trial"], int]  # how many trials like this one a cohort has at
 
 
 def pack(specs: Sequence[Trial], room: Room) -> list[list[int]]:
-    """Cohorts of as many members as there is room for, as indices into `specs`, in the order of their first members."""
-    groups: dict[Hashable, list[int]] = {}
+    """Cohorts of as many members as there is room for, as indices into `specs`, in the order of their first members. A
+    family, which learns a first phase once, stays together even where it is larger than that: learnt twice, on a GPU, it is
+    not the same to the last digit, and what follows can no longer be compared seed by seed."""
+    groups: dict[Hashable, dict[Hashable, list[int]]] = {}
     for index, spec in enumerate(specs):
-        groups.setdefault((spec.kind, spec.shape), []).append(index)
-    cohorts = []
-    for group in groups.values():
-        most = room(specs[group[0]])
-        cohorts += [group[i : i + most] for i in range(0, len(group), most)]
-    return sorted(cohorts)
+        groups.setdefault((spec.kind, spec.shape), {}).setdefault(spec.family, []).append(index)
+    cohorts: list[list[int]] = []
+    for families in groups.values():
+        first, *others = families.values()
+        most = room(specs[first[0]])
+        cohorts.append(first)
+        for family in others:
+            if len(cohorts[-1]) + len(family) <= most:
+                cohorts[-1] = cohorts[-1] + family
+            else:
+                cohorts.append(family)
+    return sorted(sorted(cohort) for cohort in cohorts)
 
 
 def at_most(members: int) -> Room:

@@ -55,6 +55,11 @@ class OnlineTrial:
         return (self.arch, self.task.width, self.task.length)
 
     @property
+    def family(self) -> Hashable:
+        """See TrialSpec: each is on its own."""
+        return self
+
+    @property
     def steps(self) -> int:
         """One for every position."""
         return self.task.length

@@ -107,6 +107,11 @@ class PhasedTrial:
         """Trials that agree in it train as one cohort: what follows on the same first phase learns it once."""
         return (self.parts[0].shape, self.phases[0].expand, len(self.phases))
 
+    @property
+    def family(self) -> Hashable:
+        """Trials that agree in it learn their first phase once, if they are in one cohort."""
+        return self.until(0)
+
     def until(self, number: int) -> Hashable:
         """Trials that agree in it are one and the same up to phase `number`."""
         return (self.parts[: number + 1], tuple(phase.expand for phase in self.phases[: number + 1]))

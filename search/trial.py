@@ -144,6 +144,11 @@ class TrialSpec:
         return shape(self)
 
     @property
+    def family(self) -> Hashable:
+        """Trials that agree in it share what they begin with, if they are in one cohort: here each is on its own."""
+        return self
+
+    @property
     def steps(self) -> int:
         """Optimizer steps."""
         sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]

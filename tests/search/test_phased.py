@@ -13,7 +13,7 @@ from arch.block import Block
 from arch.cost import cost
 from arch.mixers import GatedLinearAttention, Mamba2, Mixer
 from search import codec, phased
-from search.cohort import run_cohort
+from search.cohort import at_most, pack, run_cohort
 from search.phased import APART, Expansion, Phase, PhasedTrial
 from search.training import Outcome
 from search.trial import Data, Training, TrialSpec, run_trial
@@ -123,6 +123,15 @@ def test_cohorts_agree_in_the_first_phase() -> None:
     assert one.shape == trial(Phase(), Phase(expand=replace(ZERO, count=1))).shape
     assert one.shape == replace(one, seed=5, training=training(lr=1e-5)).shape
     assert one.shape != trial(Phase(), Phase(), Phase()).shape
+
+
+def test_a_family_stays_in_one_cohort_however_little_room_there_is() -> None:
+    """What follows on one first phase is compared seed by seed: it must be one, not two that differ in their last digits."""
+    ends = [Phase(), Phase(expand=ZERO), Phase(expand=replace(ZERO, start="inherit"))]
+    specs = [trial(Phase(task=SHORT), end, seed=seed) for end in ends for seed in (0, 1)]
+    assert pack(specs, at_most(2)) == [[0, 2, 4], [1, 3, 5]]
+    assert pack(specs, at_most(8)) == [[0, 1, 2, 3, 4, 5]]
+    assert pack(specs[:3], at_most(1)) == [[0, 2], [1]]
 
 
 def test_what_trials_have_in_common_is_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
