@@ -13,6 +13,7 @@ from results.choose import Measure, On, differing, measures, trait, words
 from results.interval import t_interval
 from results.order import by_number, by_size
 from results.published import Column, Published, PublishedTable, Row
+from results.rank import FEW, spearman
 from results.record import Record
 
 MAD = {  # the six tasks of MAD, in the order of its paper
@@ -234,7 +235,7 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
         corner=("architecture", "state", "seeds"),
         columns=tuple(column.name for column in sheet.columns),
         lines=tuple(lines),
-        notes=(*notes_of(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
+        notes=(*_order_notes(sheet, lines), *notes_of(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
         units=(unit_of(sheet.found[0].metric),) * len(sheet.columns),
         mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
         beside=beside.source if beside and sheet.theirs else "",
@@ -434,6 +435,19 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
 
 def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
     return [table for table in beside.tables if table.about == about] if beside else []
+
+
+def _order_notes(sheet: Sheet, lines: Sequence[Line]) -> list[str]:
+    """Whether architectures come in the published order, which can be told where settings differ and figures do not compare."""
+    said = []
+    for column, cells in zip(sheet.columns, zip(*(line.cells for line in lines), strict=True), strict=True):
+        both = [(round(c.mean, 3), c.published) for c in cells if c.mean is not None and c.published is not None]
+        if len(both) >= FEW:
+            found = spearman([ours for ours, _ in both], [theirs for _, theirs in both])
+            said.append(f"{column.name} {'all alike' if found is None else f'{found:+.2f}'} of {len(both)}")
+    if not said:
+        return []
+    return [f"Rank correlation with the published order of architectures (1: the same, 0: none): {', '.join(said)}."]
 
 
 def _source_notes(sheet: Sheet, beside: Published | None) -> list[str]:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from results.ledger import Ledger
 from results.pareto import front, hypervolume
+from results.rank import FEW, spearman
 from results.record import Record
 from search import codec
 from search.inquiry import ranked, said_choices
@@ -24,7 +25,6 @@ from search.study import Goal, StudySpec, Trial
 from search.trial import TrialSpec
 
 DRAWS = 1000  # of the bootstrap
-FEW = 4  # points below which an order tells nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,20 +219,6 @@ def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np
     gains = np.where(logs, np.log(np.maximum(values, 1e-12)), values) * np.where(maximise, 1.0, -1.0)
     low, high = gains.min(axis=0), gains.max(axis=0)
     return np.asarray((gains - low) / np.where(high > low, high - low, 1.0))
-
-
-def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The correlation of ranks, equal values sharing theirs; None where one of them does not vary."""
-    ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return None
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[place])
 
 
 def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[Agreement]:

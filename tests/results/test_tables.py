@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,6 +318,29 @@ def test_a_model_trained_on_a_mix_is_not_set_beside_one_trained_on_the_setting(m
     assert published([record]) is None
     mixed = {**FIGURE, "tables": [{**FIGURE["tables"][0], "mix": True}]}
     assert published([record], mixed) == 0.9
+
+
+def test_the_order_of_architectures_is_held_against_the_published_one(make: Make) -> None:
+    names, ours, theirs = ("mesa", "gla", "hawk", "mamba2"), (0.9, 0.8, 0.70004, 0.7), (60, 70, 30, 20)
+    columns = [
+        {"name": n, "tasks": [t], "settings": 25}
+        for n, t in (("recall", "in_context_recall"), ("copying", "selective_copying"))
+    ]
+    rows = [{"arch": arch, "values": [value, None]} for arch, value in zip(names, theirs, strict=True)]
+    table = {"about": "mad", "where": "", "unit": "percent", "columns": columns, "rows": rows}
+    source = Published.from_dict({"name": "a_paper", "source": "A paper", "tables": [table]})
+    records = [make(arch=a, task="in_context_recall", score=s) for a, s in zip(names, ours, strict=True)]
+
+    def told(records: list[Record]) -> list[str]:
+        also = make(arch="mesa", task="selective_copying")
+        (found,) = [t for t in table_of([*records, also], source) if t.title == "MAD"]
+        return [note for note in found.notes if note.startswith("Rank correlation")]
+
+    (note,) = told(records)
+    assert note.endswith(": recall +0.74 of 4.")  # the last two read the same: ranks 4, 3, 1.5, 1.5 against 3, 4, 2, 1
+    (note,) = told([replace(record, scores={"accuracy": 1.0}) for record in records])
+    assert note.endswith(": recall all alike of 4.")
+    assert told(records[:3]) == []
 
 
 def test_a_published_mean_needs_the_settings_that_it_averages(make: Make) -> None:

@@ -124,20 +124,6 @@ def test_with_one_goal_the_best_so_far_stands_in(folder: Path) -> None:
     assert curve[-1] == 1
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "correlation"),
-    [
-        ([1, 2, 3, 4], [10, 20, 30, 31], 1.0),
-        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
-        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),
-        ([1, 1, 2, 2], [1, 2, 3, 4], 0.894427191),
-        ([1, 1, 1, 1], [1, 2, 3, 4], None),
-    ],
-)
-def test_the_correlation_of_ranks(one: list[float], other: list[float], correlation: float | None) -> None:
-    assert findings.spearman(one, other) == (None if correlation is None else pytest.approx(correlation))
-
-
 def test_the_dial_that_decides_is_the_most_important(folder: Path) -> None:
     goals = [{"score": "accuracy", "direction": "maximise"}]
     many = codec.read_study(STUDY | {"goals": goals, "space": STUDY["space"] | {"points": 30, "over": {}}})  # type: ignore[operator]
