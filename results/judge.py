@@ -116,7 +116,7 @@ class Above(Rule):
         verdict: Verdict = "not decided"
         if low > least and high < most:
             verdict = "reproduced"
-        elif high < least or low > most or (self.margin is None and low == high == 0):
+        elif high < least or low > most or (self.margin is None and low == high == 0 and not _full(b, theirs)):
             verdict = "not reproduced"
         said = f"{_mean(ours)} against {_mean(theirs)}, difference {np.mean(ours) - np.mean(theirs):+.3f}"
         said += f" in [{spread[0]:+.3f}, {spread[1]:+.3f}]" if spread else ", no interval: too few seeds"
@@ -205,6 +205,11 @@ def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
     if "not reproduced" in found:
         return "not reproduced"
     return "reproduced" if found == {"reproduced"} else "not decided"
+
+
+def _full(measure: Measure, values: Sequence[float]) -> bool:
+    """Whether the ceiling is reached, where nothing can be better."""
+    return measure.ceiling is not None and min(values) >= measure.ceiling
 
 
 def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:

@@ -37,6 +37,7 @@ def seeds(make: Make, arch: str, scores: Sequence[float], **rest: Any) -> list[R
         ([0.5, 0.9, 0.7], [0.6, 0.8, 0.6], "not decided"),
         ([0.9], [0.1], "not decided"),  # one seed each has no interval
         ([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], "not reproduced"),  # surely no better
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "not decided"),  # nothing can be better than the ceiling
     ],
 )
 def test_better_is_decided_by_the_interval(make: Make, ours: list[float], theirs: list[float], expected: str) -> None:
