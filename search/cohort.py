@@ -8,7 +8,7 @@ import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,17 +98,26 @@ def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device 
 def follow_cohort(
     specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
 ) -> Generator[Progress, None, list[Record]]:
-    """run_cohort that reports its progress while it goes."""
+    """run_cohort that reports its progress while it goes; who `ended` before the others comes as a record."""
     if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
     with record_choices() as chosen:
         train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
-        outcomes = yield from train(specs, where)
-    return [
-        record_of(spec, outcome, study=study, device=where, members=len(specs), implementation=dict(chosen))
-        for spec, outcome in zip(specs, outcomes, strict=True)
-    ]
+        steps = train(specs, where)
+
+        def record(member: int, outcome: Outcome) -> Record:
+            spec, members = specs[member], len(specs)
+            return record_of(spec, outcome, study=study, device=where, members=members, implementation=dict(chosen))
+
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                outcomes: list[Outcome] = end.value
+                break
+            yield replace(progress, ended={m: record(m, outcome) for m, outcome in progress.ended.items()})
+    return [record(member, outcome) for member, outcome in enumerate(outcomes)]
 
 
 def record_of(

@@ -218,7 +218,9 @@ class Driver:
         return milliseconds(spec, self.where)
 
     def progress(self, work: Work, progress: Progress) -> None:
-        """Say how far a work is."""
+        """Say how far a work is, and keep what is through. Raises LedgerError where it cannot be written."""
+        for record in progress.ended.values():
+            self.ledger.add(record)
         self._report(self._clock.report(self.plan, work, progress=progress))
 
     def keep(self, work: Work, records: Sequence[Record]) -> None:

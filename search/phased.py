@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Sequence
+import math
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -166,7 +167,20 @@ class PhasedTrial:
                     for member in members:
                         own = _shared(outcome, len(members))
                         outcomes[member] = _joined(outcomes[member], own, specs[member], number) if number else own
+                if number == len(specs[0].phases) - 1:
+                    through = {member: outcomes[member] for members in cohort for member in members}
+                    yield _through(through, before, whole)
         return outcomes
+
+
+def _through(outcomes: Mapping[int, Outcome], before: int, whole: int) -> Progress:
+    """Some members have ended their last phase: what they are worth is not lost if others do not."""
+    losses = [outcome.curve["train_loss"][-1] for outcome in outcomes.values() if outcome.curve]
+    accuracy = tuple(outcome.curve["validation_accuracy"][-1] for outcome in outcomes.values() if outcome.curve)
+    loss = sum(losses) / len(losses) if losses else math.nan
+    return Progress(
+        step=before, steps=whole, members=len(outcomes), loss=loss, accuracy=accuracy or (math.nan,), ended=outcomes
+    )
 
 
 def _counted(

@@ -31,13 +31,15 @@ TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A report from within a cohort. `accuracy` holds the last validation score of each member (NaN before the first)."""
+    """A report from within a cohort. `accuracy` holds the last validation score of each member (NaN before the first);
+    `ended` what is known of members that are through before the others, by member."""
 
     step: int
     steps: int
     members: int
     loss: float
     accuracy: tuple[float, ...]
+    ended: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

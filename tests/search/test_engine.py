@@ -227,3 +227,27 @@ def test_a_setting_that_is_not_trained_whole_gets_no_further_seeds_and_it_is_sai
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nor of a part"):
         engine.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)
+
+
+def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    end = [{}, {"expand": {"heads": "merge", "count": 1}}]
+    short = {"task": {"kind": "mqar", "vocab": 32, "length": 16, "pairs": 4}}
+    arch = {"name": "tiny", "width": 16, "stack": [{"kind": "block", "mixer": {"kind": "gla", "heads": 2}}]}
+    phased = codec.read_study(
+        TINY
+        | {
+            "trial": TINY["trial"] | {"kind": "phased", "phases": [short, {}], "arch": arch},
+            "space": {"kind": "grid", "axes": {"trial.phases[1]": end}},
+        }
+    )
+
+    def stop(report: engine.Report) -> None:
+        if report.progress is not None and report.progress.ended:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(phased, path, report=stop)
+    (kept,) = Ledger(path).all()
+    assert (kept.status, kept.arch) == ("done", "tiny")
+    assert [trial.name for trial in engine.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]

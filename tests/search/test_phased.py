@@ -12,8 +12,9 @@ from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.cost import cost
 from arch.mixers import GatedLinearAttention, Mamba2, Mixer
+from results.record import Record
 from search import codec, phased
-from search.cohort import at_most, pack, run_cohort
+from search.cohort import at_most, follow_cohort, pack, run_cohort
 from search.phased import APART, Expansion, Phase, PhasedTrial
 from search.training import Outcome
 from search.trial import Data, Training, TrialSpec, run_trial
@@ -132,6 +133,24 @@ def test_a_family_stays_in_one_cohort_however_little_room_there_is() -> None:
     assert pack(specs, at_most(2)) == [[0, 2, 4], [1, 3, 5]]
     assert pack(specs, at_most(8)) == [[0, 1, 2, 3, 4, 5]]
     assert pack(specs[:3], at_most(1)) == [[0, 2], [1]]
+
+
+def test_who_is_through_is_known_before_the_others_are() -> None:
+    """A study that is stopped in the last phase of a cohort loses what was still in training, no more."""
+    specs = [trial(Phase(task=SHORT), end) for end in (Phase(), Phase(expand=ZERO))]
+    steps = follow_cohort(specs)
+    early: dict[int, Record] = {}
+    while True:
+        try:
+            progress = next(steps)
+        except StopIteration as end:
+            records = end.value
+            break
+        if not early and progress.ended:
+            early = dict(progress.ended)
+            assert (progress.step, progress.steps) == (12, 18)
+    assert list(early) == [0]
+    assert (early[0].key, early[0].scores, early[0].curve) == (records[0].key, records[0].scores, records[0].curve)
 
 
 def test_what_trials_have_in_common_is_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
