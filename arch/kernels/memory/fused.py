@@ -567,6 +567,8 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     DEEP: tl.constexpr, BIAS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NORM: tl.constexpr = norm_weight is not None
+    # The norm magnifies what it is given where that is small, and what comes of it goes into the memory.
+    ANSWER: tl.constexpr = "tf32x3" if NORM and PRECISION == "tf32" else PRECISION
     MOMENTUM: tl.constexpr = moved is not None
     FIRST: tl.constexpr = (D + BIAS) * R if DEEP else 0
     HALF: tl.constexpr = FIRST + (R + BIAS) * V
@@ -621,7 +623,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
             shove = _vector(push + chunk * S, m, S)
         y = _answer(
             here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP, BIAS, HELD,
-            PRECISION,
+            ANSWER,
         )  # fmt: skip
         if SOLVE:
             keep_ahead = tl.load(kept + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=1.0)
@@ -630,7 +632,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
                 move_ahead = tl.load(moved + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=0.0)
                 alone_p = _answer(
                     here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP,
-                    BIAS, HELD, PRECISION,
+                    BIAS, HELD, ANSWER,
                 )  # fmt: skip
                 y -= move_ahead[:, None] * alone_p
         signal = _signal(y, target, weight, bias, there, eps, V, NORM, DOT)
@@ -725,6 +727,8 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """d_memory holds the derivative by the memory behind a chunk, and then by the one ahead of it."""
     NORM: tl.constexpr = norm_weight is not None
+    # The norm magnifies what it is given where that is small, and what comes of it goes into the memory.
+    ANSWER: tl.constexpr = "tf32x3" if NORM and PRECISION == "tf32" else PRECISION
     MOMENTUM: tl.constexpr = moved is not None
     FIRST: tl.constexpr = (D + BIAS) * R if DEEP else 0
     HALF: tl.constexpr = FIRST + (R + BIAS) * V
@@ -794,7 +798,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         if LEARNS:
             y = _answer(
             here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP, BIAS, HELD,
-            PRECISION,
+            ANSWER,
         )  # fmt: skip
         if SOLVE:
             keep_ahead = tl.load(kept + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=1.0)
@@ -804,7 +808,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 move_ahead = tl.load(moved + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=0.0)
                 alone_p = _answer(
                     here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP,
-                    BIAS, HELD, PRECISION,
+                    BIAS, HELD, ANSWER,
                 )  # fmt: skip
                 y -= move_ahead[:, None] * alone_p
         signal = _signal(y, target, weight, bias, there, eps, V, NORM, DOT)
