@@ -1,0 +1,75 @@
+"""Tensor cores for Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arch.kernels import select
+
+
+def _to_bf16(x: Any) -> Any:
+    """fp32 to the upper 16 bits of it, to the nearest, ties to even."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _from_bf16(x: Any) -> Any:
+    return (np.ascontiguousarray(x).astype(np.uint32) << 16).view(np.float32)
+
+
+def _as_tf32(x: Any) -> Any:
+    """The 10 bits behind the point that a tensor core reads of fp32."""
+    return (np.ascontiguousarray(x, dtype=np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.fixture
+def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter, on a CPU, with the digits that tensor cores keep. By itself it takes the bits of bf16 for whole
+    numbers and computes in fp32 what is asked for in tf32. It stands in for a GPU where digits are in question, and only there:
+    sums come in another order, and nothing is compiled."""
+    tl = pytest.importorskip("triton.language")
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    cast, between = builder.cast_impl, builder.create_fp_to_fp
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        old, new = source.dtype.scalar, target.scalar
+        if old == new or tl.bfloat16 not in (old, new):
+            return cast(self, source, target)
+        if old == tl.bfloat16:  # to anything by way of fp32, and from anything
+            exact = handle(_from_bf16(source.data), tl.float32)
+            return exact if new == tl.float32 else cast(self, exact, target)
+        exact = source if old == tl.float32 else cast(self, source, _like(target, tl.float32))
+        return handle(_to_bf16(exact.data), new)
+
+    def _like(target: Any, scalar: Any) -> Any:
+        return tl.block_type(scalar, target.shape) if target.is_block() else scalar
+
+    def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if tl.bfloat16 in (source.dtype.scalar, target.scalar):
+            return cast_impl(self, source, target)
+        return between(self, source, target, rounding)
+
+    def create_dot(self: Any, a: Any, b: Any, c: Any, precision: Any, _: Any) -> Any:
+        x, y = a.data, b.data
+        if a.dtype.scalar == tl.bfloat16:
+            x, y = _from_bf16(x), _from_bf16(y)
+        elif a.dtype.scalar == tl.float32 and str(precision).endswith("TF32"):
+            x, y = _as_tf32(x), _as_tf32(y)
+        return handle(np.matmul(x, y, dtype=np.float32) + c.data, c.dtype.scalar)
+
+    monkeypatch.setattr(builder, "cast_impl", cast_impl)
+    monkeypatch.setattr(builder, "create_fp_to_fp", create_fp_to_fp)
+    monkeypatch.setattr(builder, "create_fp_ext", cast_impl)
+    monkeypatch.setattr(builder, "create_fp_trunc", cast_impl)
+    monkeypatch.setattr(builder, "create_dot", create_dot)
+    why_not = select.why_not
+
+    def lenient(op: str, name: str, *, dtype: torch.dtype, **case: Any) -> str | None:
+        return why_not(op, name, dtype=torch.float16 if dtype == torch.bfloat16 else dtype, **case)
+
+    monkeypatch.setattr(select, "why_not", lenient)
