@@ -364,10 +364,6 @@ class _Listed:
 
     def _further(self, book: Book) -> tuple[Trial, ...]:
         found = further(self.grid, self.seeds, book)
-        if found.open:
-            lacking = counted(len(found.open), "setting")
-            self.notes.append(f"{lacking} not trained whole yet: no further seeds there")
-        found = replace(found, open=())
         if missing := found.missing(book):
             self.notes.append(f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of what won")
         return found.chosen

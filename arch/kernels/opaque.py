@@ -42,8 +42,7 @@ def opaque(
     def keep(ctx: Any, inputs: Sequence[Any], output: Results) -> None:
         ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
-        ctx.shapes = [x.shape for x in output[:differentiable]]
-        ctx.dtypes = [x.dtype for x in output[:differentiable]]
+        ctx.forms = [(x.shape, x.dtype) for x in output[:differentiable]]
         ctx.set_materialize_grads(False)  # else zeros the size of all that backward needs are written, and dropped
         ctx.save_for_backward(*(inputs[i] for i in ctx.places), *output[differentiable:])
 
@@ -54,7 +53,7 @@ def opaque(
         rest = ctx.saved_tensors[len(ctx.places) :]
         told = [
             ctx.saved_tensors[0].new_zeros(shape, dtype=dtype) if x is None else x
-            for x, shape, dtype in zip(derivatives, ctx.shapes, ctx.dtypes, strict=False)
+            for x, (shape, dtype) in zip(derivatives, ctx.forms, strict=False)
         ]
         found = iter(back(*told, *inputs, *rest))
         by_input: list[Tensor | None] = [None] * len(inputs)

@@ -209,19 +209,13 @@ def test_a_failure_is_an_answer_and_where_all_failed_nobody_won() -> None:
     assert engine.further(grid, 2, book((slow, None), (fast, None))) == engine.Further(chosen=(), open=())
 
 
-def test_a_setting_that_is_not_trained_whole_gets_no_further_seeds_and_it_is_said() -> None:
+def test_a_setting_that_is_not_trained_whole_has_no_winner_yet() -> None:
     grid = rates(**{"trial.task.pairs": [1, 2]}).trials()
     assert said(grid) == [(1, 1e-3, 0), (2, 1e-3, 0), (1, 1e-2, 0), (2, 1e-2, 0)]
     known = book(*zip(grid[:3], (0.1, 0.2, 0.3), strict=True))
-    source = engine._Listed(grid, 2)
-    assert source.wanted(known) == grid
-    assert said(source.wanted(known) or ()) == [(1, 1e-2, 1)]
-    assert source.heard() == [
-        "1 setting not trained whole yet: no further seeds there",
-        "1 further trial: seeds 0..1 of what won",
-    ]
-    assert source.wanted(known) is None
-    assert len(engine.further(grid, 2, known).missing(known)) == 2
+    found = engine.further(grid, 2, known)
+    assert (said(found.chosen), [len(trials) for trials in found.open]) == ([(1, 1e-2, 1)], [1])
+    assert len(found.missing(known)) == 2
 
 
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:

@@ -432,17 +432,21 @@ def test_fused_takes_half_precision(op: str, variant: str) -> None:
     assert_fused_agrees(op, example(op, variant, 37, **NARROW), None, torch.float16, "cpu")
 
 
+def several_chunks(op: str) -> int:
+    """Tokens; Mesa's chunks are short, and it takes the interpreter long."""
+    return 40 if op == "mesa" else 70
+
+
 @pytest.mark.usefixtures("poisoned", "tensor_cores")
 @pytest.mark.parametrize(("op", "variant"), FUSED)
 def test_fused_bears_the_digits_of_tensor_cores(op: str, variant: str) -> None:
-    time = 40 if op == "mesa" else 70  # its chunks are short, and it takes the interpreter long
-    assert_fused_agrees(op, example(op, variant, time, **NARROW), None, torch.bfloat16, "cpu")
+    assert_fused_agrees(op, example(op, variant, several_chunks(op), **NARROW), None, torch.bfloat16, "cpu")
 
 
 @pytest.mark.usefixtures("poisoned", "tensor_cores")
 @pytest.mark.parametrize(("op", "variant"), [(op, variant) for op, variant in FUSED if "repeated" in TABLE[op]])
 def test_fused_bears_the_digits_of_tensor_cores_where_keys_repeat(op: str, variant: str) -> None:
-    inputs = repeated(op, example(op, variant, 40 if op == "mesa" else 70, **NARROW))
+    inputs = repeated(op, example(op, variant, several_chunks(op), **NARROW))
     assert_fused_agrees(op, inputs, None, torch.bfloat16, "cpu", "repeated")
 
 
