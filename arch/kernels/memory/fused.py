@@ -230,11 +230,11 @@ def _table(features: int, rows: int, value_width: int, sights: int, dtype: torch
     tf32 holds bf16 and fp16 whole, and three products of it what tolerances ask of fp32. "bf16" rounds states and signals too.
     """
     widest = max(padded(features) if features else 0, padded(value_width))
-    block = 16 if features or widest > 32 else min(padded(rows), 32)
-    warps = (2 if features else 1) if widest <= 16 else 4 if widest <= 64 else 8
-    return Plan(
-        block, "tf32x3" if dtype == torch.float32 else "tf32", warps, max(4 if features or sights > 16 else 2, warps)
-    )
+    precision = "tf32x3" if dtype == torch.float32 else "tf32"
+    if widest <= 16 and (features or sights <= 16):
+        return Plan(min(padded(rows), 32), precision, 1, 2)
+    warps = 1 if widest <= 16 else 4 if widest <= 64 else 8
+    return Plan(16 if features or widest > 32 else min(padded(rows), 32), precision, warps, max(4, warps))
 
 
 # The kernels. Content is [B, T, H, D], a memory [B, H, P] with its matrices flat, one after another, and then its momentum.

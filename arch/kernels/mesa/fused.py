@@ -33,7 +33,6 @@ class Plan(NamedTuple):
 
     precision  of products of fp32: "ieee"; "tf32x3", three tensor-core products that keep 21 bits; "split", for bf16 inputs
                only, where an fp32 factor becomes two bf16 numbers that keep 16 bits: keys and values lose nothing by it
-    block      tokens that states take in at a time; where it is not a chunk, every state is summed apart from the others
     """
 
     chunk: int
@@ -41,7 +40,6 @@ class Plan(NamedTuple):
     precision: str
     num_warps: int
     more_warps: int  # where most lies in registers
-    block: int
 
     @property
     def state_columns(self) -> int:
@@ -98,17 +96,16 @@ def fused(
     return o.to(v.dtype), MesaState(final_kk, final_kv) if return_state else None, taken.detach()
 
 
-def _table(key_width: int, value_width: int, time: int, dtype: torch.dtype) -> Plan:
-    """Narrow keys have small states: chunks are then as short as tensor cores take, which spares products of tokens. States
-    of short sequences are then summed apart: that takes more products, but fewer of them after one another."""
+def _table(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
+    """Narrow keys have small states: chunks are then as short as tensor cores take, which spares products of tokens."""
     precision = "split" if dtype == torch.bfloat16 else "ieee" if padded(key_width) == 16 else "tf32x3"
     widest = max(padded(key_width), padded(value_width))
     width, columns = padded(key_width), min(64, widest)
     if width <= 32:
-        return Plan(16, columns, precision, 1, 1, 64 if 16 < time <= 256 else 16)
+        return Plan(16, columns, precision, 1, 1)
     if width == 128:  # 64 rows do not fit registers, nor fp32 factors of them shared memory
-        return Plan(32, min(128, padded(value_width)) if precision == "split" else columns, precision, 8, 8, 32)
-    return Plan(64, columns, precision, 4, 8, 64)
+        return Plan(32, min(128, padded(value_width)) if precision == "split" else columns, precision, 8, 8)
+    return Plan(64, columns, precision, 4, 8)
 
 
 # The kernels. All content is [B, T, H, D], states are [B, H, N, K, K or V], and one program has one head of one sequence.
@@ -316,13 +313,9 @@ def _solve(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])
 def _states_kernel(  # type: ignore[no-untyped-def]
     k, v, log_decay, beta, sign, initial_kk, initial_kv, ahead_kk, ahead_kv, final_kk, final_kv, T, H, G, N,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """States ahead of the chunks and behind the last: a program has BC columns of kk or of kv.
-
-    It takes in blocks of tokens from the first on: all of them, which then are the chunks, or APART those ahead of one chunk.
-    """
+    """States ahead of the chunks and behind the last: a program has BC columns of kk or of kv, and walks the chunks."""
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
     blocks_of_kk = tl.cdiv(K, BC)
@@ -330,10 +323,6 @@ def _states_kernel(  # type: ignore[no-untyped-def]
     i, j = tl.arange(0, BK), tl.program_id(1) * BC + tl.arange(0, BC)
     if tl.program_id(1) >= blocks_of_kk:
         j -= blocks_of_kk * BC
-    n = tl.program_id(2)
-    until = T
-    if APART:
-        until = tl.minimum(n * C, T)
     k += (b * T * G + h % G) * K
     v += (b * T * H + h) * V
     state = tl.zeros((BK, BC), tl.float32)
@@ -342,28 +331,19 @@ def _states_kernel(  # type: ignore[no-untyped-def]
             state = _load(initial_kk + sequence * K * K, i, j, K, 1, K, K)
         else:
             state = _load(initial_kv + sequence * K * V, i, j, V, 1, K, V)
-    begin = 0
-    while begin < until:
-        if not APART:
-            if of_kk:
-                _store(ahead_kk + (sequence * N + n) * K * K, state, i, j, K, 1, K, K)
-            else:
-                _store(ahead_kv + (sequence * N + n) * K * V, state, i, j, V, 1, K, V)
-            n += 1
-        t = begin + tl.arange(0, BLOCK)
-        at, there = b * T * H + h + t * H, t < until
-        _, over = _fade(log_decay, sign, at, there, BLOCK)
-        write = _to_end(log_decay, sign, at, there, H, until - begin, BLOCK) * _writes(beta, at, there, BLOCK)
-        written = _load(k, i, t, 1, G * K, K, until).to(tl.float32) * write[None, :]
-        content = _load(k, t, j, G * K, 1, until, K) if of_kk else _load(v, t, j, H * V, 1, until, V)
-        state = state * over + _dot(written, content, PRECISION)
-        begin += BLOCK
-    if n < N:
+    for n in range(N):
         if of_kk:
             _store(ahead_kk + (sequence * N + n) * K * K, state, i, j, K, 1, K, K)
         else:
             _store(ahead_kv + (sequence * N + n) * K * V, state, i, j, V, 1, K, V)
-    elif final_kk is not None:
+        t = n * C + tl.arange(0, C)
+        at, there = b * T * H + h + t * H, t < T
+        _, over = _fade(log_decay, sign, at, there, C)
+        write = _to_end(log_decay, sign, at, there, H, T - n * C, C) * _writes(beta, at, there, C)
+        written = _load(k, i, t, 1, G * K, K, T).to(tl.float32) * write[None, :]
+        content = _load(k, t, j, G * K, 1, T, K) if of_kk else _load(v, t, j, H * V, 1, T, V)
+        state = state * over + _dot(written, content, PRECISION)
+    if final_kk is not None:
         if of_kk:
             _store(final_kk + sequence * K * K, state, i, j, K, 1, K, K)
         else:
@@ -509,8 +489,7 @@ def _leave(  # type: ignore[no-untyped-def]
 def _behind_kernel(  # type: ignore[no-untyped-def]
     d_o, log_decay, sign, ahead_kk, ahead_kv, solution, adjoint, d_final_kk, d_final_kv,
     behind_kk, behind_kv, d_initial_kk, d_initial_kv, d_over, T, H, N, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by the states behind the chunks and by the first: `_states_kernel` backward."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -527,30 +506,20 @@ def _behind_kernel(  # type: ignore[no-untyped-def]
             d_state = _load(d_final_kk + sequence * K * K, i, j, K, 1, K, K)
         else:
             d_state = _load(d_final_kv + sequence * K * V, i, j, V, 1, K, V)
-    after = tl.program_id(2) * C
-    n = N
-    begin = after + ((T - after + BLOCK - 1) // BLOCK) * BLOCK - BLOCK
-    while begin >= after:
-        n -= 1
-        t = begin + tl.arange(0, BLOCK)
+    for back in range(N):
+        n = N - 1 - back
+        t = n * C + tl.arange(0, C)
         at, there = b * T * H + h + t * H, t < T
-        fade, over = _fade(log_decay, sign, at, there, BLOCK)
-        if not APART:
-            place = sequence * N + n
-            _leave(d_state, ahead_kk, ahead_kv, behind_kk, behind_kv, d_over, over, place, of_kk, i, j, K, V)
+        fade, over = _fade(log_decay, sign, at, there, C)
+        place = sequence * N + n
+        _leave(d_state, ahead_kk, ahead_kv, behind_kk, behind_kv, d_over, over, place, of_kk, i, j, K, V)
         if of_kk:
             content = -_load(adjoint + own, t, j, H * K, 1, T, K)
         else:
             content = scale * _load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V).to(tl.float32)
         readers = _load(solution + own, i, t, 1, H * K, K, T) * fade[None, :]
         d_state = d_state * over + _dot(readers, content, PRECISION)
-        begin -= BLOCK
-    if after > 0:
-        t = after - C + tl.arange(0, C)
-        _, over = _fade(log_decay, sign, b * T * H + h + t * H, t < T, C)
-        place = sequence * N + tl.program_id(2) - 1
-        _leave(d_state, ahead_kk, ahead_kv, behind_kk, behind_kv, d_over, over, place, of_kk, i, j, K, V)
-    elif d_initial_kk is not None:
+    if d_initial_kk is not None:
         if of_kk:
             _store(d_initial_kk + sequence * K * K, d_state, i, j, K, 1, K, K)
         else:
@@ -636,17 +605,13 @@ class Cut(NamedTuple):
     blocks: int
     plan: Plan
 
-    @property
-    def apart(self) -> bool:
-        return self.plan.block != self.plan.chunk
-
     def of_states(self) -> dict[str, int | str]:
-        return self.widths | {"BC": self.plan.state_columns, "BLOCK": self.plan.block, "APART": self.apart}
+        return self.widths | {"BC": self.plan.state_columns}
 
 
 def _cut(k: Tensor, v: Tensor) -> Cut:
     (_, time, _, key_width), (heads, value_width) = k.shape, v.shape[2:]
-    plan = _table(key_width, value_width, time, k.dtype)
+    plan = _table(key_width, value_width, k.dtype)
     counts = {"T": time, "H": heads, "N": -(-time // plan.chunk)}
     widths: dict[str, int | str] = {"K": key_width, "V": value_width, "BK": padded(key_width), "BC": plan.columns}
     widths |= {"C": plan.chunk, "PRECISION": plan.precision, "num_warps": plan.num_warps, "num_stages": 1}
@@ -692,8 +657,7 @@ def _forward(
         past = [*ahead]
         ends = [final_kk, final_kv] if return_state else [None, None]
         states = [_full(kk), _full(kv), *past, *ends]
-        programs = (batch * heads, cut.blocks, chunks + return_state if cut.apart else 1)
-        _states_kernel[programs](k, v, *gates, *states, **cut.counts, G=k.shape[2], **cut.of_states())
+        _states_kernel[(batch * heads, cut.blocks)](k, v, *gates, *states, **cut.counts, G=k.shape[2], **cut.of_states())
     given = [q, k, v, _full(lam), *gates, *past]
     grid = (batch * heads, chunks)
     _forward_kernel[grid](*given, o, solution, taken, **cut.counts, G=k.shape[2], **how, **cut.widths)
@@ -761,8 +725,7 @@ def _launch_backward(
     _adjoint_kernel[grid](*given, adjoint, d_q, d_lam, d_fade, **counts, **how, G=shared, **cut.widths)
     if behind[0] is not None:
         given = [d_o, gates[0], gates[2], *past, solution, adjoint, *d_last]
-        programs = (batch * heads, cut.blocks, chunks + 1 if cut.apart else 1)
-        _behind_kernel[programs](*given, *behind, *d_first, d_over, **counts, **cut.of_states())
+        _behind_kernel[(batch * heads, cut.blocks)](*given, *behind, *d_first, d_over, **counts, **cut.of_states())
     given = [d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over]
     widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
     _backward_kernel[grid](*given, d_k, d_v, d_log_decay, d_beta, **counts, G=shared, **widths)

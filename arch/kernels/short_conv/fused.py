@@ -1,10 +1,11 @@
 """The short convolution in one launch forward and two backward: every input is read once from memory, for all its taps.
 
 z_t = sum_i w_i * x_{t-i} + b,    a_t = z_t or SiLU(z_t),    y_t = a_t r_t,  r_t = (|a_t|^2 + eps)^{-1/2} or 1
-da_t = r_t (dy_t - y_t (y_t . dy_t)),   dz_t = da_t a'(z_t),   dx_t = sum_i w_i dz_{t+i},   dw_i = sum_t dz_t x_{t-i}
+da_t = r_t (dy_t - y_t (y_t . dy_t)),   dz_t = da_t a'(z_t),   dx_t = sum_i w_i dz_{t+i},   dw_i = sum_t dz_{t+i} x_t
 
 A program takes a block of tokens and a block of channels: some whole heads, or a part of one where no length is taken.
-Backward computes z again. It leaves dz to its second launch, for a program cannot shift rows that it holds.
+Backward computes z again. It leaves dz to its second launch, for a program cannot shift rows that it holds; there dw_i is
+summed from the shifted rows that dx takes.
 
 B batch, G groups of members (weights [G, H, K, taps]), T time, H heads, K width, N blocks of tokens
 """
@@ -23,7 +24,7 @@ from arch.kernels.opaque import dense, opaque, packed
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
-FEW_ROWS = 8  # of a block of the inner launch, which holds a sum a tap besides
+FEW_ROWS = 8  # of a block of the outer launch, which holds a sum a tap besides
 PROGRAMS = 1024  # into which backward cuts sequences, where there are fewer
 MOST_TAPS = 4
 COLUMNS = 128  # channels of a block, where a head has no more
@@ -163,54 +164,99 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     tl.store(y + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], a.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "per_group", "pieces", "length"])
+@triton.jit(do_not_specialize=["T", "per_group", "blocks"])
 def _inner_kernel(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, initial, dz, d_weight, d_bias, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T,
-    per_group, pieces, length, eps,
+    dy, x, weight, bias, initial, dz, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T, per_group, blocks, eps,
     H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """dz of a piece of `length` tokens, and its part in the derivatives by weight and bias."""
-    b, piece = (tl.program_id(0) // pieces).to(tl.int64), tl.program_id(0) % pieces
+    """dz, of a block of tokens."""
+    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
     at, dy_at, head_channel = head * stride_h + channel, head * dy_h + channel, head * K + channel
+    row = block * ROWS + tl.arange(0, ROWS)
     group = b // per_group
     weight += group * H * K * TAPS
     if bias is not None:
         bias += group * H * K
     if initial is not None:
         initial += b * (TAPS - 1) * H * K
+    mask = (row < T)[:, None] & there[None, :]
+    d = tl.load(dy + b * dy_b + row[:, None] * dy_t + dy_at[None, :], mask=mask, other=0.0).to(tl.float32)
+    z = _sum(x + b * stride_b, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
+    s = tl.sigmoid(z)
+    if UNIT:
+        a = z * s if SILU else z
+        r = tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
+        unit = a * r
+        d = r * (d - unit * _by_head(unit * d, ROWS, HEADS, WIDTH))
+    if SILU:
+        d = d * s * (1 + z * (1 - s))
+    tl.store(dz + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], d.to(dz.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _ahead(dz, row, head_channel, there, T, HK):  # type: ignore[no-untyped-def]
+    """dz of these rows [ROWS, COLUMNS]."""
+    inside = ((row >= 0) & (row < T))[:, None] & there[None, :]
+    return tl.load(dz + row[:, None] * HK + head_channel[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["T", "per_group", "pieces", "length"])
+def _outer_kernel(  # type: ignore[no-untyped-def]
+    dz, x, weight, initial, dx, d_initial, d_weight, d_bias, stride_b, stride_t, stride_h, T, per_group, pieces, length,
+    H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dx of a piece of `length` inputs, and their part in the derivatives by weight and bias. Where there is a state, it is
+    the first of the inputs, and its derivative goes where it came from."""
+    b, piece = (tl.program_id(0) // pieces).to(tl.int64), tl.program_id(0) % pieces
+    head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
+    at, head_channel = head * stride_h + channel, head * K + channel
+    PAST: tl.constexpr = TAPS - 1 if initial is not None else 0
+    weight += b // per_group * H * K * TAPS + head_channel * TAPS
     x += b * stride_b
-    dy += b * dy_b
     dz += b * T * H * K
-    PAST: tl.constexpr = TAPS - 1
-    # One sum a tap, over tokens that lie in one row of the block: the rows are added up in the end alone.
+    dx += b * T * H * K
+    if initial is not None:
+        initial += b * PAST * H * K
+        d_initial += b * PAST * H * K
+    w0 = tl.load(weight, mask=there, other=0.0).to(tl.float32)[None, :]
+    w1, w2, w3 = w0, w0, w0
+    if TAPS > 1:
+        w1 = tl.load(weight + 1, mask=there, other=0.0).to(tl.float32)[None, :]
+    if TAPS > 2:
+        w2 = tl.load(weight + 2, mask=there, other=0.0).to(tl.float32)[None, :]
+    if TAPS > 3:
+        w3 = tl.load(weight + 3, mask=there, other=0.0).to(tl.float32)[None, :]
+    # One sum a tap, over inputs that lie in one row of the block: the rows are added up in the end alone.
     sum0 = tl.zeros([ROWS, HEADS * WIDTH], tl.float32)
     sum1, sum2, sum3, sum_bias = sum0, sum0, sum0, sum0
-    for start in range(piece * length, tl.minimum(piece * length + length, T), ROWS):
+    for start in range(piece * length - PAST, tl.minimum(piece * length + length - PAST, T), ROWS):
         row = start + tl.arange(0, ROWS)
-        mask = (row < T)[:, None] & there[None, :]
-        z = _sum(x, weight, bias, initial, row, at, there, T, stride_t, H * K, head_channel, TAPS)
-        d = tl.load(dy + row[:, None] * dy_t + dy_at[None, :], mask=mask, other=0.0).to(tl.float32)
-        s = tl.sigmoid(z)
-        if UNIT:
-            a = z * s if SILU else z
-            r = tl.rsqrt(_by_head(a * a, ROWS, HEADS, WIDTH) + eps)
-            unit = a * r
-            d = r * (d - unit * _by_head(unit * d, ROWS, HEADS, WIDTH))
-        if SILU:
-            d = d * s * (1 + z * (1 - s))
-        d = tl.where(mask, d, 0.0)
-        tl.store(dz + row[:, None] * (H * K) + head_channel[None, :], d.to(dz.dtype.element_ty), mask=mask)
-        sum0 += d * _input(x, initial, row, at, there, T, stride_t, H * K, head_channel, PAST)
-        if TAPS > 1:
-            sum1 += d * _input(x, initial, row - 1, at, there, T, stride_t, H * K, head_channel, PAST)
-        if TAPS > 2:
-            sum2 += d * _input(x, initial, row - 2, at, there, T, stride_t, H * K, head_channel, PAST)
-        if TAPS > 3:
-            sum3 += d * _input(x, initial, row - 3, at, there, T, stride_t, H * K, head_channel, PAST)
+        here = _input(x, initial, row, at, there, T, stride_t, H * K, head_channel, PAST)
+        later = _ahead(dz, row, head_channel, there, T, H * K)
+        d = w0 * later
+        sum0 += later * here
         if d_bias is not None:
-            sum_bias += d
+            sum_bias += later
+        if TAPS > 1:
+            later = _ahead(dz, row + 1, head_channel, there, T, H * K)
+            d += w1 * later
+            sum1 += later * here
+        if TAPS > 2:
+            later = _ahead(dz, row + 2, head_channel, there, T, H * K)
+            d += w2 * later
+            sum2 += later * here
+        if TAPS > 3:
+            later = _ahead(dz, row + 3, head_channel, there, T, H * K)
+            d += w3 * later
+            sum3 += later * here
+        now = ((row >= 0) & (row < T))[:, None] & there[None, :]
+        tl.store(dx + row[:, None] * (H * K) + head_channel[None, :], d.to(dx.dtype.element_ty), mask=now)
+        if initial is not None:
+            before = (row < 0)[:, None] & there[None, :]
+            tl.store(d_initial + (row + PAST)[:, None] * (H * K) + head_channel[None, :], d, mask=before)
     of_piece = tl.program_id(0).to(tl.int64) * H * K
     d_weight += of_piece * TAPS + head_channel
     tl.store(d_weight, tl.sum(sum0, 0), mask=there)
@@ -222,36 +268,6 @@ def _inner_kernel(  # type: ignore[no-untyped-def]
         tl.store(d_weight + 3 * H * K, tl.sum(sum3, 0), mask=there)
     if d_bias is not None:
         tl.store(d_bias + of_piece + head_channel, tl.sum(sum_bias, 0), mask=there)
-
-
-@triton.jit(do_not_specialize=["T", "per_group", "blocks"])
-def _outer_kernel(  # type: ignore[no-untyped-def]
-    dz, weight, dx, d_initial, T, per_group, blocks,
-    H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
-    TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """dx, and the derivative by the state, which lies ahead of the first token."""
-    b, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
-    head, channel, there = _where(H, K, PARTS, HEADS, WIDTH)
-    head_channel = head * K + channel
-    row = block * ROWS + tl.arange(0, ROWS)
-    if d_initial is not None:
-        row -= TAPS - 1
-    weight += b // per_group * H * K * TAPS
-    dz += b * T * H * K
-    d = tl.zeros([ROWS, HEADS * WIDTH], tl.float32)
-    for ahead in tl.static_range(TAPS):
-        later = row + ahead
-        inside = ((later >= 0) & (later < T))[:, None] & there[None, :]
-        w = tl.load(weight + head_channel * TAPS + ahead, mask=there, other=0.0).to(tl.float32)
-        tile = tl.load(dz + later[:, None] * (H * K) + head_channel[None, :], mask=inside, other=0.0)
-        d += w[None, :] * tile.to(tl.float32)
-    now = ((row >= 0) & (row < T))[:, None] & there[None, :]
-    tl.store(dx + b * T * H * K + row[:, None] * (H * K) + head_channel[None, :], d.to(dx.dtype.element_ty), mask=now)
-    if d_initial is not None:
-        before = (row < 0)[:, None] & there[None, :]
-        where = (row + TAPS - 1)[:, None] * (H * K) + head_channel[None, :]
-        tl.store(d_initial + b * (TAPS - 1) * H * K + where, d, mask=before)
 
 
 def _forward(
@@ -283,19 +299,20 @@ def _backward(
     share = _shares(heads, width, unit)
     columns = triton.cdiv(heads, share.heads) * share.parts
     dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
-    blocks = triton.cdiv(time, FEW_ROWS)
+    blocks = triton.cdiv(time, ROWS)
+    _inner_kernel[batch * blocks, columns](
+        dy, x, weight, bias, initial, dz, *dy.stride()[:3], *x.stride()[:3], time, batch // groups, blocks, EPS,
+        H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, ROWS),
+    )  # fmt: skip
+    inputs = time + (0 if initial is None else taps - 1)
+    blocks = triton.cdiv(inputs, FEW_ROWS)
     length = FEW_ROWS * triton.cdiv(blocks, min(blocks, triton.cdiv(PROGRAMS, batch * columns)))
-    pieces = triton.cdiv(time, length)
+    pieces = triton.cdiv(inputs, length)
     d_weight = dz.new_empty(batch * pieces, taps, heads, width, dtype=torch.float32)
     d_bias = None if bias is None else d_weight.new_empty(batch * pieces, heads, width)
-    _inner_kernel[batch * pieces, columns](
-        dy, x, weight, bias, initial, dz, d_weight, d_bias, *dy.stride()[:3], *x.stride()[:3], time,
-        batch // groups, pieces, length, EPS, H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, FEW_ROWS),
-    )  # fmt: skip
-    outer = triton.cdiv(time + (0 if initial is None else taps - 1), ROWS)
-    _outer_kernel[batch * outer, columns](
-        dz, weight, dx, None if initial is None else d_initial, time, batch // groups, outer,
-        H=heads, K=width, **share.form(taps, ROWS),
+    _outer_kernel[batch * pieces, columns](
+        dz, x, weight, initial, dx, None if initial is None else d_initial, d_weight, d_bias, *x.stride()[:3], time,
+        batch // groups, pieces, length, H=heads, K=width, **share.form(taps, FEW_ROWS),
     )  # fmt: skip
     summed = d_weight.view(groups, -1, taps, heads, width).sum(1).permute(0, 2, 3, 1).to(weight.dtype).contiguous()
     if d_bias is None or bias is None:
