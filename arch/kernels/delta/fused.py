@@ -134,8 +134,8 @@ def _whole(
 ) -> _Whole | None:
     """None where chunks of long, or wide, or few sequences are better done side by side (seen on an H200). By channel a chunk
     is one block of 16. Pairs without such decays stay here where they can: it loses fewer of their digits."""
-    widest, few = max(key_width, value_width), sequences < 512
-    by_channel = gate == CHANNEL_GATE
+    widest, plain, by_channel = max(key_width, value_width), gate == NO_GATE and not paired, gate == CHANNEL_GATE
+    few = sequences < (128 if plain and widest > 32 else 512)
     if (exact and (by_channel or widest > 32)) or widest > 64 or (time > 256 and sequences < 1024):
         return None
     if few and (widest > 16 or gate == HEAD_GATE) and (by_channel or not paired):
@@ -146,6 +146,8 @@ def _whole(
         return _Whole(16, warps, warps, stages, stages)
     if widest <= 32:
         return _Whole(16, 2, 2, stages, stages)
+    if plain:
+        return _Whole(16, 4, 4, 3, 3)
     return _Whole(16, 4, 8 if by_channel else 4, stages, 1 if by_channel else 2)
 
 

@@ -26,6 +26,7 @@ WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information
 SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
 MOST_STATE_COLUMNS = 64
+STAGES = 2  # of the walks over states
 
 
 class Plan(NamedTuple):
@@ -606,7 +607,7 @@ class Cut(NamedTuple):
     plan: Plan
 
     def of_states(self) -> dict[str, int | str]:
-        return self.widths | {"BC": self.plan.state_columns}
+        return self.widths | {"BC": self.plan.state_columns, "num_stages": STAGES}
 
 
 def _cut(k: Tensor, v: Tensor) -> Cut:
@@ -657,7 +658,9 @@ def _forward(
         past = [*ahead]
         ends = [final_kk, final_kv] if return_state else [None, None]
         states = [_full(kk), _full(kv), *past, *ends]
-        _states_kernel[(batch * heads, cut.blocks)](k, v, *gates, *states, **cut.counts, G=k.shape[2], **cut.of_states())
+        _states_kernel[(batch * heads, cut.blocks)](
+            k, v, *gates, *states, **cut.counts, G=k.shape[2], **cut.of_states()
+        )
     given = [q, k, v, _full(lam), *gates, *past]
     grid = (batch * heads, chunks)
     _forward_kernel[grid](*given, o, solution, taken, **cut.counts, G=k.shape[2], **how, **cut.widths)

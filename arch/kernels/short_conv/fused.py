@@ -24,8 +24,8 @@ from arch.kernels.opaque import dense, opaque, packed
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
-FEW_ROWS = 8  # of a block of the outer launch, which holds a sum a tap besides
-PROGRAMS = 1024  # into which backward cuts sequences, where there are fewer
+FEW_ROWS = 4  # of a block of the outer launch, which holds a sum a tap besides
+PROGRAMS = 512  # into which backward cuts sequences, where there are fewer
 MOST_TAPS = 4
 COLUMNS = 128  # channels of a block, where a head has no more
 WIDEST = 256  # of heads brought to length 1
