@@ -102,13 +102,14 @@ class Measure:
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
     """For every architecture and setting, the hyper-parameters of the best mean score over seeds.
 
-    Trials compete where their specs differ only in `training` (and the seed). Only hyper-parameters under which the
-    most seeds finished may win, so that a lucky survivor does not. `on="test"` chooses as some published protocols do,
-    on the figures that are then reported. Raises ValueError where there is a choice and no score to make it by.
+    Trials compete where their specs differ only in `training` (and the seed), but for how much they read: longer training
+    is another setting, no better hyper-parameter. Only hyper-parameters under which the most seeds finished may win, so
+    that a lucky survivor does not. `on="test"` chooses as some published protocols do, on the figures that are then
+    reported. Raises ValueError where there is a choice and no score to make it by.
     """
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        groups[_identity(record, without=("training", "seed"))].append(record)
+        groups[_canonical([_identity(record, without=("training", "seed")), extent(record)])].append(record)
     return [_choose(group, on) for group in groups.values()]
 
 
@@ -124,6 +125,7 @@ def measures(
 def answers(record: Record, on: On = "validation") -> list[Answer]:
     """The setting that a trial trained on first, then the settings that it was only tested on."""
     around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
+    around |= {f"training.{name}": value for name, value in extent(record).items()}
     if "version" in record.spec:
         around["spec.version"] = record.spec["version"]
     found = [
@@ -179,6 +181,13 @@ def leaves_of(record: Record) -> dict[str, Any]:
     """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
     expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
     return dict(flatten(record.spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
+
+
+def extent(record: Record) -> dict[str, Any]:
+    """How much the (last phase of a) trial read: epochs of its data, or steps of so many sequences."""
+    training = record.spec.get("training", {})
+    names = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
+    return {name: training[name] for name in names if name in training}
 
 
 def beginning(record: Record) -> str:
