@@ -116,7 +116,7 @@ class Above(Rule):
         verdict: Verdict = "not decided"
         if low > least and high < most:
             verdict = "reproduced"
-        elif high < least or low > most or (self.margin is None and low == high == 0 and not _full(b, theirs)):
+        elif high < least or low > most or (self.margin is None and low == high == 0 and not _at_bound(b, theirs)):
             verdict = "not reproduced"
         said = f"{_mean(ours)} against {_mean(theirs)}, difference {np.mean(ours) - np.mean(theirs):+.3f}"
         said += f" in [{spread[0]:+.3f}, {spread[1]:+.3f}]" if spread else ", no interval: too few seeds"
@@ -207,9 +207,10 @@ def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
     return "reproduced" if found == {"reproduced"} else "not decided"
 
 
-def _full(measure: Measure, values: Sequence[float]) -> bool:
-    """Whether the ceiling is reached, where nothing can be better."""
-    return measure.ceiling is not None and min(values) >= measure.ceiling
+def _at_bound(measure: Measure, values: Sequence[float]) -> bool:
+    """Whether the ceiling is reached, where nothing can be better, or chance not passed, where nothing has been learned."""
+    full = measure.ceiling is not None and min(values) >= measure.ceiling
+    return full or (measure.chance is not None and max(values) <= measure.chance)
 
 
 def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:
@@ -240,7 +241,8 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
 
 
 def _where(measure: Measure) -> str:
-    return " ".join([measure.task, *words(measure.dials, [d for d in measure.dials if "." not in d])])
+    told = [d for d in measure.dials if "." not in d or d in ("training.steps", "training.epochs")]
+    return " ".join([measure.task, *words(measure.dials, told)])
 
 
 def _mean(values: Sequence[float]) -> str:
