@@ -55,11 +55,18 @@ def test_a_trial_whose_score_is_not_finite_counts_as_failed(make: Make) -> None:
         {"arch_dials": {"width": 64}},
         {"data": {"train": 800}},
         {"protocol": "zoology"},
+        {"training": {"steps": 4000}},  # reads more: another setting, no better hyper-parameter
+        {"training": {"batch": 256}},
     ],
     ids=str,
 )
 def test_only_training_values_compete(other: dict[str, object], make: Make) -> None:
     assert len(choose_hyperparameters([make(), make(**other)])) == 2
+
+
+def test_where_epochs_are_counted_batches_of_any_size_compete(make: Make) -> None:
+    records = [make(training={"steps": None, "epochs": 50, "batch": batch}) for batch in (32, 64)]
+    assert len(choose_hyperparameters(records)) == 1
 
 
 def test_a_published_protocol_chooses_on_what_it_reports(make: Make) -> None:

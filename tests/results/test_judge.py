@@ -38,6 +38,7 @@ def seeds(make: Make, arch: str, scores: Sequence[float], **rest: Any) -> list[R
         ([0.9], [0.1], "not decided"),  # one seed each has no interval
         ([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], "not reproduced"),  # surely no better
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "not decided"),  # nothing can be better than the ceiling
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], "not decided"),  # neither has learned anything
     ],
 )
 def test_better_is_decided_by_the_interval(make: Make, ours: list[float], theirs: list[float], expected: str) -> None:
@@ -135,9 +136,17 @@ def test_only_the_same_setting_and_the_same_size_of_state_is_compared(make: Make
     (one,) = weigh(Above(better=A, worse=B, same_state=0.1), records)
     assert (one.who, one.where, one.verdict) == (
         "a against b width=128",
-        "mqar vocab 256 length 64 pairs 4",
+        "mqar vocab 256 length 64 pairs 4 steps 1000",
         "reproduced",
     )
+
+
+def test_what_was_trained_for_longer_is_compared_with_its_like(make: Make) -> None:
+    short, long = ({"training": {"steps": steps}} for steps in (1000, 4000))
+    records = seeds(make, "a", [0.1, 0.11], **short) + seeds(make, "b", [0.5, 0.51], **short)
+    records += seeds(make, "a", [0.9, 0.91], **long)
+    (one,) = weigh(Above(better=A, worse=B), records)
+    assert (one.figures[:5], one.verdict) == ("0.105", "not reproduced")
 
 
 def test_all_dials_but_those_named_must_agree(make: Make) -> None:
