@@ -14,6 +14,7 @@ import numpy as np
 from results.record import Record
 
 On = Literal["validation", "test"]
+MOST_DIALS = 4  # in a name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,8 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
 
 
 def row_names(records: Iterable[Record]) -> dict[str, str]:
-    """A name for every architecture, by key of record: its own, and where several share it, the dials that differ."""
+    """A name for every architecture, by key of record: its own, and where several share it, the dials that differ; of more
+    than MOST_DIALS, as few as tell them apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         by_name[record.arch][_canonical(leaves_of(record))].append(record.key)
@@ -170,6 +172,8 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     for name, variants in by_name.items():
         leaves = [json.loads(spec) for spec in variants]
         shown = differing(leaves)
+        if max(len(words(leaf, shown)) for leaf in leaves) > MOST_DIALS:
+            shown = _telling(leaves, shown)
         labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
             final = label if labels.count(label) == 1 else f"{label} #{number}"
@@ -228,6 +232,18 @@ def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
     """The paths whose value is not the same in all, in order of first sight."""
     paths = dict.fromkeys(path for leaf in leaves for path in leaf)
     return [p for p in paths if len({_canonical(leaf.get(p)) for leaf in leaves}) > 1]
+
+
+def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[str]:
+    """Of these paths as few as tell all apart that they do: always the one that leaves the fewest alike."""
+
+    def groups(chosen: Sequence[str]) -> int:
+        return len({tuple(words(leaf, chosen)) for leaf in leaves})
+
+    chosen: list[str] = []
+    while groups(chosen) < groups(paths):
+        chosen.append(max(paths, key=lambda path: groups([*chosen, path])))
+    return [path for path in paths if path in chosen]
 
 
 def trait(name: str, value: Any) -> tuple[str, str]:

@@ -64,6 +64,16 @@ def test_only_training_values_compete(other: dict[str, object], make: Make) -> N
     assert len(choose_hyperparameters([make(), make(**other)])) == 2
 
 
+def test_of_many_dials_that_differ_a_name_has_as_few_as_tell_apart(make: Make) -> None:
+    around = {"heads": 8, "short_conv": 4, "activation": "silu", "out_norm": "head", "x0": "diag"}
+    records = [
+        make(arch_dials={"width": 64}),
+        make(arch_dials={"width": 64, **around}),
+        make(arch_dials={"width": 32, **around}),
+    ]
+    assert [*row_names(records).values()] == ["mesa width=64", "mesa width=64 activation=silu", "mesa width=32 activation=silu"]
+
+
 def test_where_epochs_are_counted_batches_of_any_size_compete(make: Make) -> None:
     records = [make(training={"steps": None, "epochs": 50, "batch": batch}) for batch in (32, 64)]
     assert len(choose_hyperparameters(records)) == 1
