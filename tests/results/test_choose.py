@@ -71,7 +71,11 @@ def test_of_many_dials_that_differ_a_name_has_as_few_as_tell_apart(make: Make) -
         make(arch_dials={"width": 64, **around}),
         make(arch_dials={"width": 32, **around}),
     ]
-    assert [*row_names(records).values()] == ["mesa width=64", "mesa width=64 activation=silu", "mesa width=32 activation=silu"]
+    assert [*row_names(records).values()] == [
+        "mesa width=64",
+        "mesa width=64 activation=silu",
+        "mesa width=32 activation=silu",
+    ]
 
 
 def test_where_epochs_are_counted_batches_of_any_size_compete(make: Make) -> None:
