@@ -221,8 +221,8 @@ CLAIMS = (
         source="MesaNet, appendix K, figure 9",
         tasks=("regbench",),
         rule=Above(better=MESA, worse=Which(archs=("attention", "transformer")), margin=CLOSE),
-        remark="One seed has no interval. In figures attention is far behind: its two blocks do not find the languages of 2,500 "
-        "prompts in 200 epochs, as deeper transformers do (Akyürek et al. 2024).",
+        remark="One seed has no interval. In figures attention is far behind: its two blocks do not find the languages of 2,500"
+        " prompts in 200 epochs, as deeper transformers do (Akyürek et al. 2024).",
     ),
     Claim(
         name="hybrid-recall",
