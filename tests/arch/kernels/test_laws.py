@@ -510,7 +510,7 @@ def test_the_compiler_is_told_the_form_of_fused_results(op: str, variant: str) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("key_width", "value_width"),
-    [(16, 16), (32, 32), (64, 64), (128, 128), (256, 256), (24, 20), (64, 128), (64, 32), (16, 64), (32, 128)],
+    [(8, 8), (16, 16), (32, 32), (64, 64), (128, 128), (256, 256), (24, 20), (64, 128), (64, 32), (16, 64), (32, 128)],
 )
 def test_fused_at_every_width(op: str, variant: str, dtype: torch.dtype, key_width: int, value_width: int) -> None:
     sizes = {"key_width": key_width, "value_width": value_width}
@@ -543,6 +543,15 @@ def test_fused_at_every_length(op: str, variant: str, dtype: torch.dtype, time: 
 def test_fused_in_bf16(op: str, variant: str, case: str, width: int) -> None:
     inputs = example(op, variant, 200, key_width=width, value_width=width)
     assert_fused_agrees(op, hard(op, inputs) if case == "hard" else inputs, None, torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("width", [8, 16, 64])
+def test_fused_in_bf16_of_many_sequences(op: str, variant: str, width: int) -> None:
+    """Of as many as a cohort has; tables choose other kernels for them."""
+    inputs = example(op, variant, 150, batch=256, key_width=width, value_width=width)
+    assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda")
 
 
 @pytest.mark.gpu
