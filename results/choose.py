@@ -242,7 +242,7 @@ def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[
 
     chosen: list[str] = []
     while groups(chosen) < groups(paths):
-        chosen.append(max(paths, key=lambda path: groups([*chosen, path])))
+        chosen.append(max((p for p in paths if p not in chosen), key=lambda path: groups([*chosen, path])))
     return [path for path in paths if path in chosen]
 
 

@@ -62,6 +62,25 @@ def test_a_wrong_gradient_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
         bench.bench("delta", [SMALL])
 
 
+def test_agreement_is_checked_on_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few sequences and tokens, but with all of them there: tables choose kernels by how many there are."""
+    honest = select.load("delta", "chunked")
+
+    def wrong_of_many(q: torch.Tensor, *args: Any, **arguments: Any) -> Any:
+        o, final = honest(q, *args, **arguments)
+        return o * (1.1 if q.shape[:2] == (2, 20) else 1), final
+
+    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong_of_many)
+    monkeypatch.setattr(bench, "CHECKED", (1, 7))
+    with pytest.raises(bench.Disagreement, match="outputs differ"):
+        bench.bench("delta", [SMALL])
+
+
+def test_what_is_not_checked_has_no_part_in_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "CHECKED", (1, 7))
+    assert bench.disagreement("delta", "chunked", bench.example("delta", "head", SMALL)) < 1
+
+
 def test_what_cannot_serve_is_refused() -> None:
     with pytest.raises(ValueError, match="implementation 'fused' needs a CUDA tensor"):
         bench.bench("delta", [SMALL], implementations=["fused"])
