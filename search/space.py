@@ -41,7 +41,8 @@ class Grid:
     axes  a list of values by path (`trial.training.lr`, `trial.arch.stack[0].mixer.heads`, `trial` itself). A mapping
           is laid over what stands there, key by key; a mapping of another kind or name replaces it.
           {suite: mad, tier: smoke}, alone or in the list, stands for the settings of that tier. {every: mixer} in it
-          stands for every mixer there is; {every: mixer, as: ...} for a document with its kind wherever "*" stands.
+          stands for every mixer there is; {every: mixer, as: ...} for a document with its kind wherever "*" stands,
+          and {every: mixer, as: ..., having: {heads: 2}} gives these dials to mappings of that kind, if it has them.
     """
 
     kind: Literal["grid"] = "grid"
@@ -689,27 +690,55 @@ def _written_out(said: Node) -> tuple[Node, ...]:
         return (said,)
     from arch.mixers import Mixer
 
-    unknown = [key for key in said.value if key not in ("every", "as")]
+    unknown = [key for key in said.value if key not in ("every", "as", "having")]
     if unknown:
-        raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', may come every, as")
+        raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', may come every, as, having")
     if said.value["every"].value != "mixer":
         raise fault(said.value["every"].place, "", f"came '{said.value['every'].text}', may come 'mixer'")
-    form = said.get("as")
-    kinds = sorted(typed.kinds_of(Mixer))
-    return tuple(_kind_alone(kind, said.place) if form is None else _filled(form, kind) for kind in kinds)
+    kinds = typed.kinds_of(Mixer)
+    form, having = said.get("as"), _dials_to_have(said, list(kinds.values()))
+    return tuple(
+        _kind_alone(kind, said.place) if form is None else _filled(form, kind, _known_to(kinds[kind], having))
+        for kind in sorted(kinds)
+    )
+
+
+def _dials_to_have(said: Node, specs: Sequence[type]) -> Node:
+    having = said.get("having") or Node({}, said.place, {})
+    if "having" in said and "as" not in said:
+        raise fault(said.keys["having"], "", "'having' needs 'as', which says where the dials go")
+    if not isinstance(having.value, dict):
+        raise fault(having.place, "", f"came {having.text}, may come dials of mixers, such as {{heads: 2}}")
+    names = sorted({dial.name for spec in specs for dial in typed.dials(spec)} - {"kind"})
+    for name in having.value:
+        if name not in names:
+            raise fault(having.keys[name], "", f"no mixer has a dial '{name}'{typed.guess(name, names)}")
+    return having
+
+
+def _known_to(spec: type, having: Node) -> Node:
+    """The dials that this mixer has."""
+    own = {dial.name for dial in typed.dials(spec)}
+    return Node({name: dial for name, dial in having.value.items() if name in own}, having.place, having.keys)
 
 
 def _kind_alone(kind: str, place: Place) -> Node:
     return Node({"kind": Node(kind, place, text=kind)}, place, {"kind": place})
 
 
-def _filled(form: Node, kind: str) -> Node:
-    """The document with a kind wherever "*" stands."""
+def _filled(form: Node, kind: str, having: Node) -> Node:
+    """The document with a kind wherever "*" stands, and with these dials where it is the kind of a mapping."""
     if isinstance(form.value, dict):
-        return Node({key: _filled(part, kind) for key, part in form.value.items()}, form.place, form.keys)
+        filled = {key: _filled(part, kind, having) for key, part in form.value.items()}
+        if form.get("kind") is not None and form.value["kind"].value == "*":
+            return Node(having.value | filled, form.place, having.keys | form.keys)
+        return Node(filled, form.place, form.keys)
     if isinstance(form.value, tuple):
-        return Node(tuple(_filled(part, kind) for part in form.value), form.place)
-    return Node(kind, form.place, text=kind) if form.value == "*" else form
+        return Node(tuple(_filled(part, kind, having) for part in form.value), form.place)
+    if isinstance(form.value, str) and "*" in form.value:
+        whole = form.value.replace("*", kind)
+        return Node(whole, form.place, text=whole)
+    return form
 
 
 def _suite(path: str, said: Node) -> tuple[Node, ...]:
