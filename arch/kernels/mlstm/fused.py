@@ -151,6 +151,12 @@ def _fading_turned(b, top, seen, EXACT: tl.constexpr):
 
 
 @triton.jit
+def _lost(x, like):
+    """What 16 bits leave out of an fp32 operand: results may be what is left of larger numbers, over a normaliser near 1."""
+    return (x - x.to(like.dtype).to(tl.float32)).to(like.dtype)
+
+
+@triton.jit
 def _floor(m_t):
     return tl.exp(tl.minimum(tl.maximum(-m_t, -LIMIT), LIMIT))
 
@@ -217,8 +223,12 @@ def _forward_kernel(
         b, top, m_t, before, write, kept, m, _, _ = _gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
         P = tl.dot(q_SK, k_KS, input_precision="ieee") * _fading(b, top, t[:, None] >= t[None, :], EXACT)
         d = (tl.sum(P, 1) + before * tl.sum(q_SK.to(tl.float32) * n[None, :], 1)) * scale
-        read = tl.dot(q_SK, C.to(q_SK.dtype), input_precision="ieee") * before[:, None]
-        read = tl.dot(P.to(v_SV.dtype), v_SV, read, input_precision="ieee")
+        read = tl.dot(q_SK, C.to(q_SK.dtype), input_precision="ieee")
+        if not EXACT:
+            read = tl.dot(q_SK, _lost(C, q_SK), read)
+        read = tl.dot(P.to(v_SV.dtype), v_SV, read * before[:, None], input_precision="ieee")
+        if not EXACT:
+            read = tl.dot(_lost(P, v_SV), v_SV, read)
         r = scale / tl.maximum(tl.abs(d), _floor(m_t))
         _put(o, read * r[:, None], t, T, H * V, of_v, V)
         C = tl.dot(k_KS, (v_SV * write[:, None]).to(v_SV.dtype), C * kept, input_precision="ieee")
@@ -279,7 +289,9 @@ def _backward_kernel(
         q_SK, k_SK = _tile(q, t, T, q_strides[1], of_k, K), _tile(k, t, T, k_strides[1], of_k, K)
         do_SV = _tile(do, t, T, do_strides[1], of_v, V)
         from_state = tl.sum(q_SK.to(tl.float32) * n[None, :], 1)
-        told = tl.dot(do_SV, C_VK, input_precision="ieee")
+        told = tl.dot(do_SV, C_VK.to(do_SV.dtype), input_precision="ieee")
+        if not EXACT:
+            told = tl.dot(do_SV, _lost(C_VK, do_SV), told)
         along_state = tl.sum(q_SK.to(tl.float32) * told, 1)
         fading = _fading(b, top, t[:, None] >= t[None, :], EXACT)
         P = tl.dot(q_SK, _turned(k, t, T, k_strides[1], of_k, K), input_precision="ieee") * fading
@@ -537,9 +549,6 @@ def _outputs(
     B, T, H, V = v.shape
     K = q.shape[-1]
     states = triton.cdiv(T, _table(K, V, T, B * H, v.dtype).tokens) + last
-    # What a query's derivative takes from C and from n nearly cancels: many tokens on, C in 16 bits has too few digits.
-    of_C = v.dtype if _resident(K, V, T, B * H, v.dtype) else torch.float32
-
     def state(*shape: int) -> Tensor:
         return v.new_empty((B, H, *shape) if last else (B, 0), dtype=torch.float32)
 
@@ -548,7 +557,7 @@ def _outputs(
         state(K, V),
         state(K),
         state(),
-        v.new_empty(B, H, states, K, V, dtype=of_C),
+        v.new_empty(B, H, states, K, V, dtype=torch.float32),  # what a derivative takes from C and from n nearly cancels
         v.new_empty(B, H, states, K, dtype=torch.float32),
         v.new_empty(B, H, states, dtype=torch.float32),
     )
