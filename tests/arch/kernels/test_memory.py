@@ -398,7 +398,8 @@ class Wide(NamedTuple):
         shapes = ((features + rule.bias, self.hidden), (self.hidden + rule.bias, values))
         given = inputs(rule, time=self.time) | {"weights": tuple(0.5 * normal(H, m, n) for m, n in shapes)}
         given |= {n: normalize(normal(B, self.time, H, self.keys), dim=-1) for n in ("q", "k")}
-        given |= {"v": normal(B, self.time, H, values), "eta": given["eta"] / rule.window / rule.chunk}
+        given |= {"v": normal(B, self.time, H, values), "eta": given["eta"] / rule.chunk}
+        given |= {"alpha": 0.9 + 0.1 * given["alpha"]}  # what a chunk leaves must reach the next ones
         if self.norm:
             given["norm"] = LayerNorm(1 + 0.1 * normal(H, values), 0.1 * normal(H, values))
         rounded = {n: x.to(dtype) if n in ("q", "k", "v") else single(x) for n, x in given.items()}
