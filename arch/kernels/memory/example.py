@@ -11,19 +11,27 @@ from torch.nn.functional import normalize
 from arch.kernels.network import LayerNorm
 from arch.kernels.rule import Rule
 
-VARIANTS = ("deep", "linear", "ttt")
+VARIANTS = ("deep", "linear", "ttt", "omega")
 RULES = {
     "deep": Rule(momentum="inside", window=2, chunk=16),
     "linear": Rule(window=3),
     "ttt": Rule(chunk=16, bias=True, residual=True),
+    "omega": Rule(window=4, chunk=16, residual=True),
 }
+
+
+def quadratic(x: Tensor) -> Tensor:
+    """[..., K] -> [..., 1 + K + K (K + 1) / 2]: 1, x, and products of two of its entries."""
+    first, second = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
+    products = x[..., first] * x[..., second]
+    return torch.cat([torch.ones_like(x[..., :1]), x, 0.5**0.5 * products], -1)
 
 
 def example(
     variant: str, generator: torch.Generator, *, batch: int, time: int, heads: int, key_width: int, value_width: int
 ) -> dict[str, Any]:
-    """Arguments of `memory` in fp64: Titans' rule in a deep memory, the Omega rule in a linear one, TTT-Linear (whose values
-    are as wide as its keys)."""
+    """Arguments of `memory` in fp64: Titans' rule in a deep memory, the Omega rule in a linear one, TTT-Linear and OmegaNet
+    (whose values are as wide as their keys), the latter over quadratic features."""
     rule = RULES[variant]
 
     def normal(*shape: int) -> Tensor:
@@ -37,7 +45,8 @@ def example(
 
     hidden = 2 * key_width
     value_width = key_width if rule.residual else value_width
-    shapes = [(key_width, hidden), (hidden, value_width)] if variant == "deep" else [(key_width, value_width)]
+    first = 1 + key_width + key_width * (key_width + 1) // 2 if variant == "omega" else key_width
+    shapes = [(first, hidden), (hidden, value_width)] if variant in ("deep", "omega") else [(first, value_width)]
     inputs = {
         "q": normalize(normal(batch, time, heads, key_width), dim=-1),
         "k": normalize(normal(batch, time, heads, key_width), dim=-1),
@@ -48,6 +57,8 @@ def example(
         "weights": tuple(matrix(rows + rule.bias, columns) for rows, columns in shapes),
         "rule": rule,
     }
-    if rule.residual:
+    if variant == "omega":
+        inputs["features"] = quadratic
+    if variant == "ttt":
         inputs["norm"] = LayerNorm(1 + 0.1 * normal(heads, value_width), 0.1 * normal(heads, value_width))
     return inputs if rule.momentum == "none" else {**inputs, "theta": gate()}

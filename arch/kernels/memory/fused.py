@@ -5,7 +5,9 @@ With W, P the memory and its momentum at a chunk's start, x_i the inputs of a ma
     W' = kept W - moved P - sum_i write_i x_i^T d_i,    P' = slowed P + sum_i push_i x_i^T d_i       (of the chunk's last token)
 Weights of window.py come from outside, a matrix a chunk, and take their derivatives back there. The last matrix is taken a
 block of rows at a time, the one before it by the same hidden units: a linear memory is its own last matrix, fed by features.
-Backward starts every chunk from the memory that forward left there, and computes the rest again.
+A deep memory of many features holds nothing as wide as those: it walks them in blocks, once for what goes through its first
+matrix and once for what comes back, where all hidden units are taken at once. Backward starts every chunk from the memory
+that forward left there, and computes the rest again.
 
 B batch, G groups of members (or B), T time, H heads, N chunks of C tokens, S = c - 1 + C tokens that a chunk sees,
 D width of q and k, R rows of the last matrix (D, or hidden units), V value width, P floats of a memory and its momentum
@@ -28,7 +30,9 @@ from arch.kernels.window import LEAST
 
 WIDEST = 128  # of keys and values
 WIDEST_DEEP = 64
-WIDEST_FEATURES = 256  # of a deep memory, whose first matrix is taken whole columns at a time
+WIDEST_FEATURES = 1024  # of a deep memory
+WIDEST_WHOLE = 64  # features of a deep memory that are held whole; of more, FEATURES at a time
+FEATURES = 32
 MOST_SEEN = 32  # tokens of a chunk and its window
 SHORT = 16  # sights of a chunk, up to which several are solved for at once
 FREE_CHUNK = 16  # where gradients do not depend on the weights, and chunks are ours to choose
@@ -41,6 +45,7 @@ class Plan(NamedTuple):
     precision: str  # of products, whose factors are fp32
     forward_warps: int
     backward_warps: int
+    registers: int | None = None  # of a thread, at most; None leaves it to the compiler
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -231,6 +236,12 @@ def _table(features: int, rows: int, value_width: int, sights: int, dtype: torch
     """
     widest = max(padded(features) if features else 0, padded(value_width))
     precision = "tf32x3" if dtype == torch.float32 else "tf32"
+    if features > WIDEST_WHOLE:
+        most = (
+            64 if padded(value_width) <= 32 else 32
+        )  # of more than 32 the last matrix is learned by its transpose, of V rows
+        # Left to itself, ptxas 12.8 gives the largest of these kernels 32 registers, and spills all that those do not hold.
+        return Plan(min(padded(rows), most), precision, 4, 4, 255)
     if widest <= 16 and (features or sights <= 16):
         return Plan(min(padded(rows), 32), precision, 1, 2)
     warps = 1 if widest <= 16 else 4 if widest <= 64 else 8
@@ -414,6 +425,16 @@ def _dot(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _outer(x, y, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x^T y, where one of both has 32 columns at most."""
+    if x.shape[1] > 32:
+        product = tl.trans(_dot(tl.trans(y), x, PRECISION))
+    else:
+        product = _dot(tl.trans(x), y, PRECISION)
+    return product
+
+
+@triton.jit
 def _gelu(x):  # type: ignore[no-untyped-def]
     return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
 
@@ -489,13 +510,21 @@ def _signal_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _hidden(  # type: ignore[no-untyped-def]
-    here, k, k_, m, i, j, seen, stride, D: tl.constexpr, R: tl.constexpr, DEEP: tl.constexpr, BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    here, k, k_, m, i, j, seen, stride, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr, DEEP: tl.constexpr,
+    BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Inputs [S, rows] of a block of the last matrix, what was bent to make them, and the first matrix' columns [rows, D]."""
+    """Inputs [S, rows] of a block of the last matrix, what was bent to make them, and the first matrix' columns [rows, D]
+    where those are held whole."""
     if DEEP:
-        first = _load(here, j, i, 1, R, R, D)
-        bent = _dot(k_, tl.trans(first), PRECISION)
+        if D <= BD:
+            first = _load(here, j, i, 1, R, R, D)
+            bent = _dot(k_, tl.trans(first), PRECISION)
+        else:
+            bent = tl.zeros((m.shape[0], j.shape[0]), tl.float32)
+            for start in range(0, D, BD):
+                keys = _load(k, m, start + i, stride, 1, seen, D)
+                bent += _dot(keys, _load(here, start + i, j, R, 1, D, R), PRECISION)
+            first = bent
         if BIAS:
             bent += _vector(here + D * R, j, R)[None, :]
         h = _gelu(bent)
@@ -508,19 +537,121 @@ def _hidden(  # type: ignore[no-untyped-def]
 @triton.jit
 def _answer(  # type: ignore[no-untyped-def]
     here, held, own, k, k_, m, i, c, seen, stride, rows, D: tl.constexpr, R: tl.constexpr, V: tl.constexpr,
-    BR: tl.constexpr, FIRST: tl.constexpr, DEEP: tl.constexpr, BIAS: tl.constexpr, HELD: tl.constexpr,
+    BD: tl.constexpr, BR: tl.constexpr, FIRST: tl.constexpr, DEEP: tl.constexpr, BIAS: tl.constexpr, HELD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What the memory of the chunk's start answers to the keys [S, V]; its last matrix may be held."""
     y = tl.zeros((m.shape[0], c.shape[0]), tl.float32) + own[None, :]
     for start in range(0, R if R <= BR else rows, BR):
         j = start + tl.arange(0, BR)
-        h, _, _ = _hidden(here, k, k_, m, i, j, seen, stride, D, R, DEEP, BIAS, PRECISION)
+        h, _, _ = _hidden(here, k, k_, m, i, j, seen, stride, D, R, BD, DEEP, BIAS, PRECISION)
         w = held
         if not HELD:
             w = _load(here + FIRST, j, c, V, 1, R, V)
         y += _dot(h, w, PRECISION)
     return y
+
+
+# Features in blocks i: matrices [features, hidden units] as they lie in memory, k and q [tokens, features] from there too.
+
+
+@triton.jit
+def _through(  # type: ignore[no-untyped-def]
+    q, k, here, d_memory, t, m, i, j, count, seen, stride, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
+    HALF: tl.constexpr, BIAS: tl.constexpr, MOMENTUM: tl.constexpr, ANSWER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What keys [S] and queries [C] make of columns j of the first matrix, its momentum and the derivatives by both:
+    k W (in the digits of ANSWER, its row of biases with it), q W, q P, k dW, k dP; and q k^T."""
+    bent, asked = tl.zeros((m.shape[0], j.shape[0]), tl.float32), tl.zeros((t.shape[0], j.shape[0]), tl.float32)
+    asked_p, taken, taken_p = asked, bent, bent
+    pairs = tl.zeros((t.shape[0], m.shape[0]), tl.float32) + BIAS
+    for start in range(0, D, BD):
+        at = start + i
+        keys, queries = _load(k, m, at, stride, 1, seen, D), _load(q, t, at, stride, 1, count, D)
+        first = _load(here, at, j, R, 1, D, R)
+        bent += _dot(keys, first, ANSWER)
+        asked += _dot(queries, first, PRECISION)
+        pairs += _dot(queries, tl.trans(keys), PRECISION)
+        if MOMENTUM:
+            asked_p += _dot(queries, _load(here + HALF, at, j, R, 1, D, R), PRECISION)
+        if d_memory is not None:
+            taken += _dot(keys, _load(d_memory, at, j, R, 1, D, R), PRECISION)
+            if MOMENTUM:
+                taken_p += _dot(keys, _load(d_memory + HALF, at, j, R, 1, D, R), PRECISION)
+    if BIAS:
+        bent += _vector(here + D * R, j, R)[None, :]
+    return bent, asked, asked_p, taken, taken_p, pairs
+
+
+@triton.jit
+def _learn(  # type: ignore[no-untyped-def]
+    k, here, following, changed, pushed, keep_last, move_last, slow_last, m, i, j, seen, stride,
+    D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr, HALF: tl.constexpr, MOMENTUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Columns j of the next first matrix and its momentum, by signals [S, rows] as they weigh in either."""
+    for start in range(0, D, BD):
+        at = start + i
+        keys = _load(k, m, at, stride, 1, seen, D)
+        new = keep_last * _load(here, at, j, R, 1, D, R) - _dot(tl.trans(keys), changed, PRECISION)
+        if MOMENTUM:
+            p = _load(here + HALF, at, j, R, 1, D, R)
+            new -= move_last * p
+            new_p = slow_last * p + _dot(tl.trans(keys), pushed, PRECISION)
+            _store(following + HALF, new_p, at, j, R, 1, D, R, False)
+        _store(following, new, at, j, R, 1, D, R, False)
+
+
+@triton.jit
+def _learn_backward(  # type: ignore[no-untyped-def]
+    q, k, here, d_q, d_k, d_memory, changed, pushed, d_bent, d_kept_asked, d_moved_asked, d_pairs,
+    keep_last, move_last, slow_last, t, m, i, j, count, seen, stride,
+    D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr, PAST: tl.constexpr, HALF: tl.constexpr, MOMENTUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The derivatives by keys and queries, and by columns j of the first matrix and its momentum, from those by what went
+    through it and by q k^T. What is returned are the derivatives by keep_last, move_last and slow_last."""
+    PART: tl.constexpr = j.shape[0] < R  # tokens take up what several blocks of hidden units give
+    by_keep, by_move, by_slow = 0.0, 0.0, 0.0
+    for start in range(0, D, BD):
+        at = start + i
+        keys, queries = _load(k, m, at, stride, 1, seen, D), _load(q, t, at, stride, 1, count, D)
+        first, d_first = _load(here, at, j, R, 1, D, R), _load(d_memory, at, j, R, 1, D, R)
+        by_query = _dot(d_kept_asked, tl.trans(first), PRECISION) + _dot(d_pairs, keys, PRECISION)
+        by_key = _dot(d_bent, tl.trans(first), PRECISION) - _dot(changed, tl.trans(d_first), PRECISION)
+        by_key += _dot(tl.trans(d_pairs), queries, PRECISION)
+        by_keep += tl.sum(d_first * first)
+        new = keep_last * d_first + _dot(tl.trans(queries), d_kept_asked, PRECISION)
+        new += _dot(tl.trans(keys), d_bent, PRECISION)
+        if MOMENTUM:
+            p, d_p = _load(here + HALF, at, j, R, 1, D, R), _load(d_memory + HALF, at, j, R, 1, D, R)
+            by_query -= _dot(d_moved_asked, tl.trans(p), PRECISION)
+            by_key += _dot(pushed, tl.trans(d_p), PRECISION)
+            by_move -= tl.sum(d_first * p)
+            by_slow += tl.sum(d_p * p)
+            new_p = slow_last * d_p - move_last * d_first - _dot(tl.trans(queries), d_moved_asked, PRECISION)
+            _store(d_memory + HALF, new_p, at, j, R, 1, D, R, False)
+        _store(d_memory, new, at, j, R, 1, D, R, False)
+        _store(d_q, by_query, t, at, stride, 1, count, D, PART)
+        _store(d_k, by_key, m, at, stride, 1, seen, D, PART or PAST > 0)
+    if PART:
+        tl.debug_barrier()  # the next block adds to what other threads have written
+    return by_keep, by_move, by_slow
+
+
+@triton.jit
+def _bend_backward(  # type: ignore[no-untyped-def]
+    k, here, d_k, d_memory, d_bent, m, i, j, seen, stride, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What a further derivative by k W adds to those by keys and by columns j of the first matrix."""
+    for start in range(0, D, BD):
+        at = start + i
+        first = _load(here, at, j, R, 1, D, R)
+        _store(d_k, _dot(d_bent, tl.trans(first), PRECISION), m, at, stride, 1, seen, D, True)
+        keys = _load(k, m, at, stride, 1, seen, D)
+        _store(d_memory, _dot(tl.trans(keys), d_bent, PRECISION), at, j, R, 1, D, R, True)
+    tl.debug_barrier()  # the next block adds to what other threads have written
 
 
 @triton.jit
@@ -575,6 +706,8 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     P: tl.constexpr = 2 * HALF if MOMENTUM else HALF
     SOLVE: tl.constexpr = C != CHUNK
     HELD: tl.constexpr = not DEEP and R <= BR  # in registers from chunk to chunk
+    WHOLE: tl.constexpr = DEEP and D <= BD  # features, held for a chunk
+    ONCE: tl.constexpr = DEEP and D > BD and R <= BR  # what goes through the first matrix is made ahead of all else
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
     t, m, i, c = tl.arange(0, BC), tl.arange(0, BS), tl.arange(0, BD), tl.arange(0, BV)
@@ -613,26 +746,34 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         change = _vector(write + (chunk * C + last) * S, m, S)
         keep = _vector(kept + chunk * C, t, count)
         keep_last = tl.load(kept + chunk * C + last)
+        move_last, slow_last = keep_last, keep_last
         k_, q_ = weights, weights
-        if DEEP:
+        if WHOLE:
             k_ = _load(k + keys * D, seen_at, i, H * D, 1, seen, D)
             q_ = _load(q + tokens * D, t, i, H * D, 1, count, D)
         if MOMENTUM:
             move = _vector(moved + chunk * C, t, count)
             move_last, slow_last = tl.load(moved + chunk * C + last), tl.load(slowed + chunk)
             shove = _vector(push + chunk * S, m, S)
-        y = _answer(
-            here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP, BIAS, HELD,
-            ANSWER,
-        )  # fmt: skip
+        if ONCE:
+            bent, asked, asked_p, _, _, pairs = _through(
+                q + tokens * D, k + keys * D, here, None, t, seen_at, i, tl.arange(0, BR), count, seen, H * D,
+                D, R, BD, HALF, BIAS, MOMENTUM, ANSWER, PRECISION,
+            )  # fmt: skip
+            y = own[None, :] + _dot(_gelu(bent), _load(here + FIRST, tl.arange(0, BR), c, V, 1, R, V), ANSWER)
+        else:
+            y = _answer(
+                here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BD, BR, FIRST, DEEP, BIAS,
+                HELD, ANSWER,
+            )  # fmt: skip
         if SOLVE:
             keep_ahead = tl.load(kept + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=1.0)
             y = keep_ahead[:, None] * y
             if MOMENTUM:
                 move_ahead = tl.load(moved + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=0.0)
                 alone_p = _answer(
-                    here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP,
-                    BIAS, HELD, ANSWER,
+                    here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BD, BR, FIRST,
+                    DEEP, BIAS, HELD, ANSWER,
                 )  # fmt: skip
                 y -= move_ahead[:, None] * alone_p
         signal = _signal(y, target, weight, bias, there, eps, V, NORM, DOT)
@@ -641,13 +782,23 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         changed = change[:, None] * signal
         if MOMENTUM:
             pushed = shove[:, None] * signal
-        if DEEP:
-            scores = weights * (_dot(q_, tl.trans(k_), PRECISION) + BIAS)
+        if WHOLE:
+            pairs = _dot(q_, tl.trans(k_), PRECISION) + BIAS
         read = tl.zeros((BC, BV), tl.float32)
         gram = tl.zeros((BC, BS), tl.float32)
         for start in range(0, R if R <= BR else rows, BR):
             j = start + tl.arange(0, BR)
-            x, bent, first = _hidden(here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, DEEP, BIAS, PRECISION)
+            if DEEP and not WHOLE:
+                if not ONCE:
+                    bent, asked, asked_p, _, _, pairs = _through(
+                        q + tokens * D, k + keys * D, here, None, t, seen_at, i, j, count, seen, H * D,
+                        D, R, BD, HALF, BIAS, MOMENTUM, PRECISION, PRECISION,
+                    )  # fmt: skip
+                x = _gelu(bent)
+            else:
+                x, bent, first = _hidden(
+                    here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, BD, DEEP, BIAS, PRECISION
+                )
             w, p = held, held_p
             if not HELD:
                 w = _load(here + FIRST, j, c, V, 1, R, V)
@@ -655,39 +806,49 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
                     p = _load(here + HALF + FIRST, j, c, V, 1, R, V)
             if DEEP:
                 d = _dot(signal, tl.trans(w), PRECISION) * _slope(bent)
-                asked = _dot(q_, tl.trans(first), PRECISION)
-                new = keep_last * first - _dot(tl.trans(change[:, None] * d), k_, PRECISION)
+                changed_d = change[:, None] * d
+                pushed_d = changed_d
+                if MOMENTUM:
+                    pushed_d = shove[:, None] * d
+                if WHOLE:
+                    asked = _dot(q_, tl.trans(first), PRECISION)
+                    new = keep_last * first - _dot(tl.trans(changed_d), k_, PRECISION)
+                    if MOMENTUM:
+                        p_first = _load(here + HALF, j, i, 1, R, R, D)
+                        asked_p = _dot(q_, tl.trans(p_first), PRECISION)
+                        new -= move_last * p_first
+                        new_p = slow_last * p_first + _dot(tl.trans(pushed_d), k_, PRECISION)
+                        _store(following + HALF, new_p, j, i, 1, R, R, D, False)
+                    _store(following, new, j, i, 1, R, R, D, False)
+                else:
+                    _learn(
+                        k + keys * D, here, following, changed_d, pushed_d, keep_last, move_last, slow_last, seen_at, i, j,
+                        seen, H * D, D, R, BD, HALF, MOMENTUM, PRECISION,
+                    )  # fmt: skip
                 if BIAS:
                     row = _vector(here + D * R, j, R)
                     asked += row[None, :]
-                    new_row = keep_last * row - tl.sum(change[:, None] * d, 0)
-                asked = keep[:, None] * asked - _dot(scores, d, PRECISION)
-                if MOMENTUM:
-                    p_first = _load(here + HALF, j, i, 1, R, R, D)
-                    asked_p = _dot(q_, tl.trans(p_first), PRECISION)
-                    new -= move_last * p_first
-                    new_p = slow_last * p_first + _dot(tl.trans(shove[:, None] * d), k_, PRECISION)
-                    if BIAS:
+                    new_row = keep_last * row - tl.sum(changed_d, 0)
+                    if MOMENTUM:
                         p_row = _vector(here + HALF + D * R, j, R)
                         asked_p += p_row[None, :]
                         new_row -= move_last * p_row
-                        new_p_row = slow_last * p_row + tl.sum(shove[:, None] * d, 0)
+                        new_p_row = slow_last * p_row + tl.sum(pushed_d, 0)
                         tl.store(following + HALF + D * R + j, new_p_row, mask=j < R)
-                    asked -= move[:, None] * asked_p
-                    _store(following + HALF, new_p, j, i, 1, R, R, D, False)
-                if BIAS:
                     tl.store(following + D * R + j, new_row, mask=j < R)
-                _store(following, new, j, i, 1, R, R, D, False)
+                asked = keep[:, None] * asked - _dot(weights * pairs, d, PRECISION)
+                if MOMENTUM:
+                    asked -= move[:, None] * asked_p
                 z = _gelu(asked)
             else:
                 z = _load(q + tokens * D, t, j, H * D, 1, count, D)
             gram += _dot(z, tl.trans(x), PRECISION)
             read += keep[:, None] * _dot(z, w, PRECISION)
-            new_w = keep_last * w - _dot(tl.trans(x), changed, PRECISION)
+            new_w = keep_last * w - _outer(x, changed, PRECISION)
             if MOMENTUM:
                 read -= move[:, None] * _dot(z, p, PRECISION)
                 new_w -= move_last * p
-                new_p_w = slow_last * p + _dot(tl.trans(x), pushed, PRECISION)
+                new_p_w = slow_last * p + _outer(x, pushed, PRECISION)
                 _store(following + HALF + FIRST, new_p_w, j, c, V, 1, R, V, False)
                 if HELD:
                     held_p = new_p_w
@@ -735,6 +896,8 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     P: tl.constexpr = 2 * HALF if MOMENTUM else HALF
     SOLVE: tl.constexpr = C != CHUNK
     HELD: tl.constexpr = not DEEP and R <= BR  # in registers from chunk to chunk
+    WHOLE: tl.constexpr = DEEP and D <= BD  # features, held for a chunk
+    ONCE: tl.constexpr = DEEP and D > BD and R <= BR  # what goes through the first matrix is made ahead of all else
     LEARNS: tl.constexpr = NORM or not DOT  # what is learned depends on what is known
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
@@ -776,8 +939,9 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         change = _vector(write + (chunk * C + last) * S, m, S)
         keep = _vector(kept + chunk * C, t, count)
         keep_last = tl.load(kept + chunk * C + last)
+        move_last, slow_last = keep_last, keep_last
         k_, q_ = weights, weights
-        if DEEP:
+        if WHOLE:
             k_ = _load(k + keys * D, seen_at, i, H * D, 1, seen, D)
             q_ = _load(q + tokens * D, t, i, H * D, 1, count, D)
         if MOMENTUM:
@@ -795,11 +959,17 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
             if MOMENTUM:
                 own_p = _vector(here + HALF + FIRST + R * V, c, V)
         y = tl.zeros((BS, BV), tl.float32)
-        if LEARNS:
+        if ONCE:
+            bent, asked_w, asked_p, taken_d, taken_d_p, pairs = _through(
+                q + tokens * D, k + keys * D, here, d_memory, t, seen_at, i, tl.arange(0, BR), count, seen, H * D,
+                D, R, BD, HALF, BIAS, MOMENTUM, ANSWER, PRECISION,
+            )  # fmt: skip
+            y = own[None, :] + _dot(_gelu(bent), _load(here + FIRST, tl.arange(0, BR), c, V, 1, R, V), ANSWER)
+        elif LEARNS:
             y = _answer(
-            here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP, BIAS, HELD,
-            ANSWER,
-        )  # fmt: skip
+                here, held, own, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BD, BR, FIRST, DEEP, BIAS,
+                HELD, ANSWER,
+            )  # fmt: skip
         if SOLVE:
             keep_ahead = tl.load(kept + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=1.0)
             alone = y
@@ -807,8 +977,8 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
             if MOMENTUM:
                 move_ahead = tl.load(moved + chunk * C + ahead, mask=(ahead >= 0) & (ahead < count), other=0.0)
                 alone_p = _answer(
-                    here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BR, FIRST, DEEP,
-                    BIAS, HELD, ANSWER,
+                    here + HALF, held_p, own_p, k + keys * D, k_, seen_at, i, c, seen, H * D, rows, D, R, V, BD, BR, FIRST,
+                    DEEP, BIAS, HELD, ANSWER,
                 )  # fmt: skip
                 y -= move_ahead[:, None] * alone_p
         signal = _signal(y, target, weight, bias, there, eps, V, NORM, DOT)
@@ -837,13 +1007,28 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         by_change, by_shove = tl.zeros((BS,), tl.float32), tl.zeros((BS,), tl.float32)
         by_keep_last, by_move_last, by_slow_last = 0.0, 0.0, 0.0
         if DEEP:
-            pairs = _dot(q_, tl.trans(k_), PRECISION) + BIAS
-            scores = pairs * weights
             d_pairs = tl.zeros((BC, BS), tl.float32)
-            d_q_, d_k_ = tl.zeros((BC, BD), tl.float32), tl.zeros((BS, BD), tl.float32)
+            if WHOLE:
+                pairs = _dot(q_, tl.trans(k_), PRECISION) + BIAS
+                d_q_, d_k_ = tl.zeros((BC, BD), tl.float32), tl.zeros((BS, BD), tl.float32)
+            elif ONCE:  # kept for the end, when all there is to be learned of them is known
+                d_kept_asked, changed_d = tl.zeros((BC, BR), tl.float32), tl.zeros((BS, BR), tl.float32)
+                d_moved_asked, pushed_d, d_bent = d_kept_asked, changed_d, changed_d
+            else:
+                pairs = d_pairs
         for start in range(0, R if R <= BR else rows, BR):
             j = start + tl.arange(0, BR)
-            x, bent, first = _hidden(here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, DEEP, BIAS, PRECISION)
+            if DEEP and not WHOLE:
+                if not ONCE:
+                    bent, asked_w, asked_p, taken_d, taken_d_p, pairs = _through(
+                        q + tokens * D, k + keys * D, here, d_memory, t, seen_at, i, j, count, seen, H * D,
+                        D, R, BD, HALF, BIAS, MOMENTUM, PRECISION, PRECISION,
+                    )  # fmt: skip
+                x = _gelu(bent)
+            else:
+                x, bent, first = _hidden(
+                    here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, BD, DEEP, BIAS, PRECISION
+                )
             w, d_w, p, d_p = held, held_d, held_p, held_d_p
             if not HELD:
                 w, d_w = _load(here + FIRST, j, c, V, 1, R, V), _load(d_memory + FIRST, j, c, V, 1, R, V)
@@ -857,14 +1042,17 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 before = _dot(signal, tl.trans(w), PRECISION)
                 slope = _slope(bent)
                 d = before * slope
-                asked_w = _dot(q_, tl.trans(first), PRECISION)
+                scores = pairs * weights
+                if WHOLE:
+                    asked_w = _dot(q_, tl.trans(first), PRECISION)
                 if BIAS:
                     row, d_row = _vector(here + D * R, j, R), _vector(d_memory + D * R, j, R)
                     asked_w += row[None, :]
                 asked = keep[:, None] * asked_w - _dot(scores, d, PRECISION)
                 if MOMENTUM:
-                    p_first = _load(here + HALF, j, i, 1, R, R, D)
-                    asked_p = _dot(q_, tl.trans(p_first), PRECISION)
+                    if WHOLE:
+                        p_first = _load(here + HALF, j, i, 1, R, R, D)
+                        asked_p = _dot(q_, tl.trans(p_first), PRECISION)
                     if BIAS:
                         p_row, d_p_row = _vector(here + HALF + D * R, j, R), _vector(d_memory + HALF + D * R, j, R)
                         asked_p += p_row[None, :]
@@ -881,7 +1069,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
             d_x -= _dot(changed, tl.trans(d_w), PRECISION)
             taken += _dot(x, d_w, PRECISION)
             by_keep_last += tl.sum(d_w * w)
-            new_d_w = keep_last * d_w + _dot(tl.trans(z), d_kept_read, PRECISION)
+            new_d_w = keep_last * d_w + _outer(z, d_kept_read, PRECISION)
             if MOMENTUM:
                 by_move -= tl.sum(d_z_p * z, 1)
                 d_z -= move[:, None] * d_z_p
@@ -890,23 +1078,26 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 by_move_last -= tl.sum(d_w * p)
                 by_slow_last += tl.sum(d_p * p)
                 new_d_p = slow_last * d_p - move_last * d_w
-                new_d_p -= _dot(tl.trans(z), d_moved_read, PRECISION)
+                new_d_p -= _outer(z, d_moved_read, PRECISION)
                 if HELD:
                     held_d_p = new_d_p
                 else:
                     _store(d_memory + HALF + FIRST, new_d_p, j, c, V, 1, R, V, False)
 
             if DEEP:  # and of the first
-                d_first = _load(d_memory, j, i, 1, R, R, D)
                 d_asked = d_z * _slope(asked)
-                d_kept_asked = keep[:, None] * d_asked
+                d_kept_asked, changed_d = keep[:, None] * d_asked, change[:, None] * d
+                d_moved_asked, pushed_d = d_kept_asked, changed_d
                 by_keep += tl.sum(d_asked * asked_w, 1)
-                d_pairs -= _dot(d_asked, tl.trans(d), PRECISION)
-                d_q_ += _dot(d_kept_asked, first, PRECISION)
-                d_k_ -= _dot(change[:, None] * d, d_first, PRECISION)
-                taken_d = _dot(k_, tl.trans(d_first), PRECISION)
-                by_keep_last += tl.sum(d_first * first)
-                new_d_first = keep_last * d_first + _dot(tl.trans(d_kept_asked), q_, PRECISION)
+                more_d_pairs = -_dot(d_asked, tl.trans(d), PRECISION)
+                d_pairs += more_d_pairs
+                if WHOLE:
+                    d_first = _load(d_memory, j, i, 1, R, R, D)
+                    d_q_ += _dot(d_kept_asked, first, PRECISION)
+                    d_k_ -= _dot(changed_d, d_first, PRECISION)
+                    taken_d = _dot(k_, tl.trans(d_first), PRECISION)
+                    by_keep_last += tl.sum(d_first * first)
+                    new_d_first = keep_last * d_first + _dot(tl.trans(d_kept_asked), q_, PRECISION)
                 if BIAS:
                     taken_d += d_row[None, :]
                     by_keep_last += tl.sum(d_row * row)
@@ -914,16 +1105,18 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 by_change -= tl.sum(taken_d * d, 1)
                 d_d = -change[:, None] * taken_d - _dot(tl.trans(scores), d_asked, PRECISION)
                 if MOMENTUM:
-                    d_p_first = _load(d_memory + HALF, j, i, 1, R, R, D)
-                    d_moved_asked = move[:, None] * d_asked
+                    d_moved_asked, pushed_d = move[:, None] * d_asked, shove[:, None] * d
                     by_move -= tl.sum(d_asked * asked_p, 1)
-                    d_q_ -= _dot(d_moved_asked, p_first, PRECISION)
-                    d_k_ += _dot(shove[:, None] * d, d_p_first, PRECISION)
-                    taken_d_p = _dot(k_, tl.trans(d_p_first), PRECISION)
-                    by_move_last -= tl.sum(d_first * p_first)
-                    by_slow_last += tl.sum(d_p_first * p_first)
-                    new_d_p = slow_last * d_p_first - move_last * d_first
-                    new_d_p -= _dot(tl.trans(d_moved_asked), q_, PRECISION)
+                    if WHOLE:
+                        d_p_first = _load(d_memory + HALF, j, i, 1, R, R, D)
+                        d_q_ -= _dot(d_moved_asked, p_first, PRECISION)
+                        d_k_ += _dot(pushed_d, d_p_first, PRECISION)
+                        taken_d_p = _dot(k_, tl.trans(d_p_first), PRECISION)
+                        by_move_last -= tl.sum(d_first * p_first)
+                        by_slow_last += tl.sum(d_p_first * p_first)
+                        new_d_p_first = slow_last * d_p_first - move_last * d_first
+                        new_d_p_first -= _dot(tl.trans(d_moved_asked), q_, PRECISION)
+                        _store(d_memory + HALF, new_d_p_first, j, i, 1, R, R, D, False)
                     if BIAS:
                         taken_d_p += d_p_row[None, :]
                         by_move_last -= tl.sum(d_row * p_row)
@@ -932,16 +1125,26 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                         tl.store(d_memory + HALF + D * R + j, new_d_p_row, mask=j < R)
                     by_shove += tl.sum(taken_d_p * d, 1)
                     d_d += shove[:, None] * taken_d_p
-                    _store(d_memory + HALF, new_d_p, j, i, 1, R, R, D, False)
                 d_before = d_d * slope
                 d_signal += _dot(d_before, w, PRECISION)
-                new_d_w += _dot(tl.trans(d_before), signal, PRECISION)
+                new_d_w += _outer(d_before, signal, PRECISION)
                 d_bent = d_d * before * _bend(bent) + d_x * slope
-                d_k_ += _dot(d_bent, first, PRECISION)
-                new_d_first += _dot(tl.trans(d_bent), k_, PRECISION)
-                _store(d_memory, new_d_first, j, i, 1, R, R, D, False)
                 if BIAS:
                     tl.store(d_memory + D * R + j, new_d_row + tl.sum(d_bent, 0), mask=j < R)
+                if WHOLE:
+                    d_k_ += _dot(d_bent, first, PRECISION)
+                    new_d_first += _dot(tl.trans(d_bent), k_, PRECISION)
+                    _store(d_memory, new_d_first, j, i, 1, R, R, D, False)
+                elif not ONCE:
+                    more_keep, more_move, more_slow = _learn_backward(
+                        q + tokens * D, k + keys * D, here, d_q + tokens * D, d_k + keys * D, d_memory,
+                        changed_d, pushed_d, d_bent, d_kept_asked, d_moved_asked, more_d_pairs * weights,
+                        keep_last, move_last, slow_last, t, seen_at, i, j, count, seen, H * D,
+                        D, R, BD, PAST, HALF, MOMENTUM, PRECISION,
+                    )  # fmt: skip
+                    by_keep_last += more_keep
+                    by_move_last += more_move
+                    by_slow_last += more_slow
             else:
                 _store(d_q + tokens * D, d_z, t, j, H * D, 1, count, D, False)
                 if HELD:
@@ -974,8 +1177,9 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         if DEEP:
             d_weights += d_pairs * pairs
             d_pairs = d_pairs * weights
-            d_q_ += _dot(d_pairs, k_, PRECISION)
-            d_k_ += _dot(tl.trans(d_pairs), q_, PRECISION)
+            if WHOLE:
+                d_q_ += _dot(d_pairs, k_, PRECISION)
+                d_k_ += _dot(tl.trans(d_pairs), q_, PRECISION)
         if SOLVE:
             solved = _load(inverse + chunk * S * S, m, m, 1, S, S, S)
             d_signal = tl.dot(solved, d_signal, input_precision="ieee")
@@ -1005,14 +1209,17 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 d_own += tl.sum(d_y, 0)
             for start in range(0, R if R <= BR else rows, BR):
                 j = start + tl.arange(0, BR)
-                x, bent, first = _hidden(
-                    here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, DEEP, BIAS, PRECISION
-                )
+                if ONCE:
+                    x = _gelu(bent)
+                else:
+                    x, bent, first = _hidden(
+                        here, k + keys * D, k_, seen_at, i, j, seen, H * D, D, R, BD, DEEP, BIAS, PRECISION
+                    )
                 w, p = held, held_p
                 if not HELD:
                     w = _load(here + FIRST, j, c, V, 1, R, V)
                 d_x = _dot(d_y, tl.trans(w), PRECISION)
-                d_w = _dot(tl.trans(x), d_y, PRECISION)
+                d_w = _outer(x, d_y, PRECISION)
                 if HELD:
                     held_d += d_w
                 else:
@@ -1024,18 +1231,26 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                         if not HELD:
                             p = _load(here + HALF + FIRST, j, c, V, 1, R, V)
                         d_x -= _dot(d_y_p, tl.trans(p), PRECISION)
-                        d_p = -_dot(tl.trans(x), d_y_p, PRECISION)
+                        d_p = -_outer(x, d_y_p, PRECISION)
                         if HELD:
                             held_d_p += d_p
                         else:
                             _store(d_memory + HALF + FIRST, d_p, j, c, V, 1, R, V, True)
                 if DEEP:
-                    d_bent = d_x * _slope(bent)
-                    d_k_ += _dot(d_bent, first, PRECISION)
-                    d_first = _dot(tl.trans(d_bent), k_, PRECISION)
-                    _store(d_memory, d_first, j, i, 1, R, R, D, True)
+                    more_d_bent = d_x * _slope(bent)
+                    if WHOLE:
+                        d_k_ += _dot(more_d_bent, first, PRECISION)
+                        d_first = _dot(tl.trans(more_d_bent), k_, PRECISION)
+                        _store(d_memory, d_first, j, i, 1, R, R, D, True)
+                    elif ONCE:
+                        d_bent += more_d_bent
+                    else:
+                        _bend_backward(
+                            k + keys * D, here, d_k + keys * D, d_memory, more_d_bent, seen_at, i, j, seen, H * D,
+                            D, R, BD, PRECISION,
+                        )  # fmt: skip
                     if BIAS:
-                        d_row = _vector(d_memory + D * R, j, R) + tl.sum(d_bent, 0)
+                        d_row = _vector(d_memory + D * R, j, R) + tl.sum(more_d_bent, 0)
                         tl.store(d_memory + D * R + j, d_row, mask=j < R)
                 else:
                     if HELD:
@@ -1046,9 +1261,19 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 d_weights += tl.dot(at_ahead, d_coupling * (squares + BIAS), input_precision="ieee")
         if HELD:
             _take_up(d_k + keys * D, held_d_x, m, tl.arange(0, BR), seen_at, H * D, seen, D, SOLVE, PAST > 0)
-        if DEEP:
+        if WHOLE:
             _store(d_q + tokens * D, d_q_, t, i, H * D, 1, count, D, False)
             _store(d_k + keys * D, d_k_, m, i, H * D, 1, seen, D, PAST > 0)
+        elif ONCE:
+            more_keep, more_move, more_slow = _learn_backward(
+                q + tokens * D, k + keys * D, here, d_q + tokens * D, d_k + keys * D, d_memory,
+                changed_d, pushed_d, d_bent, d_kept_asked, d_moved_asked, d_pairs,
+                keep_last, move_last, slow_last, t, seen_at, i, tl.arange(0, BR), count, seen, H * D,
+                D, R, BD, PAST, HALF, MOMENTUM, PRECISION,
+            )  # fmt: skip
+            by_keep_last += more_keep
+            by_move_last += more_move
+            by_slow_last += more_slow
         _take_up(d_v + keys * V, d_target, m, c, seen_at, H * V, seen, V, SOLVE, PAST > 0)
         d_weights += tl.where(t == last, 1.0, 0.0)[:, None] * by_change[None, :]
         _store(d_write + chunk * C * S, d_weights, t, m, S, 1, count, S, False)
@@ -1214,7 +1439,7 @@ def _sizes(
         "S": seen,
         "CHUNK": chunk,
         "PAST": seen // (size // chunk) - chunk,
-        "BD": padded(features) if hidden else 16,
+        "BD": 16 if not hidden else padded(features) if features <= WIDEST_WHOLE else FEATURES,
         "BR": plan.rows,
         "BV": padded(value_width),
         "BC": padded(size),
@@ -1269,7 +1494,7 @@ def _forward(
         )  # fmt: skip
     _forward_kernel[(batch * heads,)](
         *contiguous, o, final, states, answer, inverse, time, heads, chunks, batch // len(memory), per_norm, sizes["R"],
-        NORM_EPS, **sizes, num_warps=plan.forward_warps, num_stages=1,
+        NORM_EPS, **sizes, num_warps=plan.forward_warps, num_stages=1, maxnreg=plan.registers,
     )  # fmt: skip
     return o, final, states, answer, inverse
 
@@ -1334,12 +1559,10 @@ def _backward(
     sizes = _sizes(q, v, write, hidden, bias, dot, chunk, _lowest(q, k, v))
     plan = _table(q.shape[-1] if hidden else 0, sizes["R"], v.shape[-1], sizes["S"], _lowest(q, k, v))
     per_norm = 1 if norm_weight is None else batch // len(norm_weight)
-    d_q = q.new_empty(q.shape)
-    # Tokens of a window take up what several chunks give; keys of a wide linear memory what several blocks of rows do.
-    several = sizes["PAST"] > 0
-    d_v = torch.zeros(v.shape, dtype=torch.float32, device=v.device) if several else v.new_empty(v.shape)
-    several = several or not (hidden or sizes["R"] <= sizes["BR"])
-    d_k = torch.zeros(k.shape, dtype=torch.float32, device=k.device) if several else k.new_empty(k.shape)
+    # Tokens of a window take up what several chunks give; keys of a linear memory what several blocks of rows do, keys and
+    # queries of a deep one, where its features are not held whole, what several blocks of hidden units do.
+    window, blocks = sizes["PAST"] > 0, sizes["R"] > sizes["BR"] and not (hidden and sizes["D"] <= sizes["BD"])
+    d_q, d_k, d_v = _taking_up(q, blocks and hidden > 0), _taking_up(k, window or blocks), _taking_up(v, window)
     d_memory = d_final.clone(memory_format=torch.contiguous_format)
     d_weight, d_bias = (memory.new_empty(batch, heads, v.shape[-1]) for _ in range(2))
     d_kept, d_write = torch.empty_like(kept), torch.empty_like(write)
@@ -1349,7 +1572,7 @@ def _backward(
         d_o.contiguous(), q_, k_, v_, *rest, states, answer, inverse,
         d_q, d_k, d_v, d_memory, d_weight, d_bias, d_kept, d_write, d_moved, d_push, d_slowed,
         time, heads, chunks, batch // groups, per_norm, sizes["R"], NORM_EPS,
-        **sizes, num_warps=plan.backward_warps, num_stages=1,
+        **sizes, num_warps=plan.backward_warps, num_stages=1, maxnreg=plan.registers,
     )  # fmt: skip
     d_q_skip = q.new_empty(batch) if q_skip is None else d_o.to(q_skip.dtype, copy=True).contiguous()
     d_k_skip = k.new_empty(batch) if k_skip is None else d_v.neg().to(k_skip.dtype)
@@ -1358,8 +1581,13 @@ def _backward(
     )
     d_moves, d_pushes, d_slows = (q.new_empty(batch) if x is None else x for x in (d_moved, d_push, d_slowed))
     d_first = _by_group(d_memory, memory)
-    d_k, d_v = d_k.to(k.dtype), d_v.to(v.dtype)
+    d_q, d_k, d_v = d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype)
     return d_q, d_k, d_v, d_q_skip, d_k_skip, d_first, d_norm, d_norm_bias, d_kept, d_write, d_moves, d_pushes, d_slows
+
+
+def _taking_up(x: Tensor, several: bool) -> Tensor:
+    """Room for the derivative by x, which may have to take up several parts."""
+    return torch.zeros(x.shape, dtype=torch.float32, device=x.device) if several else x.new_empty(x.shape)
 
 
 def _by_group(d: Tensor, learned: Tensor) -> Tensor:

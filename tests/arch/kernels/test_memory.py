@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.functional import normalize
 from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
@@ -362,13 +363,93 @@ def test_a_key_that_repeats_is_learned_while_eta_b_sum_gamma_is_below_two(
     window: int, chunk: int, strength: float
 ) -> None:
     time = 8 * max(chunk, window)
-    k = torch.nn.functional.normalize(torch.randn(1, 1, 1, K, dtype=torch.float64), dim=-1).expand(1, time, 1, K)
+    k = normalize(torch.randn(1, 1, 1, K, dtype=torch.float64), dim=-1).expand(1, time, 1, K)
     v = torch.ones(1, time, 1, V, dtype=torch.float64)
     eta = torch.full((1, time, 1), strength / (window * chunk), dtype=torch.float64)
     weights = (torch.zeros(1, K, V, dtype=torch.float64),)
     o, _ = memory(k, k, v, weights=weights, rule=Rule(window=window, chunk=chunk), eta=eta)
     error = (o - v).norm(dim=-1)[0, chunk * window - 1 :: chunk, 0]
     assert_close(error[1:], abs(1 - strength) * error[:-1])
+
+
+# Kernels over many features. ------------------------------------------------------------------------------------------
+
+
+class Wide(NamedTuple):
+    """A deep memory over all monomials of K variables up to the second degree, (K + 1) (K + 2) / 2 of them."""
+
+    rule: Rule
+    time: int
+    hidden: int = 10
+    keys: int = 10  # 66 features: no more than 64 are held whole
+    values: int = 3
+    norm: bool = False
+    at: int | None = None  # where the sequence is cut
+
+    def inputs(self, dtype: torch.dtype, device: str = "cpu") -> dict[str, Any]:
+        """Random arguments in `dtype`, gates and weights in fp32."""
+        rng = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+        rule, values = self.rule, self.keys if self.rule.residual else self.values
+        features = (self.keys + 1) * (self.keys + 2) // 2
+        shapes = ((features + rule.bias, self.hidden), (self.hidden + rule.bias, values))
+        given = inputs(rule, time=self.time) | {"weights": tuple(0.5 * normal(H, m, n) for m, n in shapes)}
+        given |= {n: normalize(normal(B, self.time, H, self.keys), dim=-1) for n in ("q", "k")}
+        given |= {"v": normal(B, self.time, H, values), "eta": given["eta"] / rule.chunk}
+        given |= {"alpha": 0.9 + 0.1 * given["alpha"]}  # what a chunk leaves must reach the next ones
+        if self.norm:
+            given["norm"] = LayerNorm(1 + 0.1 * normal(H, values), 0.1 * normal(H, values))
+        rounded = {n: x.to(dtype) if n in ("q", "k", "v") else single(x) for n, x in given.items()}
+        placed = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, rounded)
+        roots = torch.tensor([1, 1, 0.5**0.5])
+        return placed | {"features": lambda x: poly_features(x.to(dtype), roots).to(x.dtype)}  # rounded for all alike
+
+
+def single(tree: Any) -> Any:
+    return pytree.tree_map(lambda x: x.float() if isinstance(x, Tensor) else x, tree)
+
+
+def double(tree: Any) -> Any:
+    return pytree.tree_map(lambda x: x.double() if isinstance(x, Tensor) else x, tree)
+
+
+OMEGA = Rule(window=4, chunk=16, residual=True)
+WIDE = {
+    "omeganet": Wide(OMEGA, 64),
+    "one token": Wide(OMEGA, 1),
+    "a short last chunk": Wide(OMEGA, 63),
+    "cut within a chunk": Wide(OMEGA, 37, at=19),
+    "300 features": Wide(Rule(window=2, chunk=8), 19, keys=23),
+    "titans": Wide(Rule(window=2, chunk=8, momentum="inside", bias=True), 29, at=11),
+    "a norm": Wide(Rule(chunk=8, bias=True, residual=True), 21, norm=True),
+    "swla": Wide(Rule(loss=DOT, window=4, chunk=16), 37, at=20),
+    "dla with a norm": Wide(Rule(loss=DOT, chunk=16), 33, values=16, norm=True),
+    "blocks of hidden units": Wide(Rule(window=4, chunk=8, residual=True), 21, hidden=70),
+    "blocks with all": Wide(
+        Rule(window=2, chunk=8, momentum="outside", bias=True), 21, hidden=70, values=16, norm=True, at=11
+    ),
+    "blocks without a window": Wide(Rule(chunk=8, momentum="inside"), 16, hidden=70),
+    "blocks of dla": Wide(Rule(loss=DOT, chunk=8), 19, hidden=70),
+    "wide values": Wide(Rule(window=3, chunk=8), 19, hidden=40, values=40),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", WIDE)
+def test_features_that_are_taken_in_blocks_are_all_taken(
+    name: str, dtype: torch.dtype, device: str, request: pytest.FixtureRequest
+) -> None:
+    case = WIDE[name]
+    given = case.inputs(dtype, device)
+    expected = everything(double(given), "recurrent", None)
+    if dtype == torch.bfloat16 and device == "cpu":
+        request.getfixturevalue("tensor_cores")
+    found = everything(given, "fused", None, case.at)
+    agree(found, expected, tolerance("memory", dtype, of="gradient"))
 
 
 # Newton-Schulz. -------------------------------------------------------------------------------------------------------
