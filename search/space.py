@@ -731,7 +731,7 @@ def _filled(form: Node, kind: str, having: Node) -> Node:
     if isinstance(form.value, dict):
         filled = {key: _filled(part, kind, having) for key, part in form.value.items()}
         if form.get("kind") is not None and form.value["kind"].value == "*":
-            return Node(having.value | filled, form.place, having.keys | form.keys)
+            return Node({**having.value, **filled}, form.place, {**having.keys, **form.keys})
         return Node(filled, form.place, form.keys)
     if isinstance(form.value, tuple):
         return Node(tuple(_filled(part, kind, having) for part in form.value), form.place)

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from arch.kernels import select
 from arch.kernels.peers import Peer, peer
-from arch.kernels.tolerance import Of, error, tolerance
+from arch.kernels.tolerance import Of, attainable, error, tolerance
 
 CONTENT = ("v", "x", "q", "k", "a", "b", "gate")
 
@@ -181,7 +181,9 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
         of: Of = "output" if name == "o" else "gradient" if name in CONTENT else "gate_gradient"
         by_token = whole.ndim > 2 and whole.shape[:2] == form
         x = whole[: shape[0], : shape[1]] if by_token else whole
-        allowed, found = tolerance(op, dtype, of=of), error(x, reference, (0, 2) if by_token else (0,))
+        per = (0, 2) if by_token else (0,)
+        allowed = max(tolerance(op, dtype, of=of), attainable(reference, x.dtype, per))
+        found = error(x, reference, per)
         if not found <= allowed:
             what = "outputs" if name == "o" else f"gradients of {name}"
             raise Disagreement(

@@ -70,6 +70,12 @@ def tolerance(op: str, dtype: torch.dtype, *, of: Of = "output", case: Case = "r
     return {"output": row.bf16, "gradient": row.bf16_gradient, "gate_gradient": row.bf16_gate_gradient}[of]
 
 
+def attainable(reference: Tensor, dtype: torch.dtype, per: tuple[int, ...]) -> float:
+    """The error of the reference itself in `dtype`. Of very many sequences the worst may exceed what is allowed, in 16 bits,
+    where large results are few; no implementation is nearer."""
+    return error(reference.to(dtype), reference, per)
+
+
 def error(x: Tensor, reference: Tensor, per: tuple[int, ...]) -> float:
     """The worst over `per` (the axes of sequence and head) of the relative Frobenius error, and of a tenth of the largest
     single error in units of the reference's root mean square: what a tolerance bounds. NaN counts as infinite."""

@@ -197,6 +197,24 @@ def test_every_mixer_can_be_meant_at_once(file: Path) -> None:
     assert [t.arch.name for t in trials] == [t.arch.stack[0].mixer.kind for t in trials] == kinds  # type: ignore[union-attr]
 
 
+def test_dials_that_only_some_mixers_have_reach_those(file: Path) -> None:
+    form = '{name: "of_*", stack: [{kind: block, mixer: {kind: "*"}}]}'
+
+    def read_with(having: str) -> codec.StudySpec:
+        axis = f"[{{every: mixer, having: {having}, as: {form}}}]"
+        file.write_text(BASE.partition("space:")[0] + f"space:\n  kind: grid\n  axes:\n    trial.arch: {axis}\n")
+        return codec.read_study(str(file))
+
+    mixers = {t.arch.name: t.arch.stack[0].mixer for t in read_with("{heads: 2, rope: false}").trials()}  # type: ignore[union-attr]
+    assert set(mixers) == {f"of_{kind}" for kind in typed.kinds_of(Mixer)}
+    assert (mixers["of_attention"].heads, mixers["of_attention"].rope, mixers["of_gla"].heads) == (2, False, 2)
+    assert mixers["of_hawk"] == typed.kinds_of(Mixer)["hawk"]()
+    with pytest.raises(SpecError, match="no mixer has a dial 'haeds'"):
+        read_with("{haeds: 2}")
+    with pytest.raises(SpecError, match="may come dials of mixers"):
+        read_with("2")
+
+
 def test_a_budget_and_the_command_line_reach_into_a_search(file: Path) -> None:
     rest = (
         "  dials: {trial.training.lr: {float: [0.1, 0.2]}}\n  over: {trial.seed: [0, 1]}\n"

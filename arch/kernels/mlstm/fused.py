@@ -549,6 +549,7 @@ def _outputs(
     B, T, H, V = v.shape
     K = q.shape[-1]
     states = triton.cdiv(T, _table(K, V, T, B * H, v.dtype).tokens) + last
+
     def state(*shape: int) -> Tensor:
         return v.new_empty((B, H, *shape) if last else (B, 0), dtype=torch.float32)
 
@@ -557,7 +558,7 @@ def _outputs(
         state(K, V),
         state(K),
         state(),
-        v.new_empty(B, H, states, K, V, dtype=torch.float32),  # what a derivative takes from C and from n nearly cancels
+        v.new_empty(B, H, states, K, V, dtype=torch.float32),  # a derivative takes from C and n what nearly cancels
         v.new_empty(B, H, states, K, dtype=torch.float32),
         v.new_empty(B, H, states, dtype=torch.float32),
     )

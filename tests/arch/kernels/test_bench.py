@@ -114,6 +114,14 @@ def test_nothing_equals_nothing_only() -> None:
     assert error(reference + 1e-30, reference, (0, 2)) == torch.inf
 
 
+def test_no_error_is_asked_for_that_is_smaller_than_the_rounding_of_the_answer() -> None:
+    reference = torch.full((1, 100_000, 1, 1), 1e-3, dtype=torch.float64)
+    reference[0, 0] = 1 + 2**-8 - 1e-6  # just below the middle of two numbers in bf16
+    assert attainable(reference, torch.float64, (0, 2)) == 0
+    rounding = attainable(reference, torch.bfloat16, (0, 2))
+    assert rounding == error(reference.bfloat16(), reference, (0, 2)) > tolerance("mlstm", torch.bfloat16)
+
+
 def test_the_table_is_asked_by_dtype() -> None:
     assert tolerance("delta", torch.float64) == 1e-10
     assert tolerance("delta", torch.float32, case="repeated") == 5e-5

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from arch import kernels
 from arch.kernels import bench
 from arch.kernels.mlstm import MlstmState
-from arch.kernels.tolerance import error, tolerance
+from arch.kernels.tolerance import Of, error, tolerance
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 
@@ -122,3 +122,31 @@ def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) 
     loss = torch.stack([x.sin().sum() for x in results]).sum()
     gradients = torch.autograd.grad(loss, [*leaves.values(), *state])
     return [x.cpu() for x in (*results, *gradients)]
+
+
+@pytest.mark.usefixtures("tensor_cores")
+@pytest.mark.parametrize(
+    ("of", "rows", "shape", "seed"),
+    [
+        ("output", [47], bench.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 3),
+        ("gradient", [132], bench.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 8),
+    ],
+)
+def test_fused_keeps_digits_where_little_is_left_of_large_numbers(
+    of: Of, rows: list[int], shape: bench.Shape, seed: int
+) -> None:
+    """The sequences out of many whose normalisers, or derivatives by queries, nearly cancel."""
+    inputs = {
+        key: (x.bfloat16() if key in bench.CONTENT else x.float())[rows]
+        for key, x in bench.example("mlstm", "head", shape).items()
+    }
+    generator = torch.Generator().manual_seed(seed)
+    size = (shape.batch, shape.time, shape.heads, shape.value_width)
+    told = torch.randn(size, generator=generator, dtype=torch.float64)[rows].bfloat16()
+
+    def found(name: str, *dtype: torch.dtype) -> Tensor:
+        leaves = {key: x.to(*dtype).requires_grad_() for key, x in inputs.items()}
+        o, _ = kernels.mlstm(**leaves, implementation=name)
+        return o if of == "output" else torch.autograd.grad(o, leaves["q"], told.to(*dtype))[0]
+
+    assert error(found("fused"), found("recurrent", torch.float64), (0, 2)) <= tolerance("mlstm", torch.bfloat16, of=of)
