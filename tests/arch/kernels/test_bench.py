@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arch.kernels import bench, select
-from arch.kernels.tolerance import attainable, error, tolerance
+from arch.kernels.tolerance import TABLE, attainable, error, tolerance
 
 
 @pytest.fixture(autouse=True)
