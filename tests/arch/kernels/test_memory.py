@@ -78,7 +78,9 @@ def everything(given: dict[str, Any], implementation: str, chunk: int | None, at
         second, state = memory(**cut(call, slice(at, None)), initial_state=state)
         o = torch.cat([first, second], 1)
     results = [o, *leaves(state)]
-    function = sum(((x * torch.linspace(-1, 1, x.numel()).view(x.shape)).sum() for x in results), torch.zeros(()))
+    function = sum(
+        ((x * torch.linspace(-1, 1, x.numel(), device=x.device).view(x.shape)).sum() for x in results), torch.zeros(())
+    )
     return results + list(torch.autograd.grad(function, leaves(xs)))
 
 
@@ -404,7 +406,7 @@ class Wide(NamedTuple):
             given["norm"] = LayerNorm(1 + 0.1 * normal(H, values), 0.1 * normal(H, values))
         rounded = {n: x.to(dtype) if n in ("q", "k", "v") else single(x) for n, x in given.items()}
         placed = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, rounded)
-        roots = torch.tensor([1, 1, 0.5**0.5])
+        roots = torch.tensor([1, 1, 0.5**0.5], device=device)
         return placed | {"features": lambda x: poly_features(x.to(dtype), roots).to(x.dtype)}  # rounded for all alike
 
 
