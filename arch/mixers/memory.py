@@ -77,6 +77,12 @@ class _Memory(MemoryHeads, MixerSpec):
             residual=self.residual,
         )
 
+    @property
+    def overshoots(self) -> bool:
+        return (
+            self.depth > 1 and not self.newton_schulz
+        )  # orthogonal updates are as long as the rate, whatever was learned
+
     def matrices(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix of one head's memory."""
         key_dim, value_dim = self.sizes(width)

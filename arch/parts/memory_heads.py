@@ -36,7 +36,9 @@ class MemoryHeads(Heads):
     forget     a learned retention alpha; without, nothing fades
     eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
                1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
-               whatever it reads
+               whatever it reads, and that over `safety` where the memory is deep
+    safety     a factor. How far a step of gradient descent goes in a deep memory depends on what it has learned already, and
+               no rate is safe: at 1, a key that repeats drives it to infinity before it is trained
     """
 
     heads: int = 4
@@ -50,6 +52,7 @@ class MemoryHeads(Heads):
     residual: bool = True
     forget: bool = True
     eta_max: float | None = None
+    safety: float = 4.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +61,8 @@ class MemoryHeads(Heads):
             raise ValueError(f"expansion must be positive, got {self.expansion}")
         if self.eta_max is not None and self.eta_max <= 0:
             raise ValueError(f"eta_max must be positive or null (the stable rate), got {self.eta_max}")
+        if self.safety < 1:
+            raise ValueError(f"safety must be at least 1, got {self.safety}")
 
     def check(self, width: int) -> None:
         key_dim, value_dim = self.sizes(width)
@@ -73,7 +78,14 @@ class MemoryHeads(Heads):
     @property
     def rate(self) -> float:
         """The most that eta times the squared length of a key's features can be."""
-        return stable_rate(self.window, self.chunk) if self.eta_max is None else self.eta_max
+        if self.eta_max is not None:
+            return self.eta_max
+        return stable_rate(self.window, self.chunk) / (self.safety if self.overshoots else 1.0)
+
+    @property
+    def overshoots(self) -> bool:
+        """Whether a step may be too long where that of a linear memory is not."""
+        return self.depth > 1
 
     def window_state(self, width: int) -> int:
         """Floats of keys and values that a window holds."""

@@ -83,7 +83,7 @@ def test_titans_follows_its_equations() -> None:
         return torch.sigmoid(linear)[..., None, None]
 
     alpha, theta = gate("inputs.retention"), gate("theta.linear")
-    eta = stable_rate(1, 2) * gate("inputs.rate.linear") * (1 - theta)
+    eta = stable_rate(1, 2) / 4 * gate("inputs.rate.linear") * (1 - theta)
     weights = [w.detach() for w in module.get_submodule("weights").parameters()]
     momentum = [torch.zeros_like(w) for w in weights]
     outputs = []
@@ -122,6 +122,23 @@ def test_no_linear_memory_can_blow_up_at_the_rate_it_has_unless_told_otherwise(
     assert (given.eta * total * chunk * energy <= 2.0 + 1e-5).all()
     y = module(x)[0][0]
     assert y[time // 2 :].abs().max() <= 4 * y[: time // 4].abs().max()
+
+
+@pytest.mark.parametrize("preset", [Titans, TitansMinus, OmegaNet])
+def test_a_deep_memory_takes_smaller_steps_or_what_repeats_drives_it_to_infinity(preset: type[Titans]) -> None:
+    """Of large values, every gate wide open. Blanks of selective copying did it within a hundred steps of training."""
+
+    @torch.no_grad()
+    def largest(safety: float) -> float:
+        torch.manual_seed(0)
+        module = preset(heads=8, safety=safety).build(128)
+        for name in ("inputs.rate.linear", *(["inputs.window.linear"] if preset is OmegaNet else [])):
+            torch.nn.init.constant_(module.get_parameter(f"{name}.bias"), 20.0)
+        x = 3 * torch.nn.functional.rms_norm(torch.randn(4, 1, 128), (128,)).expand(4, 256, 128)
+        _, state = module(x, return_state=True)
+        return max(float(w.abs().nan_to_num(torch.inf).max()) for w in state.memory.weights)
+
+    assert largest(preset(heads=8).safety) < 2 < 1e9 < largest(1)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -182,6 +199,7 @@ def test_its_operations_are_those_of_the_table() -> None:
         (Titans, {"degree": 0}, "degree must be at least 1"),
         (Titans, {"expansion": 0.0}, "expansion must be positive"),
         (Titans, {"eta_max": 0.0}, "eta_max must be positive or null"),
+        (Titans, {"safety": 0.5}, "safety must be at least 1"),
         (Titans, {"newton_schulz": 5}, "set momentum to 'outside'"),
         (AtlasPp, {"depth": 1}, "a gated memory needs hidden units"),
     ],
