@@ -188,10 +188,11 @@ def leaves_of(record: Record) -> dict[str, Any]:
 
 
 def extent(record: Record) -> dict[str, Any]:
-    """How much the (last phase of a) trial read: epochs of its data, or steps of so many sequences."""
+    """How much the (last phase of a) trial read, epochs of its data or steps of so many sequences, and how it computed: what
+    is asked, and not chosen for its score."""
     training = record.spec.get("training", {})
-    names = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
-    return {name: training[name] for name in names if name in training}
+    read = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
+    return {name: training[name] for name in (*read, "dtype", "implementation") if name in training}
 
 
 def beginning(record: Record) -> str:

@@ -56,6 +56,8 @@ def test_a_trial_whose_score_is_not_finite_counts_as_failed(make: Make) -> None:
         {"data": {"train": 800}},
         {"protocol": "zoology"},
         {"training": {"steps": 4000}},  # reads more: another setting, no better hyper-parameter
+        {"training": {"dtype": "float32"}},
+        {"training": {"implementation": "chunked"}},
         {"training": {"batch": 256}},
     ],
     ids=str,
