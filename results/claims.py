@@ -195,9 +195,9 @@ CLAIMS = (
             worse=Which(has=("linear_attention",), lacks=("attention",)),
             same_state=0.1,
         ),
-        remark="Of one seed, on a GPU, nothing is decided. By Zoology's recipe, of which a quarter was trained, delta rules are "
-        "ahead up to as many pairs as were trained and behind at four times as many. Trained on one number of pairs, what has "
-        "an equal state are delta rules of 16 channels, which have not left the plateau.",
+        remark="Of one seed, on a GPU, nothing is decided. By Zoology's recipe, of which a quarter was trained, delta rules "
+        "are ahead up to as many pairs as were trained and behind at four times as many. Trained on one number of pairs, what "
+        "has an equal state are delta rules of 16 channels, which have not left the plateau.",
     ),
     Claim(
         name="mad-mesa-first",

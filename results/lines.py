@@ -98,6 +98,24 @@ def hollow(own: Sequence[Measure], beside: Sequence[Published]) -> list[dict[str
     return marks
 
 
+def hollow_of_mean(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """Published means over the settings that each of these groups, of one architecture, was tested on; at our largest state."""
+    every = [measure for own in groups for measure in own]
+    each = {m.setting: Column(name=m.setting, tasks=(m.task,), dials=m.dials) for m in every}
+    mean = Column(name="mean", mean=True)
+    marks = []
+    for source in beside:
+        sheet = Sheet(
+            every, [*each.values(), mean], [t for task in {m.task for m in every} for t in tables_about(source, task)]
+        )
+        for own in groups:
+            score = sheet.published(mean, sheet.published_rows(own[0]))
+            if score is not None:
+                state = max(m.state_bytes for m in own)
+                marks.append({"name": own[0].row, "source": source.source, "state": state, "score": score})
+    return marks
+
+
 def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> list[dict[str, Any]]:
     """What memories hold, by task, protocol and setting, a line an architecture."""
     by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)

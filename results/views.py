@@ -14,7 +14,7 @@ from results.choose import Answer, Measure, answers, differing, flatten, leaves_
 from results.holding import Row
 from results.index import Index, Names
 from results.interval import t_interval
-from results.lines import cuts_of, cuts_of_mean, held_by, hollow
+from results.lines import cuts_of, cuts_of_mean, held_by, hollow, hollow_of_mean
 from results.order import by_size
 from results.pareto import front, front_band, front_shares
 from results.progress import hypervolumes, importance
@@ -97,7 +97,8 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             whole = {key: found for key, found in scored.items() if len(found) == most}
             groups = [own for own in by_choice.values() if len(own) == most]
             view = _view(f"{group}: mean over {most} settings", whole, groups, index)
-            views.append(view | {"cuts": cuts_of_mean([m for own in groups for m in own], index)})
+            cuts = cuts_of_mean([m for own in groups for m in own], index)
+            views.append(view | {"cuts": cuts, "published": hollow_of_mean(groups, beside)})
         examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):

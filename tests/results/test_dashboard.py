@@ -192,6 +192,27 @@ def test_published_figures_are_drawn_at_our_state(make: Make) -> None:
     assert hard["published"] == []
 
 
+def test_a_published_mean_over_what_trials_were_tested_on_is_drawn_at_our_largest_state(make: Make) -> None:
+    paper = Published(
+        name="a_paper",
+        source="A paper",
+        tables=(
+            PublishedTable(
+                about="mqar",
+                where="Figure 2",
+                columns=(Column(name="mean", mean=True, over=({"length": 64}, {"length": 128})),),
+                rows=(Row(arch="mesa", values=(0.75,)),),
+            ),
+        ),
+    )
+    longer = {"kind": "mqar", "protocol": "repaired", "vocab": 256, "length": 128, "pairs": 4}
+    told = {"task": "mqar", "setting": "length=128", "length": 128, "state_bytes": 3000, "chance": 0.1, "ceiling": 1.0}
+    tests = [told | {"scores": {"accuracy": 0.5}}]
+    mean, *single = figures([make(tests=tests, test_specs=[longer])], [], beside=[paper])["views"]
+    assert mean["published"] == [{"name": "mesa", "source": "A paper", "state": 3000, "score": 0.75}]
+    assert [view["published"] for view in single] == [[], []]
+
+
 def test_the_mean_of_mad_is_a_view_with_published_averages(make: Make) -> None:
     paper = Published(
         name="a_paper",
