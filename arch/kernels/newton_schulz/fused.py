@@ -25,6 +25,7 @@ from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUIN
 from arch.kernels.opaque import opaque, padded
 
 WIDEST = 128
+WIDEST_FLAT = 256  # of matrices of 16 rows at most: a memory's, over the quadratic features of 16 channels or more
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
@@ -35,8 +36,9 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     """What these kernels cannot do."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
-    widest = max(sizes.get("heads", 1), sizes.get("value_width", 1))
-    return f"holds matrices up to {WIDEST} wide, got {widest}" if widest > WIDEST else None
+    shortest, widest = sorted((sizes.get("heads", 1), sizes.get("value_width", 1)))
+    most = WIDEST_FLAT if shortest <= 16 else WIDEST
+    return f"holds matrices up to {most} wide, got {widest}" if widest > most else None
 
 
 def fused(x: Tensor, *, steps: int) -> Tensor:
@@ -67,6 +69,8 @@ def _table(rows: int, columns: int) -> _Form:
     """The form for matrices of so many rows and columns, powers of two."""
     if rows <= 32 and rows * columns <= 2048:
         return _Form("tf32x3", rows * columns // 256)
+    if rows <= 16:
+        return _Form("tf32x3", 8)
     return _Form("tf32x3", 4, (32, min(rows, 64), 16))  # not 64 rows: Triton 3.6 gets those wrong on Hopper
 
 

@@ -16,7 +16,7 @@ from arch.kernels.tolerance import error, tolerance
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 # In registers: wide, tall, of odd sizes. In tiles: square, tall and odd, more columns than registers hold.
-SHAPES = [(16, 16), (5, 20), (33, 7), (64, 16), (64, 64), (70, 33), (20, 100)]
+SHAPES = [(16, 16), (5, 20), (33, 7), (64, 16), (64, 64), (70, 33), (20, 100), (153, 16)]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -94,11 +94,11 @@ def test_no_step_at_all_is_refused() -> None:
         newton_schulz(torch.zeros(2, 2), steps=0)
 
 
-def test_matrices_too_wide_for_the_kernels_are_told() -> None:
-    with pytest.raises(
-        ValueError, match="implementation 'fused' holds matrices up to 128 wide, got 129; use 'chunked'"
-    ):
-        newton_schulz(torch.zeros(1, 129, 4), implementation="fused")
+@pytest.mark.parametrize(("shape", "most"), [((129, 17), 128), ((4, 257), 256)], ids=str)
+def test_matrices_too_wide_for_the_kernels_are_told(shape: tuple[int, int], most: int) -> None:
+    told = f"implementation 'fused' holds matrices up to {most} wide, got {max(shape)}; use 'chunked'"
+    with pytest.raises(ValueError, match=told):
+        newton_schulz(torch.zeros(1, *shape), implementation="fused")
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -153,7 +153,7 @@ def test_fused_takes_a_matrix_of_every_member() -> None:
     "shape",
     [
         *((16, 16), (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (64, 32), (32, 128), (64, 64), (64, 128)),
-        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90)),
+        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90), (153, 16), (9, 256)),
     ],
     ids=str,
 )
