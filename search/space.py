@@ -42,7 +42,8 @@ class Grid:
           is laid over what stands there, key by key; a mapping of another kind or name replaces it.
           {suite: mad, tier: smoke}, alone or in the list, stands for the settings of that tier. {every: mixer} in it
           stands for every mixer there is; {every: mixer, as: ...} for a document with its kind wherever "*" stands,
-          and {every: mixer, as: ..., having: {heads: 2}} gives these dials to mappings of that kind, if it has them.
+          and {every: mixer, as: ..., having: {heads: 2}} gives these dials to mappings of that kind, if it has them. Some
+          mixers alone: {every: [gla, mesa]}, or {every: mixer, but: [atlas]}.
     """
 
     kind: Literal["grid"] = "grid"
@@ -690,17 +691,29 @@ def _written_out(said: Node) -> tuple[Node, ...]:
         return (said,)
     from arch.mixers import Mixer
 
-    unknown = [key for key in said.value if key not in ("every", "as", "having")]
+    unknown = [key for key in said.value if key not in ("every", "but", "as", "having")]
     if unknown:
-        raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', may come every, as, having")
-    if said.value["every"].value != "mixer":
-        raise fault(said.value["every"].place, "", f"came '{said.value['every'].text}', may come 'mixer'")
-    kinds = typed.kinds_of(Mixer)
-    form, having = said.get("as"), _dials_to_have(said, list(kinds.values()))
+        raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', may come every, but, as, having")
+    specs = typed.kinds_of(Mixer)
+    kinds = sorted(specs) if said.value["every"].value == "mixer" else _kinds_said(said.value["every"], specs)
+    if "but" in said:
+        left_out = _kinds_said(said.value["but"], specs)
+        kinds = [kind for kind in kinds if kind not in left_out]
+    form, having = said.get("as"), _dials_to_have(said, [specs[kind] for kind in kinds])
     return tuple(
-        _kind_alone(kind, said.place) if form is None else _filled(form, kind, _known_to(kinds[kind], having))
-        for kind in sorted(kinds)
+        _kind_alone(kind, said.place) if form is None else _filled(form, kind, _known_to(specs[kind], having))
+        for kind in kinds
     )
+
+
+def _kinds_said(said: Node, specs: Mapping[str, type]) -> list[str]:
+    """A list of mixers."""
+    if not isinstance(said.value, tuple):
+        raise fault(said.place, "", f"came '{said.text}', may come 'mixer', or a list of mixers")
+    for one in said.value:
+        if one.value not in specs:
+            raise fault(one.place, "", f"no mixer '{one.text}'{typed.guess(one.text, list(specs))}")
+    return [one.value for one in said.value]
 
 
 def _dials_to_have(said: Node, specs: Sequence[type]) -> Node:

@@ -197,22 +197,27 @@ def test_every_mixer_can_be_meant_at_once(file: Path) -> None:
     assert [t.arch.name for t in trials] == [t.arch.stack[0].mixer.kind for t in trials] == kinds  # type: ignore[union-attr]
 
 
-def test_dials_that_only_some_mixers_have_reach_those(file: Path) -> None:
-    form = '{name: "of_*", stack: [{kind: block, mixer: {kind: "*"}}]}'
-
-    def read_with(having: str) -> codec.StudySpec:
-        axis = f"[{{every: mixer, having: {having}, as: {form}}}]"
+def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(file: Path) -> None:
+    def mixers(which: str) -> dict[str, Any]:
+        axis = f'[{{{which}, as: {{name: "of_*", stack: [{{kind: block, mixer: {{kind: "*"}}}}]}}}}]'
         file.write_text(BASE.partition("space:")[0] + f"space:\n  kind: grid\n  axes:\n    trial.arch: {axis}\n")
-        return codec.read_study(str(file))
+        return {t.arch.name: t.arch.stack[0].mixer for t in codec.read_study(str(file)).trials()}  # type: ignore[union-attr]
 
-    mixers = {t.arch.name: t.arch.stack[0].mixer for t in read_with("{heads: 2, rope: false}").trials()}  # type: ignore[union-attr]
-    assert set(mixers) == {f"of_{kind}" for kind in typed.kinds_of(Mixer)}
-    assert (mixers["of_attention"].heads, mixers["of_attention"].rope, mixers["of_gla"].heads) == (2, False, 2)
-    assert mixers["of_hawk"] == typed.kinds_of(Mixer)["hawk"]()
-    with pytest.raises(SpecError, match="no mixer has a dial 'haeds'"):
-        read_with("{haeds: 2}")
-    with pytest.raises(SpecError, match="may come dials of mixers"):
-        read_with("2")
+    kinds = typed.kinds_of(Mixer)
+    found = mixers("every: mixer, having: {heads: 2, rope: false}")
+    assert set(found) == {f"of_{kind}" for kind in kinds}
+    assert (found["of_attention"].heads, found["of_attention"].rope, found["of_gla"].heads) == (2, False, 2)
+    assert found["of_hawk"] == kinds["hawk"]()
+    assert set(found) - set(mixers("every: mixer, but: [hawk, gla]")) == {"of_hawk", "of_gla"}
+    assert list(mixers("every: [mesa, gla]")) == ["of_mesa", "of_gla"]
+    for wrong, said in (
+        ("every: [mesa, hawkk]", r"no mixer 'hawkk' \(did you mean 'hawk'\?\)"),
+        ("every: mixer, but: hawk", "came 'hawk', may come 'mixer', or a list of mixers"),
+        ("every: mixer, having: {haeds: 2}", "no mixer has a dial 'haeds'"),
+        ("every: mixer, having: 2", "may come dials of mixers"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            mixers(wrong)
 
 
 def test_a_budget_and_the_command_line_reach_into_a_search(file: Path) -> None:
@@ -367,7 +372,7 @@ FAULTS = {
     ),
     "every what": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixr}]}\n",
-        ["9:50: space.dials.trial.arch.stack[0].mixer: came 'mixr', may come 'mixer'"],
+        ["9:50: space.dials.trial.arch.stack[0].mixer: came 'mixr', may come 'mixer', or a list of mixers"],
     ),
 }
 
