@@ -23,6 +23,7 @@ from search.study import StudySpec, Trial
 from search.training import Outcome, Progress
 from search.trial import TrialSpec
 from search.typed import counted
+from search.unfinished import Shelf, kept_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +248,10 @@ def run(
     seeds: int = 0,
 ) -> Plan:
     """The inline engine: train here, one cohort after another. What is finished is in the ledger; interrupted, the same
-    call goes on. Failed trials are tried again. After a whole grid come so many `seeds` of what won on it, see Further.
-    Raises LedgerError where the ledger cannot be written."""
+    call goes on, in the middle of a cohort where that takes minutes. Failed trials are tried again. After a whole grid come so
+    many `seeds` of what won on it, see Further. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
-    with Ledger(ledger_path) as ledger:
+    with Ledger(ledger_path) as ledger, kept_on(Shelf(Path(ledger_path).with_suffix(".unfinished"))) as shelf:
         driver = Driver(study, ledger, report=report, most=most, where=where, part=part, seeds=seeds)
         while (work := driver.next()) is not None:
 
@@ -258,6 +259,7 @@ def run(
                 driver.progress(work, progress)
 
             driver.keep(work, train(work.specs, study.name, where, tell))
+            shelf.clear()
     return driver.plan
 
 

@@ -95,8 +95,12 @@ class Feed:
             portion.keep(positions)
 
     def __iter__(self) -> Iterator[tuple[Pool, Tensor]]:
-        taken = [0] * len(self.portions)
-        for which in self.order:
+        return self.after(0)
+
+    def after(self, steps: int) -> Iterator[tuple[Pool, Tensor]]:
+        """What comes after so many steps."""
+        taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
+        for which in self.order[steps:]:
             portion = self.portions[which]
             yield portion.at(taken[which], self.batch, self.device, fixed=self.fixed)
             taken[which] += 1

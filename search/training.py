@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from search.feed import EvaluationSet, Feed, Pool
 from search.gauges import gauges
 from search.recorded import Recorded, compiled, forget_compiled
 from search.stacked import Stacked
+from search.unfinished import Place, place_of
 
 if TYPE_CHECKING:
     from search.trial import TrialSpec
@@ -218,8 +219,9 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     stops = evaluation_steps(cohort.steps, specs[0].training.evaluations)
     chosen_NP = cohort.model.flat.clone()
 
-    loss_N: Tensor | None = None
-    for step, (pool, rows_NB) in enumerate(cohort.feed):
+    place = place_of(specs, cohort.model.flat)
+    known = _take_up(place, cohort, outcomes, keepers, chosen_NP)
+    for step, (pool, rows_NB) in enumerate(cohort.feed.after(known.step) if not known.through else (), known.step):
         loss_N = cohort.train_step(pool, rows_NB)
         if step + 1 not in stops:
             continue
@@ -241,22 +243,67 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
                 chosen_NP[member] = flat_NP[position]
             if not keeper.satisfied:
                 going.append(position)
+        if going and len(going) < len(cohort.members) and cohort.recorded is None:
+            cohort.keep(going)
+        if place is not None and place.due:
+            seconds = known.seconds + time.perf_counter() - started
+            so_far = _SoFar(step=step + 1, through=not going, seconds=seconds)
+            _lay_down(place, cohort, outcomes, keepers, chosen_NP, so_far)
         accuracy = tuple(k.last for k in keepers)
         yield Progress(
             step=step + 1, steps=cohort.steps, members=len(specs), loss=float(np.mean(loss)), accuracy=accuracy
         )
         if not going:
             break
-        if len(going) < len(cohort.members) and cohort.recorded is None:
-            cohort.keep(going)
 
     _report(cohort, outcomes, keepers, chosen_NP, test)
     preparing = cohort.recorded.seconds if cohort.recorded else 0.0
     for outcome in outcomes:
-        outcome.seconds = (time.perf_counter() - started - preparing) / len(specs)
+        outcome.seconds = (known.seconds + time.perf_counter() - started - preparing) / len(specs)
         outcome.compile_seconds = preparing / len(specs)
         outcome.compiled = cohort.recorded.compiled if cohort.recorded else outcome.compiled
     return outcomes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SoFar:
+    """How far a cohort is: optimizer steps, whether it is through, seconds."""
+
+    step: int = 0
+    through: bool = False
+    seconds: float = 0.0
+
+
+def _lay_down(
+    place: Place, cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor, so_far: _SoFar
+) -> None:
+    tensors = {f"memory {number}": tensor for number, tensor in enumerate(cohort.memory())} | {"chosen": chosen_NP}
+    said = asdict(so_far) | {
+        "members": cohort.members,
+        "outcomes": [{"error": outcome.error, "steps": outcome.steps} for outcome in outcomes],
+        "keepers": [keeper.known() for keeper in keepers],
+    }
+    place.lay_down(tensors, said)
+
+
+def _take_up(
+    place: Place | None, cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor
+) -> _SoFar:
+    """Go on from where these trials were laid down, if they were."""
+    found = None if place is None else place.take_up()
+    if found is None:
+        return _SoFar()
+    tensors, said = found
+    if said["members"] != cohort.members:
+        cohort.keep(said["members"])
+    for number, tensor in enumerate(cohort.memory()):
+        tensor.copy_(tensors[f"memory {number}"])
+    chosen_NP.copy_(tensors["chosen"])
+    for outcome, told in zip(outcomes, said["outcomes"], strict=True):
+        outcome.error, outcome.steps = told["error"], told["steps"]
+    for keeper, told in zip(keepers, said["keepers"], strict=True):
+        vars(keeper).update(told)
+    return _SoFar(step=said["step"], through=said["through"], seconds=said["seconds"])
 
 
 def _report(
@@ -311,6 +358,11 @@ class _Keeper:
             "validation_loss": [],
             "validation_accuracy": [],
         }
+
+    def known(self) -> dict[str, Any]:
+        """All that evaluations have told."""
+        names = ("best", "best_step", "last", "satisfied", "published", "curve")
+        return {name: getattr(self, name) for name in names}
 
     def see(self, step: int, loss: float, scores: dict[str, float], on_test: dict[str, float]) -> bool:
         """Take an evaluation in; True where none was better so far (ties: the lower validation loss, then the later)."""

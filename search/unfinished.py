@@ -1,0 +1,101 @@
+"""What cohorts have learned so far, on disk: who is interrupted goes on from there, and not from the beginning.
+
+Training says at its evaluations where it is, and it is written down every few minutes where somebody keeps a shelf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from search import codec
+
+if TYPE_CHECKING:
+    from search.trial import TrialSpec
+
+EVERY = 120.0  # seconds between two writings
+
+
+class Shelf:
+    """A folder of unfinished cohorts. Files are safetensors; a folder that is not needed is not made.
+
+    every  seconds between two writings of a cohort
+    """
+
+    def __init__(self, folder: Path, every: float = EVERY) -> None:
+        self.folder, self.every = folder, every
+        self.used: list[Path] = []
+
+    def clear(self) -> None:
+        """Forget the cohorts that were taken up or laid down since the last call: they are through."""
+        for path in self.used:
+            path.unlink(missing_ok=True)
+        self.used = []
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+class Place:
+    """Of one cohort on the shelf: of these trials, that begin with these weights, under this PyTorch."""
+
+    def __init__(self, shelf: Shelf, specs: Sequence[TrialSpec], weights: Tensor) -> None:
+        name = hashlib.sha256("\n".join([torch.__version__, *map(codec.key, specs)]).encode())
+        name.update(weights.detach().cpu().contiguous().numpy().data)
+        self.path = shelf.folder / f"{name.hexdigest()[:32]}.safetensors"
+        self.every, self.last = shelf.every, time.monotonic()
+        shelf.used.append(self.path)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self.last >= self.every
+
+    def lay_down(self, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
+        """Write tensors, and plain data about them: whole or not at all."""
+        from safetensors.torch import save_file
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(f".{os.getpid()}")
+        apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        save_file(apart, beside, metadata={"said": json.dumps(said)})
+        beside.replace(self.path)
+        self.last = time.monotonic()
+
+    def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What was written last, on the CPU; None where nothing was."""
+        from safetensors import safe_open
+
+        if not self.path.exists():
+            return None
+        with safe_open(self.path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return tensors, json.loads(file.metadata()["said"])
+
+
+_SHELF: ContextVar[Shelf | None] = ContextVar("shelf", default=None)
+
+
+@contextmanager
+def kept_on(shelf: Shelf) -> Iterator[Shelf]:
+    """Within it, cohorts that are trained are laid down on the shelf, and taken up from it."""
+    token = _SHELF.set(shelf)
+    try:
+        yield shelf
+    finally:
+        _SHELF.reset(token)
+
+
+def place_of(specs: Sequence[TrialSpec], weights: Tensor) -> Place | None:
+    """Where these trials are kept that begin, as one cohort, with these weights; None where nobody keeps them."""
+    shelf = _SHELF.get()
+    return None if shelf is None else Place(shelf, specs, weights)

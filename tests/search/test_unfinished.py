@@ -1,0 +1,138 @@
+"""Interrupted training goes on where it was: the same to the last bit on a CPU, and nothing is left lying about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from arch.backbone import BackboneSpec
+from arch.block import Block
+from arch.mixers import Attention, BaseConv
+from results.ledger import Ledger
+from search import codec, engine, training
+from search.training import Outcome, Progress
+from search.trial import Data, Portion, Training, TrialSpec
+from search.unfinished import Shelf, kept_on
+from synth.tasks import Mqar
+
+TASK = Mqar(vocab=16, length=16, pairs=2)
+ARCH = BackboneSpec(name="tiny", width=16, stack=(Block(mixer=BaseConv()), Block(mixer=Attention(heads=2))))
+STEPS = Training(steps=12, batch=8, evaluations=4, lr=3e-3)
+FRESH = TrialSpec(task=TASK, arch=ARCH, training=STEPS, data=Data(validation=32, test=32))
+EPOCHS = replace(FRESH, training=replace(STEPS, steps=None, epochs=4), data=Data(train=20, validation=32, test=32))
+MIX = replace(
+    FRESH,
+    mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=16, length=24, pairs=2), examples=12)),
+    tests=(Mqar(vocab=16, length=32, pairs=4),),
+)
+CASES = {
+    "fresh sequences": [FRESH, replace(FRESH, seed=1)],
+    "epochs": [EPOCHS, replace(EPOCHS, seed=1)],
+    "a mix, and tests": [MIX],
+    "a published protocol": [replace(FRESH, task=Mqar(vocab=32, length=16, pairs=2, protocol="zoology"))],
+    "one leaves early": [replace(FRESH, training=replace(STEPS, stop_at=-1.0)), FRESH],
+    "one diverges": [FRESH, replace(FRESH, seed=1, training=replace(STEPS, lr=1e30, clip=None))],
+}
+
+
+def follow(specs: list[TrialSpec]) -> Iterator[Progress]:
+    return training.train(specs, torch.device("cpu"))
+
+
+def ended(steps: Iterator[Progress]) -> list[Outcome]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_who_is_interrupted_ends_as_if_nothing_had_been(
+    case: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs, taken, step = CASES[case], [0], training.Cohort.train_step
+
+    def counted(self: training.Cohort, *batch: object) -> object:
+        taken[0] += 1
+        return step(self, *batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training.Cohort, "train_step", counted)
+    expected = ended(follow(specs))
+    whole, taken[0] = taken[0], 0
+    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+        steps = follow(specs)
+        for _ in range(stop):
+            next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        before, taken[0] = taken[0], 0
+        found = ended(follow(specs))
+        assert 0 < taken[0] < whole
+        assert before + taken[0] == whole
+        shelf.clear()
+    assert not (tmp_path / "shelf").exists()
+    for ours, theirs in zip(found, expected, strict=True):
+        for name in ("error", "scores", "validation", "tests", "curve", "published_choice", "steps", "selected_step"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+        assert all(torch.equal(ours.weights[name], weight) for name, weight in theirs.weights.items())
+
+
+def test_what_is_through_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept_on(Shelf(tmp_path, every=0)):
+        expected = ended(follow([FRESH]))
+        monkeypatch.setattr(training.Cohort, "train_step", None)
+        (found,) = ended(follow([FRESH]))
+    assert found.scores == expected[0].scores
+
+
+def test_other_trials_are_not_taken_up(tmp_path: Path) -> None:
+    with kept_on(Shelf(tmp_path, every=0)):
+        ended(follow([FRESH]))
+        other = ended(follow([replace(FRESH, seed=1)]))
+    assert other[0].scores == ended(follow([replace(FRESH, seed=1)]))[0].scores
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
+    """As blocks that inherit and blocks that start anew do, in trials that are otherwise the same."""
+
+    def trained(seed: int) -> Outcome:
+        weights = ARCH.build(vocab=TASK.vocab, seed=seed).state_dict()
+        return ended(training.train([FRESH], torch.device("cpu"), starts=[weights]))[0]
+
+    alone = [trained(seed).scores for seed in (3, 4)]
+    with kept_on(Shelf(tmp_path, every=0)):
+        assert [trained(seed).scores for seed in (3, 4)] == alone
+    assert alone[0] != alone[1]
+
+
+def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: Path) -> None:
+    with kept_on(Shelf(tmp_path / "shelf", every=1e6)):
+        ended(follow([FRESH]))
+    ended(follow([FRESH]))
+    assert not (tmp_path / "shelf").exists()
+
+
+def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
+    path, seen = tmp_path / "tiny.sqlite", list[int]()
+
+    def report(told: engine.Report) -> None:
+        if told.progress is not None:
+            seen.append(told.progress.step)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(study, path, report=report)
+    assert list((tmp_path / "tiny.unfinished").iterdir())
+    engine.run(study, path, report=report)
+    assert seen == [3, 6, 9, 12]
+    assert not (tmp_path / "tiny.unfinished").exists()
+    assert Ledger(path).all()[0].curve["step"] == [3, 6, 9, 12]
