@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ class Shelf:
         """Forget the cohorts that were taken up or laid down since the last call: they are through."""
         for path in self.used:
             path.unlink(missing_ok=True)
+            _beside(path).unlink(missing_ok=True)
         self.used = []
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
@@ -65,7 +65,7 @@ class Place:
         from safetensors.torch import save_file
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(f".{os.getpid()}")
+        beside = _beside(self.path)
         apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         save_file(apart, beside, metadata={"said": json.dumps(said)})
         beside.replace(self.path)
@@ -80,6 +80,11 @@ class Place:
         with safe_open(self.path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             return tensors, json.loads(file.metadata()["said"])
+
+
+def _beside(path: Path) -> Path:
+    """Where a file is while it is not whole."""
+    return path.with_suffix(".partial")
 
 
 _SHELF: ContextVar[Shelf | None] = ContextVar("shelf", default=None)

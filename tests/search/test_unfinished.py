@@ -111,6 +111,17 @@ def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
     assert alone[0] != alone[1]
 
 
+def test_a_file_that_was_cut_short_is_not_read_and_goes_with_the_others(tmp_path: Path) -> None:
+    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+        expected = ended(follow([FRESH]))
+        (whole,) = (tmp_path / "shelf").iterdir()
+        whole.rename(whole.with_suffix(".partial"))
+        whole.with_suffix(".partial").write_bytes(b"cut")
+        assert ended(follow([FRESH]))[0].scores == expected[0].scores
+        shelf.clear()
+    assert not (tmp_path / "shelf").exists()
+
+
 def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: Path) -> None:
     with kept_on(Shelf(tmp_path / "shelf", every=1e6)):
         ended(follow([FRESH]))
