@@ -82,34 +82,18 @@ def _cut(cut: Cut, index: Index) -> dict[str, Any]:
     }
 
 
-def hollow(own: Sequence[Measure], beside: Sequence[Published]) -> list[dict[str, Any]]:
-    """Published figures of what was measured on one setting, each at the state that ours has there."""
-    marks = []
-    for source in beside:
-        theirs = tables_about(source, own[0].task) if own else []
-        column = Column(name="here", tasks=(own[0].task,), dials=own[0].dials) if theirs else None
-        sheet = Sheet(list(own), [column], theirs) if column else None
-        for measure in own if sheet else ():
-            score = sheet.published(column, sheet.published_rows(measure)) if sheet and column else None
-            if score is not None:
-                marks.append(
-                    {"name": measure.row, "source": source.source, "state": measure.state_bytes, "score": score}
-                )
-    return marks
-
-
-def hollow_of_mean(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
-    """Published means over the settings that each of these groups, of one architecture, was tested on; at our largest state."""
+def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """Published figures of what was measured on one setting, or means over all the settings that each group, of one
+    architecture, was measured on; each at the largest state that ours has there."""
     every = [measure for own in groups for measure in own]
     each = {m.setting: Column(name=m.setting, tasks=(m.task,), dials=m.dials) for m in every}
-    mean = Column(name="mean", mean=True)
+    mean = [Column(name="mean", mean=True)] if len(each) > 1 else []
     marks = []
     for source in beside:
-        sheet = Sheet(
-            every, [*each.values(), mean], [t for task in {m.task for m in every} for t in tables_about(source, task)]
-        )
-        for own in groups:
-            score = sheet.published(mean, sheet.published_rows(own[0]))
+        theirs = [table for task in dict.fromkeys(m.task for m in every) for table in tables_about(source, task)]
+        sheet = Sheet(every, [*each.values(), *mean], theirs)
+        for own in groups if theirs else ():
+            score = sheet.published(sheet.columns[-1], sheet.published_rows(own[0]))
             if score is not None:
                 state = max(m.state_bytes for m in own)
                 marks.append({"name": own[0].row, "source": source.source, "state": state, "score": score})

@@ -14,7 +14,7 @@ from results.choose import Answer, Measure, answers, differing, flatten, leaves_
 from results.holding import Row
 from results.index import Index, Names
 from results.interval import t_interval
-from results.lines import cuts_of, cuts_of_mean, held_by, hollow, hollow_of_mean
+from results.lines import cuts_of, cuts_of_mean, held_by, hollow
 from results.order import by_size
 from results.pareto import front, front_band, front_shares
 from results.progress import hypervolumes, importance
@@ -98,7 +98,7 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             groups = [own for own in by_choice.values() if len(own) == most]
             view = _view(f"{group}: mean over {most} settings", whole, groups, index)
             cuts = cuts_of_mean([m for own in groups for m in own], index)
-            views.append(view | {"cuts": cuts, "published": hollow_of_mean(groups, beside)})
+            views.append(view | {"cuts": cuts, "published": hollow(groups, beside)})
         examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):
@@ -106,12 +106,13 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
             label = f"{group}: {dials}" if dials else group
             single = {key: [answer] for key, answer in by_key.items()}
-            view = _view(label, single, [[m] for m in points[setting]], index)
+            groups = [[m] for m in points[setting]]
+            view = _view(label, single, groups, index)
             views.append(
                 view
                 | {
                     "cuts": cuts_of(points[setting], group_measures, index),
-                    "published": hollow(points[setting], beside),
+                    "published": hollow(groups, beside),
                 }
             )
     return [*views[:place], *_mad_views(records, index, beside), *views[place:]]

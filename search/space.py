@@ -695,10 +695,13 @@ def _written_out(said: Node) -> tuple[Node, ...]:
     if unknown:
         raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', may come every, but, as, having")
     specs = typed.kinds_of(Mixer)
-    kinds = sorted(specs) if said.value["every"].value == "mixer" else _kinds_said(said.value["every"], specs)
+    every = said.value["every"]
+    kinds = sorted(specs) if every.value == "mixer" else _kinds_said(every, specs, "'mixer', or a list of mixers")
     if "but" in said:
-        left_out = _kinds_said(said.value["but"], specs)
+        left_out = _kinds_said(said.value["but"], specs, "a list of mixers")
         kinds = [kind for kind in kinds if kind not in left_out]
+    if not kinds:
+        raise fault(said.place, "", "no mixer is left, may come at least one")
     form, having = said.get("as"), _dials_to_have(said, [specs[kind] for kind in kinds])
     return tuple(
         _kind_alone(kind, said.place) if form is None else _filled(form, kind, _known_to(specs[kind], having))
@@ -706,13 +709,13 @@ def _written_out(said: Node) -> tuple[Node, ...]:
     )
 
 
-def _kinds_said(said: Node, specs: Mapping[str, type]) -> list[str]:
+def _kinds_said(said: Node, specs: Mapping[str, type], wanted: str) -> list[str]:
     """A list of mixers."""
     if not isinstance(said.value, tuple):
-        raise fault(said.place, "", f"came '{said.text}', may come 'mixer', or a list of mixers")
+        raise fault(said.place, "", f"came {json.dumps(said.plain())}, may come {wanted}")
     for one in said.value:
-        if one.value not in specs:
-            raise fault(one.place, "", f"no mixer '{one.text}'{typed.guess(one.text, list(specs))}")
+        if not isinstance(one.value, str) or one.value not in specs:
+            raise fault(one.place, "", f"no mixer {json.dumps(one.plain())}{typed.guess(one.text, list(specs))}")
     return [one.value for one in said.value]
 
 
@@ -721,7 +724,9 @@ def _dials_to_have(said: Node, specs: Sequence[type]) -> Node:
     if "having" in said and "as" not in said:
         raise fault(said.keys["having"], "", "'having' needs 'as', which says where the dials go")
     if not isinstance(having.value, dict):
-        raise fault(having.place, "", f"came {having.text}, may come dials of mixers, such as {{heads: 2}}")
+        raise fault(
+            having.place, "", f"came {json.dumps(having.plain())}, may come dials of mixers, such as {{heads: 2}}"
+        )
     names = sorted({dial.name for spec in specs for dial in typed.dials(spec)} - {"kind"})
     for name in having.value:
         if name not in names:

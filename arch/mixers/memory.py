@@ -79,9 +79,8 @@ class _Memory(MemoryHeads, MixerSpec):
 
     @property
     def overshoots(self) -> bool:
-        return (
-            self.depth > 1 and not self.newton_schulz
-        )  # orthogonal updates are as long as the rate, whatever was learned
+        """Orthogonal updates do not: they are as long as the rate, whatever was learned."""
+        return self.depth > 1 and not self.newton_schulz
 
     def matrices(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix of one head's memory."""

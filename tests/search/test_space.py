@@ -211,10 +211,13 @@ def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(f
     assert set(found) - set(mixers("every: mixer, but: [hawk, gla]")) == {"of_hawk", "of_gla"}
     assert list(mixers("every: [mesa, gla]")) == ["of_mesa", "of_gla"]
     for wrong, said in (
-        ("every: [mesa, hawkk]", r"no mixer 'hawkk' \(did you mean 'hawk'\?\)"),
-        ("every: mixer, but: hawk", "came 'hawk', may come 'mixer', or a list of mixers"),
+        ("every: [mesa, hawkk]", r'no mixer "hawkk" \(did you mean \'hawk\'\?\)'),
+        ("every: [{kind: gla}]", 'no mixer {"kind": "gla"}'),
+        ("every: []", "no mixer is left, may come at least one"),
+        ("every: mixer, but: hawk", r'came "hawk", may come a list of mixers'),
         ("every: mixer, having: {haeds: 2}", "no mixer has a dial 'haeds'"),
-        ("every: mixer, having: 2", "may come dials of mixers"),
+        ("every: mixer, having: [2]", r"came \[2\], may come dials of mixers"),
+        ("every: mixer, haveing: {}", "unknown key 'haveing', may come every, but, as, having"),
     ):
         with pytest.raises(SpecError, match=said):
             mixers(wrong)
@@ -372,7 +375,7 @@ FAULTS = {
     ),
     "every what": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixr}]}\n",
-        ["9:50: space.dials.trial.arch.stack[0].mixer: came 'mixr', may come 'mixer', or a list of mixers"],
+        ["9:50: space.dials.trial.arch.stack[0].mixer: came \"mixr\", may come 'mixer', or a list of mixers"],
     ),
 }
 

@@ -237,9 +237,8 @@ def _table(features: int, rows: int, value_width: int, sights: int, dtype: torch
     widest = max(padded(features) if features else 0, padded(value_width))
     precision = "tf32x3" if dtype == torch.float32 else "tf32"
     if features > WIDEST_WHOLE:
-        most = (
-            64 if padded(value_width) <= 32 else 32
-        )  # of more than 32 the last matrix is learned by its transpose, of V rows
+        # Of more than 32 the last matrix is learned by its transpose, of V rows.
+        most = 64 if padded(value_width) <= 32 else 32
         # Left to itself, ptxas 12.8 gives the largest of these kernels 32 registers, and spills all that those do not hold.
         return Plan(min(padded(rows), most), precision, 4, 4, 255)
     if widest <= 16 and (features or sights <= 16):
