@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -174,66 +174,42 @@ def test_references_of_the_setting_trained_on_are_lines_too(make: Make) -> None:
     ]
 
 
+def paper(about: str, columns: Sequence[Column], **values: tuple[float, ...]) -> Published:
+    """One table, of these values by architecture."""
+    rows = tuple(Row(arch=arch, values=own) for arch, own in values.items())
+    table = PublishedTable(about=about, where="Table 1", columns=tuple(columns), rows=rows)
+    return Published(name="a_paper", source="A paper", tables=(table,))
+
+
 def test_published_figures_are_drawn_at_our_state(make: Make) -> None:
-    paper = Published(
-        name="a_paper",
-        source="A paper",
-        tables=(
-            PublishedTable(
-                about="mqar",
-                where="Table 1",
-                columns=(Column(name="one", tasks=("mqar",), dials={"pairs": 4}),),
-                rows=(Row(arch="mesa", values=(0.75,)), Row(arch="hawk", values=(0.5,))),
-            ),
-        ),
-    )
-    easy, hard = figures([make(), make(dials={"pairs": 8})], [], beside=[paper])["views"]
+    told = paper("mqar", [Column(name="one", tasks=("mqar",), dials={"pairs": 4})], mesa=(0.75,), hawk=(0.5,))
+    easy, hard = figures([make(), make(dials={"pairs": 8})], [], beside=[told])["views"]
     assert easy["published"] == [{"name": "mesa", "source": "A paper", "state": 1000, "score": 0.75}]
     assert hard["published"] == []
 
 
 def test_a_published_mean_over_what_trials_were_tested_on_is_drawn_at_our_largest_state(make: Make) -> None:
-    paper = Published(
-        name="a_paper",
-        source="A paper",
-        tables=(
-            PublishedTable(
-                about="mqar",
-                where="Figure 2",
-                columns=(Column(name="mean", mean=True, over=({"length": 64}, {"length": 128})),),
-                rows=(Row(arch="mesa", values=(0.75,)),),
-            ),
-        ),
-    )
+    mean_of_both = Column(name="mean", mean=True, over=({"length": 64}, {"length": 128}))
     longer = {"kind": "mqar", "protocol": "repaired", "vocab": 256, "length": 128, "pairs": 4}
     told = {"task": "mqar", "setting": "length=128", "length": 128, "state_bytes": 3000, "chance": 0.1, "ceiling": 1.0}
     tests = [told | {"scores": {"accuracy": 0.5}}]
-    mean, *single = figures([make(tests=tests, test_specs=[longer])], [], beside=[paper])["views"]
+    mean, *single = figures(
+        [make(tests=tests, test_specs=[longer])], [], beside=[paper("mqar", [mean_of_both], mesa=(0.75,))]
+    )["views"]
     assert mean["published"] == [{"name": "mesa", "source": "A paper", "state": 3000, "score": 0.75}]
     assert [view["published"] for view in single] == [[], []]
 
 
 def test_the_mean_of_mad_is_a_view_with_published_averages(make: Make) -> None:
-    paper = Published(
-        name="a_paper",
-        source="A paper",
-        tables=(
-            PublishedTable(
-                about="mad",
-                where="Table 9",
-                columns=(
-                    Column(name="copying", tasks=("selective_copying",)),
-                    Column(name="compression", tasks=("compression",)),
-                    Column(name="average", mean=True),
-                ),
-                rows=(Row(arch="mesa", values=(0.9, 0.5, 0.7)),),
-            ),
-        ),
-    )
+    columns = [
+        Column(name="copying", tasks=("selective_copying",)),
+        Column(name="compression", tasks=("compression",)),
+        Column(name="average", mean=True),
+    ]
     scores = {"selective_copying": 0.8, "compression": 0.4}
     records = [make(task=task, score=score) for task, score in scores.items()]
     records += [make(arch="gla", task="compression", score=0.3)]  # not on all tasks, so without a mean
-    view = figures(records, [], beside=[paper])["views"][0]
+    view = figures(records, [], beside=[paper("mad", columns, mesa=(0.9, 0.5, 0.7))])["views"][0]
     assert view["label"] == "MAD: mean over 2 tasks"
     assert [(m["mean"], m["trials"]) for m in view["means"]] == [(pytest.approx(0.6), [0, 1])]
     assert [mark["score"] for mark in view["published"]] == [0.7]
