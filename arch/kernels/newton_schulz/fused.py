@@ -7,7 +7,12 @@ Tall matrices are read as their transposes. Small matrices stay in registers; la
 in tiles from scratch memory. Backward goes through the steps again and keeps what each begins with in scratch memory, too. A
 program uses its own again for every matrix that it takes, so that all of it stays in the caches.
 
-N matrices, R rows, C columns (R <= C), RP and CP their powers of two, BM, BN, BK rows, columns and inner columns of a tile
+Of a matrix far longer than short, a memory's over many features, only squares of its short side go through the steps:
+    X_n = Q_n X_0,   Q' = P Q,   A' = P A P,   dX_0 = Q^T dY + (B + B^T) X_0,   B by A_0, with dQ = dY X_0^T at the last step
+for all of these commute. A is made of the data anew every few steps: small singular values lose their digits in it.
+
+N matrices, R rows, C columns (R <= C), RP and CP their powers of two, BM, BN, BK rows, columns and inner columns of a tile,
+BC columns at a time of a long matrix
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -25,7 +30,8 @@ from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUIN
 from arch.kernels.opaque import opaque, padded
 
 WIDEST = 128
-WIDEST_FLAT = 256  # of matrices of 16 rows at most: a memory's, over the quadratic features of 16 channels or more
+WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
+FRESH = 3  # steps that A goes without being made anew
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
@@ -37,7 +43,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     if dtype == torch.float64:
         return "computes in fp32 at most"
     shortest, widest = sorted((sizes.get("heads", 1), sizes.get("value_width", 1)))
-    most = WIDEST_FLAT if shortest <= 16 else WIDEST
+    most = WIDEST_FLAT if shortest <= 32 else WIDEST
     return f"holds matrices up to {most} wide, got {widest}" if widest > most else None
 
 
@@ -52,25 +58,28 @@ class _Form(NamedTuple):
 
     precision  of products of fp32: "ieee"; "tf32x3", three tensor-core products that keep 21 bits
     warps      of a program
-    tile       BM, BN, BK of a product from scratch memory; None: all in registers
+    tile       BM, BN, BK of a product from scratch memory
+    block      BC, where only squares go through the steps; None of both: all in registers
     """
 
     precision: str
     warps: int
     tile: tuple[int, int, int] | None = None
+    block: int | None = None
 
     def options(self) -> dict[str, Any]:
         """What kernels are compiled with."""
         tile = {} if self.tile is None else dict(zip(("BM", "BN", "BK"), self.tile, strict=True))
-        return {"PRECISION": self.precision, **tile, "num_warps": self.warps, "num_stages": 1}
+        block = {} if self.block is None else {"BC": self.block, "FRESH": FRESH}
+        return {"PRECISION": self.precision, **tile, **block, "num_warps": self.warps, "num_stages": 1}
 
 
 def _table(rows: int, columns: int) -> _Form:
     """The form for matrices of so many rows and columns, powers of two."""
     if rows <= 32 and rows * columns <= 2048:
         return _Form("tf32x3", rows * columns // 256)
-    if rows <= 16:
-        return _Form("tf32x3", 8)
+    if rows <= 32:
+        return _Form("tf32x3", 1 if rows <= 16 else 4, block=32)
     return _Form("tf32x3", 4, (32, min(rows, 64), 16))  # not 64 rows: Triton 3.6 gets those wrong on Hopper
 
 
@@ -347,6 +356,154 @@ def _tiled_backward_kernel(
         n += tl.num_programs(0)
 
 
+# Long matrices, of which only squares of their rows go through the steps. ----------------------------------------------
+
+
+@triton.jit
+def _square(x, y):
+    """A product of squares, few and small."""
+    return tl.dot(x, y, input_precision="ieee")
+
+
+@triton.jit
+def _strip(
+    x, first, x_row, x_column, R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """BC columns of a matrix from the first on, and where there are any."""
+    row, column = tl.arange(0, RP)[:, None], first + tl.arange(0, BC)[None, :]
+    there = (row < R) & (column < C)
+    places = row * x_row + column * x_column
+    return tl.load(x + places, mask=there, other=0.0).to(tl.float32), there, places
+
+
+@triton.jit
+def _scale(
+    x, x_row, x_column, R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """The square of |x|, and |x| as it is divided by."""
+    squares = tl.zeros([RP, BC], tl.float32)
+    for first in range(0, C, BC):
+        part, _there, _places = _strip(x, first, x_row, x_column, R, C, RP, BC)
+        squares += part * part
+    square = tl.sum(squares)
+    return square, tl.sqrt(tl.maximum(square, _LEAST))
+
+
+@triton.jit
+def _gram(
+    factor, x, x_row, x_column, R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, BC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A of factor x."""
+    gram = tl.zeros([RP, RP], tl.float32)
+    for first in range(0, C, BC):
+        part, _there, _places = _strip(x, first, x_row, x_column, R, C, RP, BC)
+        part = _dot(factor, part, PRECISION)
+        gram += _dot(part, tl.trans(part), PRECISION)
+    return gram
+
+
+@triton.jit
+def _unit(RP: tl.constexpr):
+    return tl.where(tl.arange(0, RP)[:, None] == tl.arange(0, RP)[None, :], 1.0, 0.0)
+
+
+@triton.jit
+def _stepped(gram, RP: tl.constexpr):
+    """a + P of A: by what X and Q are multiplied."""
+    return _unit(RP) * _LINEAR + gram * _CUBIC + _square(gram, gram) * _QUINTIC
+
+
+@triton.jit(do_not_specialize=["inner", "steps"])
+def _long_forward_kernel(
+    x, y, inner, x_outer, x_inner, x_row, x_column, steps,
+    R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
+    BC: tl.constexpr, FRESH: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0)
+    x = _matrix(x, n, inner, x_outer, x_inner)
+    y += n.to(tl.int64) * (R * C)
+    _square_of, size = _scale(x, x_row, x_column, R, C, RP, BC)
+    factor = _unit(RP) / (size + _EPS)  # Q, of x as it is
+    for begun in range(0, steps, FRESH):
+        gram = _gram(factor, x, x_row, x_column, R, C, RP, BC, PRECISION)
+        for _ in range(begun, min(steps, begun + FRESH)):
+            by = _stepped(gram, RP)
+            factor = _square(by, factor)
+            gram = _square(_square(by, gram), by)
+    for first in range(0, C, BC):
+        part, there, _places = _strip(x, first, x_row, x_column, R, C, RP, BC)
+        row, column = tl.arange(0, RP)[:, None], first + tl.arange(0, BC)[None, :]
+        at = column * R + row if TALL else row * C + column
+        tl.store(y + at, _dot(factor, part, PRECISION).to(y.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["inner", "steps", "N"])
+def _long_backward_kernel(
+    dy, x, dx, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
+    R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
+    BC: tl.constexpr, FRESH: tl.constexpr,
+):  # fmt: skip
+    first_n, hop = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64) * (R * C)
+    row, column = (1, R) if TALL else (C, 1)  # distances in dy and dx
+    here = _tile(tl.arange(0, RP), tl.arange(0, RP), RP)
+    scratch += first_n * steps * (2 * RP * RP)
+    dy += first_n * (R * C)
+    dx += first_n * (R * C)
+    n = tl.program_id(0)
+    for _ in range(tl.program_id(0), N, tl.num_programs(0)):
+        of_n = _matrix(x, n, inner, x_outer, x_inner)
+        square, size = _scale(of_n, x_row, x_column, R, C, RP, BC)
+        shrunk = 1.0 / (size + _EPS)
+        factor = _unit(RP)
+        for begun in range(0, steps, FRESH):
+            gram = _gram(factor * shrunk, of_n, x_row, x_column, R, C, RP, BC, PRECISION)
+            for step in range(begun, min(steps, begun + FRESH)):
+                tl.store(scratch + step * (2 * RP * RP) + here, factor)
+                tl.store(scratch + step * (2 * RP * RP) + RP * RP + here, gram)
+                by = _stepped(gram, RP)
+                factor = _square(by, factor)
+                gram = _square(_square(by, gram), by)
+        tl.debug_barrier()  # other threads read what these wrote
+        d_factor = tl.zeros([RP, RP], tl.float32)
+        for first in range(0, C, BC):
+            part, _there, _places = _strip(of_n, first, x_row, x_column, R, C, RP, BC)
+            d, _there, _places = _strip(dy, first, row, column, R, C, RP, BC)
+            d_factor += _dot(d, tl.trans(part * shrunk), PRECISION)
+        first_gram = tl.load(scratch + RP * RP + here)
+        d_first = tl.zeros([RP, RP], tl.float32)  # by A_0
+        along = tl.sum(factor * d_factor)  # <dX_0, X_0>
+        for back in range((steps + FRESH - 1) // FRESH):
+            begun = ((steps - 1) // FRESH - back) * FRESH
+            d_gram = tl.zeros([RP, RP], tl.float32)
+            for again in range(begun, min(steps, begun + FRESH)):
+                step = begun + min(steps, begun + FRESH) - 1 - again
+                before = tl.load(scratch + step * (2 * RP * RP) + here)
+                gram = tl.load(scratch + step * (2 * RP * RP) + RP * RP + here)
+                by = _stepped(gram, RP)
+                turn = _square(d_gram, _square(by, gram))
+                d_by = _square(d_factor, tl.trans(before)) + turn + tl.trans(turn)
+                d_by = (d_by + tl.trans(d_by)) * 0.5  # by is symmetric, and so is all that it is made of
+                d_factor = _square(by, d_factor)
+                turn = _square(d_by, gram)
+                d_gram = _square(_square(by, d_gram), by) + d_by * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
+            before = tl.load(scratch + begun * (2 * RP * RP) + here)
+            d_square = _square(d_gram, before)  # of A = Q A_0 Q^T
+            d_first += _square(tl.trans(before), d_square)
+            d_factor += _square(d_square, first_gram) * 2.0
+        along = tl.where(square >= _LEAST, (along + 2.0 * tl.sum(d_first * first_gram)) / size, 0.0)
+        d_first = (d_first + tl.trans(d_first)) * shrunk
+        for first in range(0, C, BC):
+            part, _there, _places = _strip(of_n, first, x_row, x_column, R, C, RP, BC)
+            d, there, places = _strip(dy, first, row, column, R, C, RP, BC)
+            d = _dot(tl.trans(factor), d, PRECISION) + _dot(d_first, part, PRECISION)
+            tl.store(dx + places, ((d - part * along) * shrunk).to(dx.dtype.element_ty), mask=there)
+        tl.debug_barrier()  # before these write again
+        dy += hop
+        dx += hop
+        n += tl.num_programs(0)
+
+
 # Launches. ------------------------------------------------------------------------------------------------------------
 
 
@@ -355,7 +512,8 @@ def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
     (y,) = _outputs(x, steps)
     form, sizes = _sizes(x)
     if form.tile is None:
-        _forward_kernel[_matrices(x),](x, y, *where, steps, **sizes, **form.options())
+        kernel = _forward_kernel if form.block is None else _long_forward_kernel
+        kernel[_matrices(x),](x, y, *where, steps, **sizes, **form.options())
         return (y,)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
     scratch, programs = _scratch(x, 3 * squares + 2 * others)
@@ -372,8 +530,13 @@ def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     (dx,) = _gradients(dy, x, steps)
     form, sizes = _sizes(x)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
-    scratch, programs = _scratch(x, steps * others + (0 if form.tile is None else 5 * squares + 2 * others))
-    kernel = _backward_kernel if form.tile is None else _tiled_backward_kernel
+    if form.block is not None:
+        kernel, floats = _long_backward_kernel, 2 * steps * squares
+    elif form.tile is None:
+        kernel, floats = _backward_kernel, steps * others
+    else:
+        kernel, floats = _tiled_backward_kernel, 5 * squares + (2 + steps) * others
+    scratch, programs = _scratch(x, floats)
     kernel[programs,](dy, x, dx, scratch, *where, steps, _matrices(x), **sizes, **form.options())
     return (dx,)
 

@@ -15,8 +15,8 @@ from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.tolerance import error, tolerance
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-# In registers: wide, tall, of odd sizes. In tiles: square, tall and odd, more columns than registers hold.
-SHAPES = [(16, 16), (5, 20), (33, 7), (64, 16), (64, 64), (70, 33), (20, 100), (153, 16)]
+# In registers: wide, tall, of odd sizes. In tiles: square, tall and odd. By squares of the short side: wide, tall.
+SHAPES = [(16, 16), (5, 20), (33, 7), (64, 16), (64, 64), (70, 33), (20, 100), (153, 16), (3, 300)]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -94,7 +94,7 @@ def test_no_step_at_all_is_refused() -> None:
         newton_schulz(torch.zeros(2, 2), steps=0)
 
 
-@pytest.mark.parametrize(("shape", "most"), [((129, 17), 128), ((4, 257), 256)], ids=str)
+@pytest.mark.parametrize(("shape", "most"), [((129, 33), 128), ((4, 1025), 1024)], ids=str)
 def test_matrices_too_wide_for_the_kernels_are_told(shape: tuple[int, int], most: int) -> None:
     told = f"implementation 'fused' holds matrices up to {most} wide, got {max(shape)}; use 'chunked'"
     with pytest.raises(ValueError, match=told):
@@ -110,18 +110,30 @@ def test_fused_is_the_definition(shape: tuple[int, int], device: str) -> None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", ["cpu", GPU])
-@pytest.mark.parametrize(("shape", "steps"), [((9, 16), 1), ((9, 16), 5), ((40, 33), 1), ((40, 33), 3)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [((9, 16), 1), ((9, 16), 5), ((40, 33), 1), ((40, 33), 3), *(((130, 5), n) for n in range(1, 8))],
+    ids=str,
+)
 def test_fused_takes_any_number_of_steps(shape: tuple[int, int], steps: int, device: str) -> None:
     assert_fused_agrees(drawn(1, *shape), torch.float32, device, steps=steps)
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("shape", [(9, 16), (40, 33)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 16), (40, 33), (130, 5)], ids=str)
 def test_fused_programs_take_one_matrix_after_another(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     from arch.kernels.newton_schulz import fused
 
     monkeypatch.setattr(fused, "SCRATCH", 1)  # one program
     assert_fused_agrees(drawn(2, *shape), torch.float32, "cpu", steps=1)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("shape", [(153, 16), (17, 140)], ids=str)
+def test_fused_keeps_the_digits_of_small_singular_values(shape: tuple[int, int], device: str) -> None:
+    u, s, vh = torch.linalg.svd(drawn(1, *shape), full_matrices=False)
+    x = u @ torch.diag_embed(torch.logspace(0, -6, s.shape[-1], dtype=torch.float64)) @ vh
+    assert_fused_agrees(x, torch.float32, device)
 
 
 def test_fused_takes_matrices_that_do_not_lie_side_by_side() -> None:
@@ -134,7 +146,8 @@ def test_fused_takes_matrices_that_do_not_lie_side_by_side() -> None:
         x[0, :, 0, :, 0],
     ):
         assert_fused_agrees(turned, torch.float32, "cpu", steps=1)
-    assert_fused_agrees(drawn(2, 33, 2, 34).transpose(1, 2), torch.float32, "cpu", steps=1)
+    for rows, columns in ((33, 34), (130, 5)):
+        assert_fused_agrees(drawn(2, rows, 2, columns).transpose(1, 2), torch.float32, "cpu", steps=1)
 
 
 def test_fused_takes_a_matrix_of_every_member() -> None:
@@ -153,7 +166,7 @@ def test_fused_takes_a_matrix_of_every_member() -> None:
     "shape",
     [
         *((16, 16), (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (64, 32), (32, 128), (64, 64), (64, 128)),
-        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90), (153, 16), (9, 256)),
+        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90), (153, 16), (9, 256), (3, 1024), (561, 32)),
     ],
     ids=str,
 )
@@ -162,7 +175,7 @@ def test_fused_at_every_shape(shape: tuple[int, int], dtype: torch.dtype) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(16, 16), (64, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(16, 16), (64, 64), (153, 16)], ids=str)
 def test_fused_gives_the_same_bits_every_time_for_more_matrices_than_programs(shape: tuple[int, int]) -> None:
     x = drawn(20_000, *shape).float().cuda()
     first, *others = (results(x, implementation="fused") for _ in range(3))
