@@ -1,4 +1,5 @@
-"""A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph, then replayed without the host.
+"""A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph, then replayed without the host. One of too many
+operations, and one that the compiler cannot read, is recorded as it is.
 
 A step of a small model is hundreds of launches of a few microseconds each; replayed as one graph the device has no idle time.
 """
@@ -7,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from search.training import Cohort
 
 Result = TypeVar("Result")
 
+MOST = 2000  # operations of a forward pass that is compiled: of more, the compiler takes many minutes
 WARM_UPS = 3  # steps before recording, for the compiler and the libraries to settle; their effect is undone
 
 
@@ -25,6 +28,16 @@ def compiled(function: Callable[..., Result], backend: str = "inductor") -> Call
     their implementations when they are first called."""
     whole: Callable[..., Result] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
     return whole
+
+
+class Operations(TorchDispatchMode):
+    """How many operations are carried out within it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def forget_compiled() -> None:
@@ -51,7 +64,7 @@ class Recorded:
         if shapes not in self.graphs:
             began = time.perf_counter()
             if not self.graphs:
-                self.cohort.compile(batch)
+                self.compiled = self.cohort.compile(batch)
             self.graphs[shapes] = self._record(batch)
             self.seconds += time.perf_counter() - began
         return self.graphs[shapes].replay(batch)

@@ -20,7 +20,7 @@ from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
 from search.gauges import gauges
-from search.recorded import Recorded, compiled, forget_compiled
+from search.recorded import MOST, Operations, Recorded, compiled, forget_compiled
 from search.stacked import Stacked
 from search.unfinished import Place, place_of
 
@@ -118,13 +118,16 @@ class Cohort:
         inputs, at, targets, weight = batch
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
 
-    def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> None:
-        """From now on take losses, and optimizer steps, by one compiled function each."""
-        with torch.no_grad():
+    def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
+        """From now on take losses, and optimizer steps, by one compiled function each: "yes", or why losses are not."""
+        with torch.no_grad(), Operations() as operations:
             self.member_losses(self.model.base, self.model.flat[:1], *(None if t is None else t[:1] for t in batch))
         forget_compiled()
-        self.losses = compiled(self.member_losses, backend)
         self.optimize = compiled(self.optimizer.step, backend)
+        if operations.count > MOST:
+            return f"no: a forward pass is {operations.count:,} operations, more than {MOST:,}"
+        self.losses = compiled(self.member_losses, backend)
+        return "yes"
 
     def gradient(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Losses [N] and their gradients [N, P]."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
@@ -17,7 +19,7 @@ from results.record import Record
 from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, pack, room, run_cohort, shape
 from search.feed import Feed
-from search.training import Outcome, evaluation_steps, train
+from search.training import Cohort, Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
 
@@ -172,6 +174,20 @@ def test_a_gpu_has_room_for_cohorts_that_make_it_busy_and_fit(monkeypatch: pytes
     wide = replace(long, arch=replace(long.arch, width=8192))
     assert [gpu(short), gpu(long), gpu(wide)] == [64, 8, 1]
     assert cpu(short) == cpu(long) == 8
+
+
+def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    short, long = Cohort([trial()], cpu), Cohort([trial()], cpu)
+    pool, rows = short.feed.portions[0].at(0, 8, cpu, fixed=short.feed.fixed)
+    assert short.compile(pool.batch(rows), backend="eager") == "yes"
+    assert short.losses != short.member_losses
+    monkeypatch.setattr("search.training.MOST", 10)
+    assert re.fullmatch(
+        r"no: a forward pass is \d+ operations, more than 10", long.compile(pool.batch(rows), backend="eager")
+    )
+    assert long.losses == long.member_losses
+    assert_close(long.update(*pool.batch(rows)), short.update(*pool.batch(rows)))
 
 
 def test_cohorts_hold_trials_of_equal_shape() -> None:
