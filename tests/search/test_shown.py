@@ -13,7 +13,9 @@ from results.record import Record, read_records, write_records
 from results.report import FOLDER, report
 from search import codec, shown
 from search.cli import app
+from search.phased import PhasedTrial
 from search.study import StudySpec
+from search.trial import TrialSpec
 
 RESULTS = Path(__file__).parents[2] / "results"
 STUDY = {
@@ -62,6 +64,13 @@ def test_what_is_committed_is_what_the_records_say() -> None:
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
+
+
+def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:
+    """A record whose spec lacks a dial that has come since would be shown with a value it did not have."""
+    for kept in read_records(RESULTS / "records"):
+        sort = PhasedTrial if kept.spec.get("kind") == "phased" else TrialSpec
+        assert codec.key(codec.from_plain(sort, kept.spec)) == kept.key, (kept.study, kept.arch)
 
 
 def test_the_verb_writes_the_report_and_a_table_for_every_file(records: list[Record], tmp_path: Path) -> None:
