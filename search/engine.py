@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from results.choose import choose_hyperparameters
-from results.ledger import Ledger
+from results.ledger import Ledger, LedgerError
 from results.record import Record
 from search import codec
 from search.cohort import Room, at_most, default_device, follow_cohort, pack, record_of, room
@@ -264,13 +264,16 @@ def run(
 
 
 def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
-    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails."""
+    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails. Raises
+    LedgerError where what it learns cannot be kept."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
         while True:
             report(next(steps))
     except StopIteration as end:
         return end.value
+    except LedgerError:  # no trial's fault
+        raise
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
         why = f"{type(error).__name__}: {error}"
     # Only out here is the memory of the cohort free again: the error held on to it.

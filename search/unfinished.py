@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from results.ledger import LedgerError
 from search import codec
 
 if TYPE_CHECKING:
@@ -61,14 +62,18 @@ class Place:
         return time.monotonic() - self.last >= self.every
 
     def lay_down(self, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-        """Write tensors, and plain data about them: whole or not at all."""
+        """Write tensors, and plain data about them: whole or not at all. Raises LedgerError where that cannot be."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(self.path)
         apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        save_file(apart, beside, metadata={"said": json.dumps(said)})
-        beside.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(apart, beside, metadata={"said": json.dumps(said)})
+            beside.replace(self.path)
+        except (OSError, SafetensorError) as error:
+            raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {error}") from error
         self.last = time.monotonic()
 
     def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -12,7 +12,7 @@ import torch
 from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import Attention, BaseConv
-from results.ledger import Ledger
+from results.ledger import Ledger, LedgerError
 from search import codec, engine, training
 from search.training import Outcome, Progress
 from search.trial import Data, Portion, Training, TrialSpec
@@ -147,3 +147,14 @@ def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, mo
     assert seen == [3, 6, 9, 12]
     assert not (tmp_path / "tiny.unfinished").exists()
     assert Ledger(path).all()[0].curve["step"] == [3, 6, 9, 12]
+
+
+def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
+    (tmp_path / "tiny.unfinished").write_text("a file stands in its way")
+    with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
+        engine.run(study, tmp_path / "tiny.sqlite")
+    assert Ledger(tmp_path / "tiny.sqlite").all() == []
