@@ -19,6 +19,7 @@ Row = Mapping[str, Any]  # of search.probe.probe
 LEAST_ERROR = 1e-12  # smaller ones are drawn there
 COLOURS = 7  # of style.css
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 5")
+MOST_CURVES = 24  # that are told apart: of more, those of one mixer look alike
 LABELS = {
     "error": "relative error",
     "recall": "nearest value is right",
@@ -35,7 +36,8 @@ of theory allows, in pairs a head. Nothing is trained."""
 
 def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
     """Curves and table of the probe's rows as one HTML section that needs no script. `archs` gives the order of colours to
-    architectures whose rows begin with their name; curves of one colour differ in their dashes."""
+    architectures whose rows begin with their name; curves of one colour differ in their dashes. Many curves are told apart
+    by mixer alone, and each by name under the pointer."""
     told = [
         name
         for name in ("mixer", "keys")
@@ -45,14 +47,21 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
     rows = sorted(rows, key=lambda row: by_number(row["arch"]))
     for row in rows:
         curves.setdefault(", ".join([row["arch"], *(str(row[name]) for name in told)]), []).append(row)
+    groups: dict[str, list[str]] = {}  # of curves that look alike
+    for name, own in curves.items():
+        groups.setdefault(name if len(curves) <= MOST_CURVES else own[0]["mixer"], []).append(name)
     styles, taken = {}, Counter[int]()
-    for number, (name, own) in enumerate(curves.items()):
-        called = [arch for arch in archs if own[0]["arch"] == arch or own[0]["arch"].startswith(f"{arch} ")]
+    for number, (group, names) in enumerate(sorted(groups.items()) if len(curves) > MOST_CURVES else groups.items()):
+        arch = curves[names[0]][0]["arch"] if group in curves else ""
+        called = [known for known in archs if arch == known or arch.startswith(f"{known} ")]
         colour = (archs.index(max(called, key=len)) if called else number) % COLOURS
-        styles[name] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
+        styles[group] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
         taken[colour] += 1
-    legend = "".join(f"<li>{_key(styles[name])} {html.escape(name)}</li>" for name in curves)
-    drawn = [(styles[name], own) for name, own in curves.items()]
+    legend = "".join(
+        f"<li>{_key(style)} {html.escape(group)}{f' ({len(groups[group])})' if group not in curves else ''}</li>"
+        for group, style in styles.items()
+    )
+    drawn = [(styles[group], name, curves[name]) for group, names in groups.items() for name in names]
     figures = "".join(
         f"<figure>{_figure(drawn, *what)}</figure>"
         for what in (("error", "pairs"), ("recall", "pairs"), ("recall", "load"))
@@ -89,13 +98,14 @@ def _key(style: str) -> str:
     return f'<svg width="30" height="12" aria-hidden="true">{line}</svg>'
 
 
-def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str) -> str:
-    """Pairs or load go along a logarithmic axis; errors up another, recall up a linear one."""
-    places = [row[along] for _, curve in curves for row in curve]
+def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along: str) -> str:
+    """Curves with their styles and names. Pairs or load go along a logarithmic axis; errors up another, recall up a linear
+    one."""
+    places = [row[along] for *_, curve in curves for row in curve]
     low, high = min(places), max(*places, 2 * min(places))
     errors = score == "error"
     label = LABELS[score]
-    top = max(1.0, *(row["error"] for _, curve in curves for row in curve)) if errors else 1.0
+    top = max(1.0, *(row["error"] for *_, curve in curves for row in curve)) if errors else 1.0
 
     def x(count: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * math.log(count / low) / math.log(high / low)
@@ -112,7 +122,7 @@ def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str)
     def line(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
         return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {more}/>'
 
-    parts = []
+    parts, width = [], 2 if len(curves) <= MOST_CURVES else 1
     for tick in [1e-12, 1e-9, 1e-6, 1e-3, 1.0] if errors else [0.0, 0.25, 0.5, 0.75, 1.0]:
         parts += [line(LEFT, y(tick), WIDTH - RIGHT, y(tick), 'stroke="var(--rule)"')]
         parts += [words(LEFT - 6, y(tick) + 4, f"{tick:g}", "end")]
@@ -120,15 +130,16 @@ def _figure(curves: Sequence[tuple[str, Sequence[Row]]], score: str, along: str)
     for power in powers[:: math.ceil(len(powers) / MOST_TICKS) or 1]:
         parts.append(words(x(2.0**power), HEIGHT - BELOW + 18, f"{2.0**power:g}" if power >= 0 else f"1/{2**-power}"))
     parts += [words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, LABELS[along]), words(4, 12, label, "start")]
-    for style, curve in curves:
+    for style, name, curve in curves:
         a_pair = curve[-1][along] / curve[-1]["pairs"]
-        for name, bound in curve[-1]["bounds"].items():
+        for theory, bound in curve[-1]["bounds"].items():
             if low <= bound * a_pair <= high:
                 dashed = f'style="{style.partition(";")[0]};stroke-dasharray:1 4"'
                 parts.append(f"<g>{line(x(bound * a_pair), TOP, x(bound * a_pair), HEIGHT - BELOW, dashed)}")
-                parts.append(f"<title>{html.escape(name)} = {bound}</title></g>")
+                parts.append(f"<title>{html.escape(theory)} = {bound}</title></g>")
         points = " ".join(f"{x(row[along]):.1f},{y(row[score]):.1f}" for row in curve)
-        parts.append(f'<polyline points="{points}" fill="none" style="{style};stroke-width:2"/>')
+        path = f'<polyline points="{points}" fill="none" style="{style};stroke-width:{width}"/>'
+        parts.append(f"<g>{path}<title>{html.escape(name)}</title></g>")
     body = "".join(parts)
     spoken = html.escape(f"{label}, {LABELS[along]}")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">{body}</svg>'

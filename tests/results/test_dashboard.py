@@ -362,6 +362,21 @@ def test_curves_of_the_probe_have_the_colour_of_their_architecture() -> None:
     assert re.findall(r"var\(--c(\d)\).*?</svg> ([^<]*)<", legend) == [("2", "b c"), ("1", "b width=2")]
 
 
+def test_of_many_curves_those_of_one_mixer_look_alike_and_each_says_its_name() -> None:
+    row = {"keys": "gaussian", "passes": 1, "chance": 0.5, "state_floats": 1, "load": 0.5, "bounds": {}}
+    rows = [
+        {**row, "arch": f"{mixer} width={2**n}", "mixer": mixer, "pairs": p, "recall": 1.0, "error": 0.1}
+        for mixer, many in (("mesa", 20), ("gla", 10))
+        for n in range(many)
+        for p in (2, 4)
+    ]
+    legend, figure, *_ = section(rows).split("<figure>")
+    assert re.findall(r"</svg> ([^<]*)<", legend) == ["gla (10)", "mesa (20)"]
+    assert len(set(re.findall(r'<polyline [^>]*style="([^"]*)"', figure))) == 2
+    assert sorted(re.findall(r"<title>([^<]*)<", figure)) == sorted({r["arch"] for r in rows})
+    assert len(re.findall(r"</svg> [^<]*<", section(rows[:20]).split("<figure>")[0])) == 10
+
+
 @pytest.mark.parametrize(("records", "refresh"), [(0, True), (1, False)])
 def test_a_page_that_is_watched_looks_for_news(records: int, refresh: bool, make: Make) -> None:
     text = page([make(seed=n) for n in range(records)], title="A", tables=[], again=15)
