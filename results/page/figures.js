@@ -639,7 +639,11 @@ function drawHeat() {
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
   $("heat").style.minWidth = `${(narrow() ? 130 : 190) + 44 * x.length}px`;
-  $("heat").style.height = `${(small ? 170 : 120) + above + 36 * y.length}px`;
+  const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
+    heading = (name) => plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
+    lines = Math.max(2, ...table.columns.map((name) => heading(name).split("<br>").length)),
+    tall = small ? 136 : 6 + 17 * lines; // of the columns' headings, in pixels
+  $("heat").style.height = `${tall + (small ? 40 : 80) + above + 36 * y.length}px`;
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
   const hover = table.cells.map((line, row) =>
@@ -697,13 +701,12 @@ function drawHeat() {
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    wide = ($("heat").clientWidth - (narrow() ? 130 : 170)) / x.length, // of a column, in pixels
-    short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name);
+    wide = ($("heat").clientWidth - (narrow() ? 130 : 170)) / x.length; // of a column, in pixels
   const titles = groups.map(([name, size], i) => ({
     x: ends[i] - size - 0.5,
     y: 1,
     yref: "paper",
-    yshift: small ? 130 : 40, // over the columns' own
+    yshift: tall, // over the columns' own
     xanchor: "left",
     yanchor: "bottom",
     showarrow: false,
@@ -731,7 +734,7 @@ function drawHeat() {
       name: "picked",
     }));
   const layout = frame({
-    margin: { l: 8, r: small ? 44 : 8, t: groups.length ? (small ? 154 : 64) : 8, b: 48 },
+    margin: { l: 8, r: small ? 44 : 8, t: groups.length ? tall + 24 : 8, b: 48 },
     annotations: titles,
     shapes: [...rules, ...picked],
     xaxis: {
@@ -742,9 +745,7 @@ function drawHeat() {
       fixedrange: true,
       tickangle: small ? -55 : 0,
       range: [-0.5, x.length - 0.5],
-      ticktext: table.columns.map((name) =>
-        small ? words(short(name), 20) : plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
-      ),
+      ticktext: table.columns.map((name) => (small ? words(short(name), 20) : heading(name))),
     },
     yaxis: {
       tickvals: y,

@@ -461,7 +461,8 @@ def mad(study: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _longer(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**spec, "task": {**spec["task"], "length": 512}}
+    training = {**spec.get("training", {}), "steps": 9000, "batch": 96, "dtype": "float64"}
+    return {**spec, "task": {**spec["task"], "length": 512, "vocab": 48}, "training": training}
 
 
 def test_mad_is_shown_by_setting_first_and_by_task_on_demand(browser: Browser, mad: Path) -> None:
@@ -481,8 +482,9 @@ def test_mad_is_shown_by_setting_first_and_by_task_on_demand(browser: Browser, m
     assert browser.run(shown)[0] == 7  # six tasks and their mean
 
 
-def test_headings_of_the_heat_map_are_over_its_columns_names(browser: Browser, mad: Path) -> None:
-    browser.show(mad, width=390)
+@pytest.mark.parametrize("width", [390, 1300])
+def test_headings_of_the_heat_map_are_over_its_columns_names(width: int, browser: Browser, mad: Path) -> None:
+    browser.show(mad, width=width)
     ends = (
         "const box = (list) => [...document.querySelectorAll(list)].map((one) => one.getBoundingClientRect());"
         "return [Math.max(...box('#heat .annotation-text').map((b) => b.bottom)),"
