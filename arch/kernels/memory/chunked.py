@@ -1,16 +1,20 @@
 """A memory that learns at test time by matrix products over chunks.
 
-Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Newton-Schulz and the
-retentions that are no plain decay need those matrices; they are then made for all tokens of a chunk at once.
+Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Retentions that are no
+plain decay need those matrices, and Newton-Schulz those of every token's step; they are then made for all tokens of a chunk at
+once.
 
 B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from torch import Tensor
 
-from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
+from arch.kernels.dual import Influence, Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
 from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.rule import Rule
@@ -34,31 +38,67 @@ def materialise_piece(
     weight = weights_of(tokens, rule, position)
     reference = tuple(Matrix(rule.retention.weights(m.weights)) for m in learned.reference)
     inputs, signals = gradients(reference, tokens, rule, norm)
-    weights, maps, momentum = [], [], []
+    products, maps, momentum = [], [], []
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
-        kept = weight.kept[..., None, None] * a_BHRC[:, :, None]
         if rule.newton_schulz:
-            step_BHNRC = _outer(weight.push, x, d)
-            if learned.momentum is not None and weight.slowed is not None:
-                step_BHNRC = step_BHNRC + weight.slowed[..., None, None] * learned.momentum[index][:, :, None]
-                momentum.append(step_BHNRC[:, :, -1])
+            p_BHRC = None if learned.momentum is None else learned.momentum[index]
+            step_BHNRC = _outer(weight.push, x, d, weight.slowed, p_BHRC)
+            if p_BHRC is not None and weight.slowed is not None:
+                momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
             step_BHNRC, _ = newton_schulz(step_BHNRC, steps=rule.newton_schulz)
-            a_BHNRC = kept - (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, step_BHNRC.shape[-2:])
+            if rule.retention.plain:  # then steps need not be added up but behind the last token
+                step_BHRN = step_BHNRC.transpose(2, 3).flatten(-2)
+                taken = step_BHRN @ _units(weight.rate[..., -1, :], a_BHRC)
+                maps.append(Matrix(weight.kept[..., -1, None, None] * a_BHRC - taken))
+                products.append(partial(_stepped, a_BHRC, step_BHRN, weight))
+                continue
+            a_BHNRC = _kept(weight, a_BHRC) - (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
         else:
-            a_BHNRC = kept - _outer(weight.write, x, d)
+            a_BHNRC = _kept(weight, a_BHRC) - _outer(weight.write, x, d)
             if learned.momentum is not None and weight.moved is not None and weight.slowed is not None:
                 p_BHRC = learned.momentum[index]
                 a_BHNRC = a_BHNRC - weight.moved[..., None, None] * p_BHRC[:, :, None]
                 pushed = _outer(weight.push[..., -1:, :], x, d)[:, :, 0]
                 momentum.append(weight.slowed[..., -1, None, None] * p_BHRC + pushed)
         maps.append(Matrix(a_BHNRC[:, :, -1]))
-        weights.append(rule.retention.weights(a_BHNRC))
-    y, _ = forward(tokens.q, lambda i, h: (h[..., None, :] @ weights[i]).squeeze(-2), len(weights), rule)
+        products.append(partial(_own, rule.retention.weights(a_BHNRC)))
+    y, _ = forward(tokens.q, lambda i, h: products[i](h), len(products), rule)
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-def _outer(weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor) -> Tensor:
-    """sum_i weight_{t,i} x_i^T d_i: [B, H, N, R, C]."""
-    weighted = (weight_BHNM.mT[..., None] * d_BHMC[..., None, :]).flatten(-2)
-    return (x_BHMR.mT @ weighted).unflatten(-1, (weight_BHNM.shape[-2], -1)).transpose(2, 3)
+def _kept(weight: Influence, a_BHRC: Tensor) -> Tensor:
+    """What every token keeps of the matrix of the piece's start: [B, H, N, R, C]."""
+    return weight.kept[..., None, None] * a_BHRC[:, :, None]
+
+
+def _own(weights_BHNRC: Tensor, h_BHNR: Tensor) -> Tensor:
+    """Every token's input through the weights that it has."""
+    return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2)
+
+
+def _stepped(a_BHRC: Tensor, step_BHRN: Tensor, weight: Influence, h_BHNR: Tensor) -> Tensor:
+    """The same through what the weights are made of: those of the piece's start and all steps, side by side, up to the
+    token."""
+    through_BHNNC = (h_BHNR @ step_BHRN).unflatten(-1, (h_BHNR.shape[-2], -1))
+    return weight.kept[..., None] * (h_BHNR @ a_BHRC) - (weight.rate[..., None] * through_BHNNC).sum(-2)
+
+
+def _outer(
+    weight_BHNM: Tensor,
+    x_BHMR: Tensor,
+    d_BHMC: Tensor,
+    kept_BHN: Tensor | None = None,
+    p_BHRC: Tensor | None = None,
+) -> Tensor:
+    """sum_i weight_{t,i} x_i^T d_i + kept_t p: [B, H, N, R, C], by one product of matrices."""
+    left, right = x_BHMR.mT, (weight_BHNM.mT[..., None] * d_BHMC[..., None, :]).flatten(-2)
+    if kept_BHN is not None and p_BHRC is not None:
+        left, right = torch.cat([left, p_BHRC], -1), torch.cat([right, _units(kept_BHN, p_BHRC).mT], -2)
+    return (left @ right).unflatten(-1, (weight_BHNM.shape[-2], -1)).transpose(2, 3)
+
+
+def _units(weight_BHN: Tensor, like_BHRC: Tensor) -> Tensor:
+    """weight_t I, one beneath another: [B, H, N C, C]."""
+    unit_CC = torch.eye(like_BHRC.shape[-1], dtype=like_BHRC.dtype, device=like_BHRC.device)
+    return (weight_BHN[..., None, None] * unit_CC).flatten(2, 3)
