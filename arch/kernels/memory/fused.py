@@ -240,7 +240,8 @@ def _table(features: int, rows: int, value_width: int, sights: int, dtype: torch
         # Of more than 32 the last matrix is learned by its transpose, of V rows.
         most = 64 if padded(value_width) <= 32 else 32
         # Left to itself, ptxas 12.8 gives the largest of these kernels 32 registers, and spills all that those do not hold.
-        return Plan(min(padded(rows), most), precision, 4, 4, 255)
+        warps = 2 if padded(value_width) <= 16 else 4
+        return Plan(min(padded(rows), most), precision, warps, warps, 255)
     if widest <= 16 and (features or sights <= 16):
         return Plan(min(padded(rows), 32), precision, 1, 2)
     warps = 1 if widest <= 16 else 4 if widest <= 64 else 8
