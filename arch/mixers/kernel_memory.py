@@ -143,7 +143,7 @@ class _KernelMemoryModule(MixerModule):
         self.spec = spec
         key_dim, value_dim = spec.sizes(width)
         self.inputs = MemoryInputs(spec, width)
-        self.polynomial = PolyFeatures(key_dim, spec.degree) if spec.kernel == "polynomial" else None
+        self.polynomial = PolyFeatures(spec.degree) if spec.kernel == "polynomial" else None
         further = spec.further(width)
         known = further and spec.anchors
         self.points = nn.Parameter(torch.randn(spec.heads, spec.anchors, key_dim)) if known else None

@@ -169,7 +169,7 @@ class _MemoryModule(MixerModule):
         self.inputs = MemoryInputs(spec, width)
         self.theta = WriteStrength(width, spec.heads, bias=True) if spec.momentum != "none" else None
         self.delta = WriteStrength(width, spec.heads, bias=True) if isinstance(spec.loss, HuberLoss) else None
-        self.features = PolyFeatures(spec.sizes(width)[0], spec.degree) if spec.degree > 1 else None
+        self.features = PolyFeatures(spec.degree) if spec.degree > 1 else None
         self.weights = nn.ParameterList(
             first_weights(spec.heads, *shape, scale)
             for shape, scale in zip(spec.matrices(width), spec.scales(width), strict=True)

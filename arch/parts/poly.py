@@ -8,8 +8,6 @@ K key width, F features, R sketch width
 from __future__ import annotations
 
 import math
-from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,89 +20,39 @@ def count_monomials(key_dim: int, degree: int) -> int:
     return math.comb(key_dim + degree, degree)
 
 
-def shares(key_dim: int, degree: int) -> list[float]:
-    """sqrt(|m|! / m!) of every monomial, in the order of poly_features."""
-    block: list[tuple[int, ...]] = [()]  # variables of a monomial, in ascending order
-    found = [1.0]
-    for i in range(1, degree + 1):
-        block = [(j, *rest) for j in range(key_dim) for rest in block if not rest or j <= rest[0]]
-        found += [
-            math.prod([math.factorial(i), *(1 / math.factorial(n) for n in Counter(m).values())]) ** 0.5 for m in block
-        ]
-    return found
+def poly_features(x: Tensor, roots: Tensor) -> Tensor:
+    """[..., K] -> [..., F] for roots rho [p + 1], by ascending degree.
 
-
-def poly_features(x: Tensor, roots: Tensor, known: Tensor | None = None) -> Tensor:
-    """[..., K] -> [..., F] for roots rho [p + 1], by ascending degree; `known` are the shares [F] of K and p.
-
-    Monomials of one degree are in groups by their first variable j, and in a group as the monomials of the degree below that
-    it is multiplied with: those of j and the variables behind, which are the end of that degree.
+    The multinomial factor is shared out: sqrt(|m|!) to a degree, x_j^n / sqrt(n!) to a variable. Monomials of one degree are
+    in groups by their first variable j, so those of the variables behind j alone are the end of their degree.
     """
-    key_dim, degree = x.shape[-1], len(roots) - 1
-    if known is None:
-        known = torch.tensor(shares(key_dim, degree), dtype=x.dtype, device=x.device)
-    counts = [math.comb(key_dim + i - 1, i) for i in range(degree + 1)]
-    weights = torch.cat([root.expand(count) for root, count in zip(roots, counts, strict=True)]) * known
-    powers: Tensor = _Monomials.apply(x, degree)
-    return (powers * weights).to(x.dtype)
-
-
-class _Monomials(torch.autograd.Function):
-    """All monomials x^m up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, degree: int) -> Tensor:
-        parts, block = [torch.ones_like(x[..., :1]), *[x][:degree]], x
-        for i in range(2, degree + 1):
-            every = x[..., :, None] * block[..., None, :]
-            groups = [every[..., j, start:] for j, start in enumerate(_starts(x.shape[-1], i))]
-            parts += groups
-            block = torch.cat(groups, -1) if i < degree else block
-        return torch.cat(parts, -1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        x, ctx.degree = inputs
-        ctx.save_for_backward(x, output)
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None]:
-        (x, powers), (d_powers,) = ctx.saved_tensors, signals
-        key_dim = x.shape[-1]
-        counts = [math.comb(key_dim + i - 1, i) for i in range(ctx.degree + 1)]
-        blocks, d_blocks = powers.split(counts, -1), list(d_powers.split(counts, -1))
-        d_x = torch.zeros_like(x)
-        for i in range(ctx.degree, 1, -1):
-            starts = _starts(key_dim, i)
-            groups = d_blocks[i].split([counts[i - 1] - start for start in starts], -1)
-            none = torch.zeros_like(d_blocks[i - 1])  # of groups that lack the first ones
-            rows = [part for start, group in zip(starts, groups, strict=True) for part in (none[..., :start], group)]
-            d_every = torch.cat(rows, -1).unflatten(-1, (key_dim, counts[i - 1]))
-            d_x = d_x + (d_every @ blocks[i - 1][..., None]).squeeze(-1)
-            d_blocks[i - 1] = d_blocks[i - 1] + (x[..., None, :] @ d_every).squeeze(-2)
-        return d_x + d_blocks[1] if ctx.degree else d_x, None
-
-
-def _starts(key_dim: int, degree: int) -> list[int]:
-    """Where, one degree below, the monomials of j and the variables behind begin, for all j."""
-    below = degree - 1
-    return [math.comb(key_dim + below - 1, below) - math.comb(key_dim - j + below - 1, below) for j in range(key_dim)]
+    key_dim, degree = x.shape[-1], roots.shape[0] - 1
+    powers = [torch.ones_like(x)]
+    for n in range(1, degree + 1):
+        powers.append(powers[-1] * x * n**-0.5)
+    blocks = [torch.ones_like(x[..., :1])]
+    for i in range(1, degree + 1):
+        pieces = []
+        for j in range(key_dim):
+            behind = key_dim - 1 - j
+            for n in range(i, 0, -1):
+                count = 1 if n == i else math.comb(behind + i - n - 1, i - n)
+                lower = blocks[i - n]
+                if count:
+                    pieces.append(powers[n][..., j : j + 1] * lower[..., lower.shape[-1] - count :])
+        blocks.append(torch.cat(pieces, -1))
+    return torch.cat([block * (roots[i] * math.factorial(i) ** 0.5) for i, block in enumerate(blocks)], -1)
 
 
 class PolyFeatures(nn.Module):
     """[..., K] -> [..., F] with learned coefficients, at first those of the exponential, a_i = 1 / i!."""
 
-    shares: Tensor
-
-    def __init__(self, key_dim: int, degree: int) -> None:
+    def __init__(self, degree: int) -> None:
         super().__init__()
         self.roots = nn.Parameter(torch.tensor([math.factorial(i) ** -0.5 for i in range(degree + 1)]))
-        self.register_buffer("shares", torch.tensor(shares(key_dim, degree)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return poly_features(x, widen(self.roots), self.shares)
+        return poly_features(x, widen(self.roots))
 
     def coefficients(self) -> Tensor:
         """a [p + 1], never negative."""

@@ -32,7 +32,7 @@ def test_their_number_is_that_of_the_paper(key_dim: int, degree: int, count: int
 
 
 def test_coefficients_start_as_those_of_the_exponential_and_are_learned() -> None:
-    part = PolyFeatures(4, 3)
+    part = PolyFeatures(3)
     assert_close(part.coefficients(), torch.tensor([1, 1, 1 / 2, 1 / 6]))
     x = torch.nn.functional.normalize(torch.randn(7, 4), dim=-1)
     assert_close(part(x).square().sum(-1), part.energy().expand(7))
