@@ -47,18 +47,19 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
     rows = sorted(rows, key=lambda row: by_number(row["arch"]))
     for row in rows:
         curves.setdefault(", ".join([row["arch"], *(str(row[name]) for name in told)]), []).append(row)
+    many = len(curves) > MOST_CURVES
     groups: dict[str, list[str]] = {}  # of curves that look alike
-    for name, own in curves.items():
-        groups.setdefault(name if len(curves) <= MOST_CURVES else own[0]["mixer"], []).append(name)
+    for name, own in sorted(curves.items(), key=lambda curve: curve[1][0]["mixer"]) if many else curves.items():
+        groups.setdefault(own[0]["mixer"] if many else name, []).append(name)
     styles, taken = {}, Counter[int]()
-    for number, (group, names) in enumerate(sorted(groups.items()) if len(curves) > MOST_CURVES else groups.items()):
-        arch = curves[names[0]][0]["arch"] if group in curves else ""
+    for number, group in enumerate(groups):
+        arch = "" if many else curves[group][0]["arch"]
         called = [known for known in archs if arch == known or arch.startswith(f"{known} ")]
         colour = (archs.index(max(called, key=len)) if called else number) % COLOURS
         styles[group] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
         taken[colour] += 1
     legend = "".join(
-        f"<li>{_key(style)} {html.escape(group)}{f' ({len(groups[group])})' if group not in curves else ''}</li>"
+        f"<li>{_key(style)} {html.escape(group)}{f' ({len(groups[group])})' if many else ''}</li>"
         for group, style in styles.items()
     )
     drawn = [(styles[group], name, curves[name]) for group, names in groups.items() for name in names]

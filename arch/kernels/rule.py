@@ -192,7 +192,7 @@ class Rule:
 
     @property
     def materialised(self) -> bool:
-        """Whether every token needs its weight matrices themselves, and not their products with vectors alone."""
+        """Whether every token needs matrices of its own, its weights or its step, and not their products with vectors alone."""
         return self.newton_schulz > 0 or not self.retention.plain
 
     def affine(self, matrices: int, *, normed: bool) -> bool:

@@ -365,7 +365,14 @@ def test_curves_of_the_probe_have_the_colour_of_their_architecture() -> None:
 def test_of_many_curves_those_of_one_mixer_look_alike_and_each_says_its_name() -> None:
     row = {"keys": "gaussian", "passes": 1, "chance": 0.5, "state_floats": 1, "load": 0.5, "bounds": {}}
     rows = [
-        {**row, "arch": f"{mixer} width={2**n}", "mixer": mixer, "pairs": p, "recall": 1.0, "error": 0.1}
+        {
+            **row,
+            "arch": f"{mixer} width={2**n}" if n else mixer,
+            "mixer": mixer,
+            "pairs": p,
+            "recall": 1.0,
+            "error": 0.1,
+        }
         for mixer, many in (("mesa", 20), ("gla", 10))
         for n in range(many)
         for p in (2, 4)

@@ -34,42 +34,32 @@ def chunked(
 def materialise_piece(
     learned: Learned[Matrix], tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int
 ) -> tuple[Tensor, Learned[Matrix]]:
-    """Tokens within one chunk, with weight matrices for every token."""
+    """Tokens within one chunk, with a matrix for every token: its weights, or its step."""
     weight = weights_of(tokens, rule, position)
     reference = tuple(Matrix(rule.retention.weights(m.weights)) for m in learned.reference)
     inputs, signals = gradients(reference, tokens, rule, norm)
     products, maps, momentum = [], [], []
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
+        p_BHRC = None if learned.momentum is None else learned.momentum[index]
+        if p_BHRC is not None and weight.slowed is not None:
+            momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
         if rule.newton_schulz:
-            p_BHRC = None if learned.momentum is None else learned.momentum[index]
-            step_BHNRC = _outer(weight.push, x, d, weight.slowed, p_BHRC)
-            if p_BHRC is not None and weight.slowed is not None:
-                momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
-            step_BHNRC, _ = newton_schulz(step_BHNRC, steps=rule.newton_schulz)
+            step_BHNRC, _ = newton_schulz(_outer(weight.push, x, d, weight.slowed, p_BHRC), steps=rule.newton_schulz)
             if rule.retention.plain:  # then steps need not be added up but behind the last token
                 step_BHRN = step_BHNRC.transpose(2, 3).flatten(-2)
                 taken = step_BHRN @ _units(weight.rate[..., -1, :], a_BHRC)
                 maps.append(Matrix(weight.kept[..., -1, None, None] * a_BHRC - taken))
                 products.append(partial(_stepped, a_BHRC, step_BHRN, weight))
                 continue
-            a_BHNRC = _kept(weight, a_BHRC) - (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
+            taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
         else:
-            a_BHNRC = _kept(weight, a_BHRC) - _outer(weight.write, x, d)
-            if learned.momentum is not None and weight.moved is not None and weight.slowed is not None:
-                p_BHRC = learned.momentum[index]
-                a_BHNRC = a_BHNRC - weight.moved[..., None, None] * p_BHRC[:, :, None]
-                pushed = _outer(weight.push[..., -1:, :], x, d)[:, :, 0]
-                momentum.append(weight.slowed[..., -1, None, None] * p_BHRC + pushed)
+            taken_BHNRC = _outer(weight.write, x, d, weight.moved, p_BHRC)
+        a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
         maps.append(Matrix(a_BHNRC[:, :, -1]))
         products.append(partial(_own, rule.retention.weights(a_BHNRC)))
     y, _ = forward(tokens.q, lambda i, h: products[i](h), len(products), rule)
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
-
-
-def _kept(weight: Influence, a_BHRC: Tensor) -> Tensor:
-    """What every token keeps of the matrix of the piece's start: [B, H, N, R, C]."""
-    return weight.kept[..., None, None] * a_BHRC[:, :, None]
 
 
 def _own(weights_BHNRC: Tensor, h_BHNR: Tensor) -> Tensor:

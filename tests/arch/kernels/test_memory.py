@@ -110,6 +110,7 @@ SPECIAL_RULES = [
     (Rule(chunk=4, retention=KlRetention(scale=2), momentum="inside"), 2),
     (Rule(window=2, chunk=4, newton_schulz=5), 2),
     (Rule(window=2, chunk=4, newton_schulz=5, momentum="outside", gated=True), 2),
+    (Rule(window=2, chunk=4, newton_schulz=3, momentum="outside", retention=LQ), 2),
     (Rule(loss=DOT, retention=KL), 1),
 ]
 
