@@ -10,8 +10,8 @@ S sights of a token from a chunk, D width of inputs, V value width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -38,19 +38,24 @@ class Tokens(NamedTuple):
     theta: Tensor | None  # [B, H, T]
     gamma: Tensor  # [B, H, T, c]
 
-    def piece(self, start: int, count: int) -> Tokens:
-        seen = slice(start, start + self.k.shape[2] - self.q.shape[2] + count)
-        now = slice(start, start + count)
-        return Tokens(
-            self.q[:, :, now],
-            self.k[:, :, seen],
-            self.v[:, :, seen],
-            None if self.threshold is None else self.threshold[:, :, seen],
-            self.alpha[:, :, now],
-            self.eta[:, :, now],
-            None if self.theta is None else self.theta[:, :, now],
-            self.gamma[:, :, now],
-        )
+    def split(self, counts: Sequence[int]) -> Iterator[Tokens]:
+        """Pieces of so many tokens each, with those that their windows see. Taken apart at once: the derivative of a slice is
+        as long as the sequence."""
+        past, counts = self.k.shape[2] - self.q.shape[2], list(counts)
+
+        def now(x: Tensor | None) -> Sequence[Any]:
+            return [None] * len(counts) if x is None else x.split(counts, 2)
+
+        def seen(x: Tensor | None) -> Sequence[Any]:
+            if x is None:
+                return [None] * len(counts)
+            pieces = list(x.split([past + counts[0], *counts[1:]], 2))
+            for i in range(1, len(pieces) if past else 1):
+                pieces[i] = torch.cat([pieces[i - 1][:, :, -past:], pieces[i]], 2)
+            return pieces
+
+        fields = (now(self.q), seen(self.k), seen(self.v), seen(self.threshold))
+        return map(Tokens, *fields, *map(now, (self.alpha, self.eta, self.theta, self.gamma)))
 
 
 class Store(Protocol):
@@ -117,15 +122,17 @@ def over_time(
     free = rule.independent(len(learned.maps), normed=normed)
     many = rule.affine(len(learned.maps), normed=normed)
     outputs = []
-    for start, count in cut(tokens.q.shape[2], rule, position, chunk, free=free, many=many):
+    counts = list(cut(tokens.q.shape[2], rule, position, chunk, free=free, many=many))
+    start = 0
+    for count, piece in zip(counts, tokens.split(counts), strict=True):
         if (position + start) % rule.chunk == 0:
             learned = learned._replace(reference=learned.maps)
-        piece = tokens.piece(start, count)
         if count > rule.chunk and not free:
             y, learned = solve_pieces(learned, piece, rule, position + start)
         else:
             y, learned = within(learned, piece, rule, norm, position + start)
         outputs.append(y)
+        start += count
     if (position + tokens.q.shape[2]) % rule.chunk == 0:
         learned = learned._replace(reference=learned.maps)
     return torch.cat(outputs, 2), learned
@@ -133,8 +140,8 @@ def over_time(
 
 def cut(
     tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool, many: bool
-) -> Iterator[tuple[int, int]]:
-    """Start and length of each piece: what lies in one chunk, or whole chunks where `many` can be solved for at once, or
+) -> Iterator[int]:
+    """The length of each piece: what lies in one chunk, or whole chunks where `many` can be solved for at once, or
     any tokens where gradients are `free` of the weights."""
     b = rule.chunk
     at_once = max(1, chunk // b if chunk else SIGHTS // (b + rule.window - 1)) * b
@@ -148,7 +155,7 @@ def cut(
             count = min(at_once, whole)
         else:
             count = min(b - inside, left)
-        yield start, count
+        yield count
         start += count
 
 

@@ -211,8 +211,7 @@ def by_token(learned: Learned, tokens: Tokens, rule: Rule, position: int) -> tup
     """
     maps, reference = learned.maps, learned.reference
     outputs = []
-    for t in range(tokens.q.shape[2]):
-        now = tokens.piece(t, 1)
+    for t, now in enumerate(tokens.split([1] * tokens.q.shape[2])):
         if (position + t) % rule.chunk == 0:
             reference = maps
         seen = min(rule.window, position + t + 1)

@@ -27,8 +27,7 @@ def recurrent(
     reference = [m.weights for m in learned.reference]
     momentum = list(learned.momentum or ())
     outputs = []
-    for t in range(tokens.q.shape[2]):
-        now = tokens.piece(t, 1)
+    for t, now in enumerate(tokens.split([1] * tokens.q.shape[2])):
         if (position + t) % rule.chunk == 0:
             reference = stored
         alpha, eta = now.alpha[..., None], now.eta[..., None]
