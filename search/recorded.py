@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MOST = 2000  # operations of a forward pass that is compiled: of more, the compiler takes many minutes
+MOST = 1500  # operations of a forward pass that is compiled: of more, the compiler takes many minutes
 WARM_UPS = 3  # steps before recording, for the compiler and the libraries to settle; their effect is undone
 
 

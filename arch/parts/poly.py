@@ -8,6 +8,7 @@ K key width, F features, R sketch width
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,25 +24,81 @@ def count_monomials(key_dim: int, degree: int) -> int:
 def poly_features(x: Tensor, roots: Tensor) -> Tensor:
     """[..., K] -> [..., F] for roots rho [p + 1], by ascending degree.
 
-    The multinomial factor is shared out: sqrt(|m|!) to a degree, x_j^n / sqrt(n!) to a variable. Monomials of one degree are
-    in groups by their first variable j, so those of the variables behind j alone are the end of their degree.
+    The multinomial factor is shared out: sqrt(|m|!) to a degree, 1 / sqrt(m!) to a monomial. Monomials of one degree are in
+    groups by their first variable j, and in a group as those of the degree below that it is multiplied with: the monomials of
+    j and the variables behind, which are the end of that degree.
     """
     key_dim, degree = x.shape[-1], roots.shape[0] - 1
-    powers = [torch.ones_like(x)]
-    for n in range(1, degree + 1):
-        powers.append(powers[-1] * x * n**-0.5)
-    blocks = [torch.ones_like(x[..., :1])]
-    for i in range(1, degree + 1):
-        pieces = []
-        for j in range(key_dim):
-            behind = key_dim - 1 - j
-            for n in range(i, 0, -1):
-                count = 1 if n == i else math.comb(behind + i - n - 1, i - n)
-                lower = blocks[i - n]
-                if count:
-                    pieces.append(powers[n][..., j : j + 1] * lower[..., lower.shape[-1] - count :])
-        blocks.append(torch.cat(pieces, -1))
-    return torch.cat([block * (roots[i] * math.factorial(i) ** 0.5) for i, block in enumerate(blocks)], -1)
+    weights = torch.cat(
+        [(roots[i] * math.factorial(i) ** 0.5).expand(n) for i, n in enumerate(_counts(key_dim, degree))]
+    )
+    powers: Tensor = _Monomials.apply(x, degree)
+    return (powers * weights).to(x.dtype)
+
+
+class _Monomials(torch.autograd.Function):
+    """x^m / sqrt(m!) up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable.
+
+    A degree is made of the one below, F', by one product [..., K, F'] of which each variable takes its group.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, degree: int) -> Tensor:
+        key_dim = x.shape[-1]
+        parts, block = [torch.ones_like(x[..., :1]), *[x][:degree]], x
+        for i, share_KF in enumerate(_shares(x, degree), 2):
+            every = x[..., :, None] * share_KF * block[..., None, :]
+            groups = [every[..., j, start:] for j, start in enumerate(_starts(key_dim, i))]
+            parts += groups
+            block = torch.cat(groups, -1) if i < degree else block
+        return torch.cat(parts, -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        x, ctx.degree = inputs
+        ctx.save_for_backward(x, output)
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None]:
+        (x, powers), (d_powers,), degree = ctx.saved_tensors, signals, ctx.degree
+        key_dim = x.shape[-1]
+        counts = _counts(key_dim, degree)
+        blocks, d_blocks = powers.split(counts, -1), list(d_powers.split(counts, -1))
+        d_x = torch.zeros_like(x)
+        for i, share_KF in reversed(list(enumerate(_shares(x, degree), 2))):
+            starts = _starts(key_dim, i)
+            groups = d_blocks[i].split([counts[i - 1] - start for start in starts], -1)
+            none = torch.zeros_like(d_blocks[i - 1])  # where a variable's group lacks what lies ahead of it
+            rows = [part for start, group in zip(starts, groups, strict=True) for part in (none[..., :start], group)]
+            d_every = torch.cat(rows, -1).unflatten(-1, (key_dim, counts[i - 1])) * share_KF
+            d_x = d_x + (d_every @ blocks[i - 1][..., None]).squeeze(-1)
+            d_blocks[i - 1] = d_blocks[i - 1] + (x[..., None, :] @ d_every).squeeze(-2)
+        return d_x + d_blocks[1] if degree else d_x, None
+
+
+def _counts(key_dim: int, degree: int) -> list[int]:
+    """Monomials of every degree."""
+    return [math.comb(key_dim + i - 1, i) for i in range(degree + 1)]
+
+
+def _starts(key_dim: int, degree: int) -> list[int]:
+    """Where, one degree below, the monomials of j and the variables behind begin, for all j."""
+    below = degree - 1
+    return [math.comb(key_dim + below - 1, below) - math.comb(key_dim - j + below - 1, below) for j in range(key_dim)]
+
+
+def _shares(x: Tensor, degree: int) -> list[Tensor]:
+    """1 / sqrt(n + 1) [K, F'] for every degree from 2 on, n how often a monomial of the degree below has a variable."""
+    unit = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    often, found = unit, []
+    for i in range(2, degree + 1):
+        found.append((often + 1).rsqrt())
+        if i < degree:
+            starts = enumerate(_starts(x.shape[-1], i))
+            often = torch.cat([often[:, start:] + unit[:, j, None] for j, start in starts], -1)
+    return found
 
 
 class PolyFeatures(nn.Module):

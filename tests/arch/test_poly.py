@@ -21,6 +21,14 @@ def test_monomials_give_the_kernel_of_their_coefficients(key_dim: int, degree: i
     assert_close((left * right).sum(-1), sum(roots[i] ** 2 * dot**i for i in range(degree + 1)))
 
 
+@pytest.mark.parametrize(("key_dim", "degree"), [(1, 3), (3, 1), (4, 2), (3, 4)])
+def test_their_derivative_is_that_of_their_values_for_members_too(key_dim: int, degree: int) -> None:
+    x = torch.randn(2, 3, key_dim, dtype=torch.float64, requires_grad=True)
+    roots = torch.randn(2, degree + 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(poly_features, (x, roots[0]))
+    assert torch.autograd.gradcheck(torch.func.vmap(poly_features), (x, roots))
+
+
 def test_of_degree_one_they_are_the_vector_itself() -> None:
     x = torch.randn(3, 4)
     assert torch.equal(poly_features(x, torch.tensor([0.0, 1.0]))[:, 1:], x)

@@ -141,6 +141,24 @@ def test_a_deep_memory_takes_smaller_steps_or_what_repeats_drives_it_to_infinity
     assert largest(preset(heads=8).safety) < 2 < 1e9 < largest(1)
 
 
+@pytest.mark.parametrize("preset", [Titans, TitansMinus, OmegaNet])
+def test_long_values_drive_a_deep_memory_to_infinity_but_not_past_a_norm(preset: type[Titans]) -> None:
+    """Values are as long as training makes them. Multi-query recall did it within 300 steps, of values of length 5."""
+
+    @torch.no_grad()
+    def largest(factor: float, *, inner_norm: bool) -> float:
+        torch.manual_seed(0)
+        module = preset(heads=8, inner_norm=inner_norm).build(64)
+        for name in ("inputs.rate.linear", *(["inputs.window.linear"] if preset is OmegaNet else [])):
+            torch.nn.init.constant_(module.get_parameter(f"{name}.bias"), 20.0)
+        module.get_parameter("inputs.qkv.linear.weight")[-64:] *= factor
+        _, state = module(torch.nn.functional.rms_norm(torch.randn(4, 256, 64), (64,)), return_state=True)
+        return max(float(w.abs().nan_to_num(torch.inf).max()) for w in state.memory.weights)
+
+    assert largest(100, inner_norm=False) == torch.inf
+    assert largest(100, inner_norm=True) < 12 * largest(10, inner_norm=True) < 600
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_default_starts_at_half_its_rate_and_keeps_nearly_all(preset: type[Titans]) -> None:
     spec = preset(heads=2)
