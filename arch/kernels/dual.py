@@ -138,9 +138,7 @@ def over_time(
     return torch.cat(outputs, 2), learned
 
 
-def cut(
-    tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool, many: bool
-) -> Iterator[int]:
+def cut(tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool, many: bool) -> Iterator[int]:
     """The length of each piece: what lies in one chunk, or whole chunks where `many` can be solved for at once, or
     any tokens where gradients are `free` of the weights."""
     b = rule.chunk
