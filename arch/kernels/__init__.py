@@ -8,6 +8,7 @@ from arch.kernels.attention import AttentionState, attention, attention_step
 from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
 from arch.kernels.gated_scan import gated_scan, gated_scan_step
+from arch.kernels.gram_newton_schulz import gram_newton_schulz, gram_newton_schulz_step
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read, kernel_attention_step
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read, kernel_delta_step
 from arch.kernels.linear_scan import linear_scan, linear_scan_step
@@ -34,6 +35,8 @@ __all__ = [
     "gated_linear_step",
     "gated_scan",
     "gated_scan_step",
+    "gram_newton_schulz",
+    "gram_newton_schulz_step",
     "kernel_attention",
     "kernel_attention_read",
     "kernel_attention_step",

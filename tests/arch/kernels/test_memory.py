@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from math import inf
 from typing import Any, NamedTuple
 
@@ -26,7 +27,14 @@ B, T, H, K, V = 2, 11, 2, 3, 3
 GATES = ("eta", "alpha", "theta", "gamma", "delta")
 
 
-def inputs(rule: Rule, depth: int = 2, *, norm: bool = False, time: int = T, seed: int = 0) -> dict[str, Any]:
+def cubic(x: Tensor) -> Tensor:
+    """All 20 monomials of K variables up to the third degree."""
+    return poly_features(x, torch.ones(4, dtype=x.dtype, device=x.device))
+
+
+def inputs(
+    rule: Rule, depth: int = 2, *, norm: bool = False, features: Any = None, time: int = T, seed: int = 0
+) -> dict[str, Any]:
     """Random arguments of `memory`, fp64."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -36,7 +44,8 @@ def inputs(rule: Rule, depth: int = 2, *, norm: bool = False, time: int = T, see
     def share(*shape: int) -> Tensor:
         return torch.rand((B, time, H, *shape), generator=rng, dtype=torch.float64)
 
-    widths = [K, *[4] * (depth - 1), V]
+    rows = K if features is None else features(torch.zeros(K)).shape[-1]
+    widths = [rows, *[4] * (depth - 1), V]
     twice = [2 if rule.gated else 1] * (depth - 1) + [1]
     given = {
         "q": normal(B, time, H, K),
@@ -54,7 +63,7 @@ def inputs(rule: Rule, depth: int = 2, *, norm: bool = False, time: int = T, see
         ),
         "norm": LayerNorm(1 + 0.1 * normal(H, V), 0.1 * normal(H, V)) if norm else None,
     }
-    return given | {"rule": rule}
+    return given | {"rule": rule, "features": features}
 
 
 def cut(given: dict[str, Any], when: slice) -> dict[str, Any]:
@@ -173,15 +182,16 @@ def test_gradients_that_are_written_out_are_those_of_the_loss(loss: Loss, normed
 
 
 @pytest.mark.parametrize(
-    ("rule", "depth"),
+    ("rule", "depth", "features"),
     [
-        (Rule(window=2, chunk=2, momentum="inside"), 2),
-        (Rule(window=2, momentum="outside"), 1),
-        (Rule(window=2, chunk=2, momentum="outside", newton_schulz=3), 2),
+        (Rule(window=2, chunk=2, momentum="inside"), 2, None),
+        (Rule(window=2, momentum="outside"), 1, None),
+        (Rule(window=2, chunk=2, momentum="outside", newton_schulz=3), 2, None),
+        (Rule(window=2, chunk=2, momentum="outside", newton_schulz=3), 2, cubic),
     ],
 )
-def test_gradients_through_the_inner_loop_are_exact(rule: Rule, depth: int) -> None:
-    given = inputs(rule, depth, time=4)
+def test_gradients_through_the_inner_loop_are_exact(rule: Rule, depth: int, features: Any) -> None:
+    given = inputs(rule, depth, features=features, time=4)
     xs, shape = pytree.tree_flatten(given)
     where = [i for i, x in enumerate(xs) if isinstance(x, Tensor)]
 
@@ -194,11 +204,15 @@ def test_gradients_through_the_inner_loop_are_exact(rule: Rule, depth: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("rule", "depth"),
-    [(Rule(window=2, momentum="inside"), 1), (Rule(chunk=4, window=2, momentum="outside", newton_schulz=2), 2)],
+    ("rule", "depth", "features"),
+    [
+        (Rule(window=2, momentum="inside"), 1, None),
+        (Rule(chunk=4, window=2, momentum="outside", newton_schulz=2), 2, None),
+        (Rule(chunk=4, window=2, momentum="outside", newton_schulz=2), 2, cubic),
+    ],
 )
-def test_a_member_of_a_stack_is_what_it_is_alone(rule: Rule, depth: int) -> None:
-    members = [inputs(rule, depth, seed=seed) for seed in range(2)]
+def test_a_member_of_a_stack_is_what_it_is_alone(rule: Rule, depth: int, features: Any) -> None:
+    members = [inputs(rule, depth, features=features, seed=seed) for seed in range(2)]
     flat = [pytree.tree_flatten(member) for member in members]
     where = [i for i, x in enumerate(flat[0][0]) if isinstance(x, Tensor)]
 
@@ -458,8 +472,27 @@ def test_features_that_are_taken_in_blocks_are_all_taken(
 # Newton-Schulz. -------------------------------------------------------------------------------------------------------
 
 
-def test_newton_schulz_in_float32_stays_within_its_bound() -> None:
-    given = inputs(Rule(window=2, chunk=4, newton_schulz=5, momentum="outside"))
+@pytest.mark.parametrize("rule", [Rule(window=2, chunk=4, newton_schulz=5, momentum=m) for m in ("none", "outside")])
+@pytest.mark.parametrize("keys", ["random", "one key", "no keys"])
+@pytest.mark.parametrize("widest", [32, 0])
+def test_steps_of_many_rows_lie_in_the_span_of_a_chunk(
+    rule: Rule, keys: str, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "WIDEST_SQUARE", widest)
+    given = inputs(rule, features=cubic)
+    if keys == "one key":
+        given["k"] = given["k"][:, :1].expand(-1, T, -1, -1)
+    if keys == "no keys":
+        given["k"] = torch.zeros_like(given["k"])
+    expected = everything(given, "recurrent", None)
+    bound = tolerance("memory_newton_schulz", torch.float64)
+    agree(everything(given, "chunked", None), expected, bound)
+    agree(everything(given, "chunked", None, at=6), expected, bound)
+
+
+@pytest.mark.parametrize("features", [None, cubic], ids=["few rows", "many rows"])
+def test_newton_schulz_in_float32_stays_within_its_bound(features: Any) -> None:
+    given = inputs(Rule(window=2, chunk=4, newton_schulz=5, momentum="outside"), features=features)
     single = {n: x.float() if isinstance(x, Tensor) else x for n, x in given.items()}
     single["weights"] = tuple(w.float() for w in given["weights"])
     exact = outputs(
