@@ -86,6 +86,17 @@ def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tu
     return rule
 
 
+def matrices(x: Tensor) -> int:
+    """How many matrices x [..., rows, columns] holds."""
+    return x.shape[:-2].numel()
+
+
+def scratch(x: Tensor, numbers: int, room: int, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """Memory of so many numbers a program, `room` at most in all, and how many programs: no more than there are matrices."""
+    programs = max(1, min(matrices(x), room // numbers))
+    return x.new_empty(programs * numbers, dtype=dtype), programs
+
+
 def padded(width: int) -> int:
     """The power of two that holds `width`, and the least that a product of Triton's takes."""
     return max(16, 1 << (width - 1).bit_length())

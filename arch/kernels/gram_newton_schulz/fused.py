@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.opaque import matrices, opaque, packed, padded, scratch
 
 WIDEST = 32
 SCRATCH = 11 * 2**20  # doubles of scratch memory for all programs
@@ -125,7 +125,7 @@ def _backward_kernel(dy, x, dx, scratch, steps, N, C: tl.constexpr, CP: tl.const
 
 def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
     (y,) = _outputs(x, steps)
-    _forward_kernel[_matrices(x),](packed(x), y, steps, **_sizes(x))
+    _forward_kernel[matrices(x),](packed(x), y, steps, **_sizes(x))
     return (y,)
 
 
@@ -135,20 +135,14 @@ def _outputs(x: Tensor, steps: int) -> tuple[Tensor]:
 
 def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     (dx,) = _gradients(dy, x, steps)
-    sizes, count = _sizes(x), _matrices(x)
-    doubles = 2 * steps * sizes["CP"] ** 2
-    programs = max(1, min(count, SCRATCH // doubles))
-    scratch = x.new_empty(programs * doubles, dtype=torch.float64)
-    _backward_kernel[programs,](packed(dy), packed(x), dx, scratch, steps, count, **sizes)
+    sizes = _sizes(x)
+    room, programs = scratch(x, 2 * steps * sizes["CP"] ** 2, SCRATCH, torch.float64)
+    _backward_kernel[programs,](packed(dy), packed(x), dx, room, steps, matrices(x), **sizes)
     return (dx,)
 
 
 def _gradients(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     return (x.new_empty(x.shape),)
-
-
-def _matrices(x: Tensor) -> int:
-    return x.shape[:-2].numel()
 
 
 def _sizes(x: Tensor) -> dict[str, Any]:

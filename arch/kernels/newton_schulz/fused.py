@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import opaque, padded
+from arch.kernels.opaque import matrices, opaque, padded, scratch
 
 WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
@@ -513,11 +513,11 @@ def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
     form, sizes = _sizes(x)
     if form.tile is None:
         kernel = _forward_kernel if form.block is None else _long_forward_kernel
-        kernel[_matrices(x),](x, y, *where, steps, **sizes, **form.options())
+        kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
         return (y,)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
-    scratch, programs = _scratch(x, 3 * squares + 2 * others)
-    _tiled_forward_kernel[programs,](x, y, scratch, *where, steps, _matrices(x), **sizes, **form.options())
+    room, programs = scratch(x, 3 * squares + 2 * others, SCRATCH, torch.float32)
+    _tiled_forward_kernel[programs,](x, y, room, *where, steps, matrices(x), **sizes, **form.options())
     return (y,)
 
 
@@ -536,19 +536,13 @@ def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
         kernel, floats = _backward_kernel, steps * others
     else:
         kernel, floats = _tiled_backward_kernel, 5 * squares + (2 + steps) * others
-    scratch, programs = _scratch(x, floats)
-    kernel[programs,](dy, x, dx, scratch, *where, steps, _matrices(x), **sizes, **form.options())
+    room, programs = scratch(x, floats, SCRATCH, torch.float32)
+    kernel[programs,](dy, x, dx, room, *where, steps, matrices(x), **sizes, **form.options())
     return (dx,)
 
 
 def _gradients(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     return (x.new_empty(x.shape),)
-
-
-def _scratch(x: Tensor, floats: int) -> tuple[Tensor, int]:
-    """Memory of so many floats a program, and how many programs."""
-    programs = max(1, min(_matrices(x), SCRATCH // floats))
-    return x.new_empty(programs * floats, dtype=torch.float32), programs
 
 
 def _layout(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -565,10 +559,6 @@ def _layout(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     (_, outer), (size, inner) = [(1, 0), (1, 0), *groups][-2:]
     row, column = x.stride()[-2:]
     return x, (size, outer, inner, *((column, row) if x.shape[-2] > x.shape[-1] else (row, column)))
-
-
-def _matrices(x: Tensor) -> int:
-    return x.shape[:-2].numel()
 
 
 def _sizes(x: Tensor) -> tuple[_Form, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""Tensor cores for Triton's interpreter."""
+"""Tensor cores for Triton's interpreter, and memory that shows when nothing wrote it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,15 @@ def _from_bf16(x: Any) -> Any:
 def _as_tf32(x: Any) -> Any:
     """The 10 bits behind the point that a tensor core reads of fp32."""
     return (np.ascontiguousarray(x, dtype=np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that nothing has written yet holds NaN."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
 from arch import kernels
-from arch.kernels import bench
+from arch.kernels import bench, select
 from arch.kernels.memory import memory, memory_read, memory_step
 from arch.kernels.network import LayerNorm, backward, forward, learn
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, HuberLoss, KlRetention, Loss, LpLoss, LqRetention, Rule
@@ -486,7 +486,9 @@ def test_steps_of_many_rows_lie_in_the_span_of_a_chunk(
         given["k"] = torch.zeros_like(given["k"])
     expected = everything(given, "recurrent", None)
     bound = tolerance("memory_newton_schulz", torch.float64)
-    agree(everything(given, "chunked", None), expected, bound)
+    with select.record_choices() as chosen:
+        agree(everything(given, "chunked", None), expected, bound)
+    assert ("gram_newton_schulz" in chosen) == (widest > 0)
     agree(everything(given, "chunked", None, at=6), expected, bound)
 
 
