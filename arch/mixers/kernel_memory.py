@@ -125,7 +125,7 @@ class _KernelMemory(MemoryHeads, MixerSpec):
                 k,
                 v,
                 kernel=kernel,
-                eta=write * self.rate / energy,
+                eta=write * self.rate / energy / self.target(k, v),
                 window=self.window,
                 gradient_chunk=self.chunk,
                 anchors=anchors,

@@ -82,6 +82,11 @@ class _Memory(MemoryHeads, MixerSpec):
         """Orthogonal updates do not: they are as long as the rate, whatever was learned."""
         return self.depth > 1 and not self.newton_schulz
 
+    @property
+    def minds_target(self) -> bool:
+        """Behind LayerNorm answers have a length of their own, and weights need none."""
+        return super().minds_target and not self.inner_norm
+
     def matrices(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix of one head's memory."""
         key_dim, value_dim = self.sizes(width)
@@ -142,7 +147,7 @@ class _Memory(MemoryHeads, MixerSpec):
                 v,
                 weights=tuple(module.weights),
                 rule=self.rule,
-                eta=write * self.rate / energy,
+                eta=write * self.rate / energy / self.target(k, v),
                 theta=None if module.theta is None else torch.zeros_like(write),
                 delta=None if module.delta is None else torch.full_like(write, torch.inf),
                 norm=module.norm(),

@@ -37,9 +37,12 @@ class MemoryHeads(Heads):
     eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
                1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
                whatever it reads, and that over `safety` where the memory is deep
+    eta_over   "target": in a deep memory without LayerNorm inside, the rate is also divided by the length of v - k (of v
+               without residual) where that is above 1, for its weights grow with what they answer, and with them falls the
+               rate at which descent is stable; "key": it is not
     safety     a factor. How far a step of gradient descent goes in a deep memory depends on what it has learned already, and
-               no rate is safe: at 1, a key that repeats drives it to infinity before it is trained; at 4, values that
-               training makes several times as long as keys still can, unless LayerNorm is inside
+               no rate is safe: over "key", at 1, a key that repeats drives it to infinity before it is trained; at 4, values
+               that training makes several times as long as keys still can, unless LayerNorm is inside
     """
 
     heads: int = 4
@@ -53,7 +56,8 @@ class MemoryHeads(Heads):
     residual: bool = True
     forget: bool = True
     eta_max: float | None = None
-    safety: float = 4.0
+    eta_over: Literal["key", "target"] = "target"
+    safety: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +91,18 @@ class MemoryHeads(Heads):
     def overshoots(self) -> bool:
         """Whether a step may be too long where that of a linear memory is not."""
         return self.depth > 1
+
+    @property
+    def minds_target(self) -> bool:
+        """Whether the rate is divided by the length of what is to be answered."""
+        return self.overshoots and self.eta_over == "target"
+
+    def target(self, k: Tensor, v: Tensor) -> Tensor | float:
+        """What the rate is divided by beside the length of the features: of k and v [..., K], [...] or 1."""
+        if not self.minds_target:
+            return 1.0
+        target = widen(v) - widen(k) if self.residual else widen(v)
+        return target.square().sum(-1).clamp(min=1).sqrt()
 
     def window_state(self, width: int) -> int:
         """Floats of keys and values that a window holds."""
@@ -133,7 +149,8 @@ class MemoryInputs(nn.Module):
         q_BTHK, k_BTHK, v_BTHV, cache = self.qkv(x_BTD, cache)
         alpha_BTH = None if self.retention is None else torch.sigmoid(widen(self.retention(x_BTD)))
         gamma_BTHc = None if self.window is None else self.window(x_BTD).unflatten(-1, (self.dials.heads, -1))
-        return Inputs(q_BTHK, k_BTHK, v_BTHV, self.rate(x_BTD) / energy, alpha_BTH, gamma_BTHc), cache
+        eta_BTH = self.rate(x_BTD) / energy / self.dials.target(k_BTHK, v_BTHV)
+        return Inputs(q_BTHK, k_BTHK, v_BTHV, eta_BTH, alpha_BTH, gamma_BTHc), cache
 
     def queries(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """q [B, T, H, K] alone."""
