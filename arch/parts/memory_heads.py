@@ -37,12 +37,12 @@ class MemoryHeads(Heads):
     eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
                1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
                whatever it reads, and that over `safety` where the memory is deep
-    eta_over   "target": in a deep memory without LayerNorm inside, the rate is also divided by the length of v - k (of v
-               without residual) where that is above 1, for its weights grow with what they answer, and with them falls the
-               rate at which descent is stable; "key": it is not
+    eta_over   "target": in a deep memory without LayerNorm inside, where v - k (v without residual) is longer than `safety`,
+               the rate is over that length instead, for the weights grow with what they answer, and with them falls the rate
+               at which descent is stable; "key": it is not
     safety     a factor. How far a step of gradient descent goes in a deep memory depends on what it has learned already, and
-               no rate is safe: over "key", at 1, a key that repeats drives it to infinity before it is trained; at 4, values
-               that training makes several times as long as keys still can, unless LayerNorm is inside
+               no rate is safe: at 1 a key that repeats drives it to infinity before it is trained; over "key", values that
+               training makes several times as long as keys still do at 4, unless LayerNorm is inside
     """
 
     heads: int = 4
@@ -98,11 +98,11 @@ class MemoryHeads(Heads):
         return self.overshoots and self.eta_over == "target"
 
     def target(self, k: Tensor, v: Tensor) -> Tensor | float:
-        """What the rate is divided by beside the length of the features: of k and v [..., K], [...] or 1."""
+        """What the rate is divided by beside the length of the features and safety: of k and v [..., K], [...] or 1."""
         if not self.minds_target:
             return 1.0
         target = widen(v) - widen(k) if self.residual else widen(v)
-        return target.square().sum(-1).clamp(min=1).sqrt()
+        return (target.square().sum(-1) / self.safety**2).clamp(min=1).sqrt()
 
     def window_state(self, width: int) -> int:
         """Floats of keys and values that a window holds."""

@@ -32,7 +32,7 @@ _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
     """What these kernels cannot do."""
     width = sizes.get("value_width", 1)
-    return f"holds squares up to {WIDEST} wide, got {width}" if width > WIDEST else None
+    return f"takes squares up to {WIDEST} wide, got {width}" if width > WIDEST else None
 
 
 def fused(x: Tensor, *, steps: int) -> Tensor:

@@ -102,6 +102,6 @@ def test_no_step_at_all_is_refused() -> None:
 
 
 def test_squares_too_wide_for_the_kernels_are_told() -> None:
-    told = "implementation 'fused' holds squares up to 32 wide, got 33; use 'chunked'"
+    told = "implementation 'fused' takes squares up to 32 wide, got 33; use 'chunked'"
     with pytest.raises(ValueError, match=told):
         gram_newton_schulz(torch.zeros(1, 33, 33), implementation="fused")
