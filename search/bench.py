@@ -41,7 +41,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("short_conv", "unit", {}),
     ("norm_gate", "silu", {}),
     ("newton_schulz", "muon", {}),
-    ("gram_newton_schulz", "atlas", {}),
+    ("spanned_newton_schulz", "atlas", {}),
     ("memory", "deep", {}),
     ("memory", "linear", {}),
     ("memory", "ttt", {}),

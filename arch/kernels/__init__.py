@@ -8,7 +8,6 @@ from arch.kernels.attention import AttentionState, attention, attention_step
 from arch.kernels.delta import delta, delta_step
 from arch.kernels.gated_linear import gated_linear, gated_linear_step
 from arch.kernels.gated_scan import gated_scan, gated_scan_step
-from arch.kernels.gram_newton_schulz import gram_newton_schulz, gram_newton_schulz_step
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read, kernel_attention_step
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read, kernel_delta_step
 from arch.kernels.linear_scan import linear_scan, linear_scan_step
@@ -20,6 +19,7 @@ from arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from arch.kernels.norm_gate import norm_gate, norm_gate_step
 from arch.kernels.selective_scan import selective_scan, selective_scan_step
 from arch.kernels.short_conv import short_conv, short_conv_step
+from arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
 
 __all__ = [
     "AttentionState",
@@ -35,8 +35,6 @@ __all__ = [
     "gated_linear_step",
     "gated_scan",
     "gated_scan_step",
-    "gram_newton_schulz",
-    "gram_newton_schulz_step",
     "kernel_attention",
     "kernel_attention_read",
     "kernel_attention_step",
@@ -63,4 +61,6 @@ __all__ = [
     "selective_scan_step",
     "short_conv",
     "short_conv_step",
+    "spanned_newton_schulz",
+    "spanned_newton_schulz_step",
 ]

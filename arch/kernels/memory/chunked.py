@@ -1,28 +1,30 @@
 """A memory that learns at test time by matrix products over chunks.
 
 Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Retentions that are no
-plain decay need those matrices, and Newton-Schulz those of every token's step; they are then made for all tokens of a chunk at
-once. But steps of many rows lie in what the chunk's inputs and the momentum ahead of it span,
-    P_t = U Z_t,   NS(P_t) = U Z_t Q_t,   Q_t by P_t^T P_t = Z_t^T (U^T U) Z_t
-so that no token needs more than a matrix Z_t Q_t of as many rows as there are vectors in U.
+plain decay need those matrices; they are then made for all tokens of a chunk at once. So are the steps of Newton-Schulz where
+that costs less than what spares them: they lie in what the chunk's inputs and the momentum ahead of it span,
+    P_t = sum_i push_{t,i} x_i^T d_i + slowed_t p,   NS(P_t) = P_t Q_t
+so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz).
 
-B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix, S = M + C columns of U
+B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from arch.kernels import select
 from arch.kernels.dual import Influence, Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
-from arch.kernels.gram_newton_schulz import gram_newton_schulz
 from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.rule import Rule
+from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 
-WIDEST_SQUARE = 32  # columns of a matrix whose steps go by its square: with 64 that was no faster, on a CPU
+WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 
 
 def chunked(
@@ -55,11 +57,9 @@ def materialise_piece(
             step_BHNRC, _ = newton_schulz(_outer(weight.push, x, d, weight.slowed, p_BHRC), steps=rule.newton_schulz)
             taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
         else:  # then steps need not be added up but behind the last token
-            span_BHRS, step_BHSN = _orthogonal(weight, x, d, p_BHRC, rule.newton_schulz)
-            taken = step_BHSN @ _units(weight.rate[..., -1, :], a_BHRC)
-            taken = taken if span_BHRS is None else span_BHRS @ taken
-            maps.append(Matrix(weight.kept[..., -1, None, None] * a_BHRC - taken))
-            products.append(partial(_stepped, a_BHRC, span_BHRS, step_BHSN, weight))
+            steps = _steps(weight, x, d, p_BHRC, rule.newton_schulz)
+            maps.append(Matrix(weight.kept[..., -1, None, None] * a_BHRC - steps.total(weight.rate[..., -1, :])))
+            products.append(partial(_stepped, a_BHRC, steps, weight))
             continue
         a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
         maps.append(Matrix(a_BHNRC[:, :, -1]))
@@ -68,21 +68,82 @@ def materialise_piece(
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-def _orthogonal(
-    weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None, steps: int
-) -> tuple[Tensor | None, Tensor]:
-    """U [B, H, R, S] and all Z_t Q_t side by side [B, H, S, N C] where U has fewer columns than rows; else none, and all
-    NS(P_t) [B, H, R, N C]."""
-    apart = (weight.push.shape[-2], d_BHMC.shape[-1])
-    span_BHRS, z_BHSN = _factors(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
-    if span_BHRS.shape[-1] >= span_BHRS.shape[-2] or apart[1] > WIDEST_SQUARE:
-        step_BHNRC, _ = newton_schulz((span_BHRS @ z_BHSN).unflatten(-1, apart).transpose(2, 3), steps=steps)
-        return None, step_BHNRC.transpose(2, 3).flatten(-2)
-    span, z = span_BHRS.double(), z_BHSN.double()  # a square of singular values keeps half of their digits
-    seen = (span.mT @ span) @ z
-    squares_BHNCC = z.unflatten(-1, apart).permute(0, 1, 3, 4, 2) @ seen.unflatten(-1, apart).transpose(2, 3)
-    factor_BHNCC = gram_newton_schulz(squares_BHNCC, steps=steps)[0].to(z_BHSN.dtype)
-    return span_BHRS, (z_BHSN.unflatten(-1, apart).transpose(2, 3) @ factor_BHNCC).transpose(2, 3).flatten(-2)
+class _Made(NamedTuple):
+    """The steps of all tokens."""
+
+    step_BHRN: Tensor  # [B, H, R, N C], side by side
+    columns: int
+
+    def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
+        """sum_t rate_{n,t} h_n S_t: [B, H, N, C]."""
+        every_BHNNC = (h_BHNR @ self.step_BHRN).unflatten(-1, (-1, self.columns))
+        return (rate_BHNN[..., None] * every_BHNNC).sum(-2)
+
+    def total(self, rate_BHN: Tensor) -> Tensor:
+        """sum_t rate_t S_t: [B, H, R, C]."""
+        return (rate_BHN[:, :, None, :, None] * self.step_BHRN.unflatten(-1, (-1, self.columns))).sum(-2)
+
+
+class _Spanned(NamedTuple):
+    """The same, of steps P_t Q_t that are never made."""
+
+    push_BHNM: Tensor
+    x_BHMR: Tensor
+    d_BHMC: Tensor
+    slowed_BHN: Tensor | None
+    p_BHRC: Tensor | None
+    q_BHNCC: Tensor
+
+    def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
+        """sum_t rate_{n,t} h_n P_t Q_t: [B, H, N, C]."""
+        seen_BHNM = h_BHNR @ self.x_BHMR.mT
+        moved_BHNNM = seen_BHNM[:, :, :, None] * self.push_BHNM[:, :, None]
+        moved_BHNNC = (moved_BHNNM.flatten(2, 3) @ self.d_BHMC).unflatten(2, moved_BHNNM.shape[2:4])
+        if self.slowed_BHN is not None and self.p_BHRC is not None:
+            moved_BHNNC = moved_BHNNC + self.slowed_BHN[:, :, None, :, None] * (h_BHNR @ self.p_BHRC)[:, :, :, None]
+        return (rate_BHNN[..., None] * moved_BHNNC).flatten(-2) @ self.q_BHNCC.flatten(2, 3)
+
+    def total(self, rate_BHN: Tensor) -> Tensor:
+        """sum_t rate_t P_t Q_t: [B, H, R, C]."""
+        flat_BHNC = self.q_BHNCC.flatten(-2)
+        by_input_BHMCC = ((rate_BHN[..., None] * self.push_BHNM).mT @ flat_BHNC).unflatten(-1, self.q_BHNCC.shape[-2:])
+        total_BHRC = self.x_BHMR.mT @ (self.d_BHMC[..., None, :] @ by_input_BHMCC).squeeze(-2)
+        if self.slowed_BHN is None or self.p_BHRC is None:
+            return total_BHRC
+        by_momentum_BHCC = ((rate_BHN * self.slowed_BHN)[..., None, :] @ flat_BHNC).unflatten(
+            -1, self.q_BHNCC.shape[-2:]
+        )
+        return total_BHRC + self.p_BHRC @ by_momentum_BHCC.squeeze(-3)
+
+
+def _steps(weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None, steps: int) -> _Made | _Spanned:
+    """NS(P_t) of all tokens."""
+    if not _spared(x_BHMR, d_BHMC, p_BHRC):
+        made_BHNRC, _ = newton_schulz(_outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC), steps=steps)
+        return _Made(made_BHNRC.transpose(2, 3).flatten(-2), d_BHMC.shape[-1])
+    held_BHNS, u_BHRS, d_BHSC = weight.push, x_BHMR.mT, d_BHMC
+    if weight.slowed is not None and p_BHRC is not None:
+        columns = p_BHRC.shape[-1]
+        unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
+        held_BHNS = torch.cat([held_BHNS, weight.slowed[..., None].expand(-1, -1, -1, columns)], -1)
+        u_BHRS, d_BHSC = torch.cat([u_BHRS, p_BHRC], -1), torch.cat([d_BHSC, unit_BHCC], -2)
+    u_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
+    told = (held_BHNS[:, :, :, None], d_BHSC[:, :, None], (u_BHRS.mT @ u_BHRS)[:, :, None])  # a head, a batch entry
+    q_BHNCC, _ = spanned_newton_schulz(*(t.flatten(0, 1) for t in told), steps=steps)
+    return _Spanned(
+        weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC, q_BHNCC.squeeze(2).unflatten(0, x_BHMR.shape[:2])
+    )
+
+
+def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:
+    """Whether steps are better not made: on a CPU where fewer vectors span them than they have rows, elsewhere where a kernel
+    spares them."""
+    vectors, columns = x_BHMR.shape[-2] + (0 if p_BHRC is None else p_BHRC.shape[-1]), d_BHMC.shape[-1]
+    if x_BHMR.device.type == "cpu":
+        return columns <= WIDEST_SQUARE and vectors < x_BHMR.shape[-1]
+    sizes = {"key_width": vectors, "value_width": columns}
+    kernel = select.why_not("spanned_newton_schulz", "fused", device=d_BHMC.device, dtype=d_BHMC.dtype, sizes=sizes)
+    return kernel is None
 
 
 def _own(weights_BHNRC: Tensor, h_BHNR: Tensor) -> Tensor:
@@ -90,12 +151,9 @@ def _own(weights_BHNRC: Tensor, h_BHNR: Tensor) -> Tensor:
     return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2)
 
 
-def _stepped(a_BHRC: Tensor, span_BHRS: Tensor | None, step_BHSN: Tensor, weight: Influence, h_BHNR: Tensor) -> Tensor:
-    """The same through what the weights are made of: those of the piece's start and all steps, side by side, up to the
-    token."""
-    seen = h_BHNR if span_BHRS is None else h_BHNR @ span_BHRS
-    through_BHNNC = (seen @ step_BHSN).unflatten(-1, (h_BHNR.shape[-2], -1))
-    return weight.kept[..., None] * (h_BHNR @ a_BHRC) - (weight.rate[..., None] * through_BHNNC).sum(-2)
+def _stepped(a_BHRC: Tensor, steps: _Made | _Spanned, weight: Influence, h_BHNR: Tensor) -> Tensor:
+    """The same through what the weights are made of: those of the piece's start, and all steps up to the token."""
+    return weight.kept[..., None] * (h_BHNR @ a_BHRC) - steps.through(h_BHNR, weight.rate)
 
 
 def _outer(
@@ -106,22 +164,9 @@ def _outer(
     p_BHRC: Tensor | None = None,
 ) -> Tensor:
     """sum_i weight_{t,i} x_i^T d_i + kept_t p: [B, H, N, R, C], by one product of matrices."""
-    left, right = _factors(weight_BHNM, x_BHMR, d_BHMC, kept_BHN, p_BHRC)
-    return (left @ right).unflatten(-1, (weight_BHNM.shape[-2], -1)).transpose(2, 3)
-
-
-def _factors(
-    weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """U [B, H, R, S], x_i and p side by side, and Z [B, H, S, N C] of all tokens with U Z_t = sum_i weight_{t,i} x_i^T d_i +
-    kept_t p."""
-    left, right = x_BHMR.mT, (weight_BHNM.mT[..., None] * d_BHMC[..., None, :]).flatten(-2)
+    left_BHRS, right_BHSN = x_BHMR.mT, (weight_BHNM.mT[..., None] * d_BHMC[..., None, :]).flatten(-2)
     if kept_BHN is not None and p_BHRC is not None:
-        left, right = torch.cat([left, p_BHRC], -1), torch.cat([right, _units(kept_BHN, p_BHRC).mT], -2)
-    return left, right
-
-
-def _units(weight_BHN: Tensor, like_BHRC: Tensor) -> Tensor:
-    """weight_t I, one beneath another: [B, H, N C, C]."""
-    unit_CC = torch.eye(like_BHRC.shape[-1], dtype=like_BHRC.dtype, device=like_BHRC.device)
-    return (weight_BHN[..., None, None] * unit_CC).flatten(2, 3)
+        unit_CC = torch.eye(p_BHRC.shape[-1], dtype=p_BHRC.dtype, device=p_BHRC.device)
+        kept_BHCN = (kept_BHN[:, :, None, :, None] * unit_CC[:, None]).flatten(-2)  # kept_t I side by side
+        left_BHRS, right_BHSN = torch.cat([left_BHRS, p_BHRC], -1), torch.cat([right_BHSN, kept_BHCN], -2)
+    return (left_BHRS @ right_BHSN).unflatten(-1, (weight_BHNM.shape[-2], -1)).transpose(2, 3)

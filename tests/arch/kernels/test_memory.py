@@ -474,12 +474,14 @@ def test_features_that_are_taken_in_blocks_are_all_taken(
 
 @pytest.mark.parametrize("rule", [Rule(window=2, chunk=4, newton_schulz=5, momentum=m) for m in ("none", "outside")])
 @pytest.mark.parametrize("keys", ["random", "one key", "no keys"])
-@pytest.mark.parametrize("widest", [32, 0])
-def test_steps_of_many_rows_lie_in_the_span_of_a_chunk(
-    rule: Rule, keys: str, widest: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("spared", [True, False])
+@pytest.mark.parametrize("features", [None, cubic], ids=["few rows", "many rows"])
+def test_steps_need_not_be_made(
+    rule: Rule, keys: str, features: Any, *, spared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "WIDEST_SQUARE", widest)
-    given = inputs(rule, features=cubic)
+    """They lie in the span of a chunk, and are the same where they are made."""
+    monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "_spared", lambda *_: spared)
+    given = inputs(rule, features=features)
     if keys == "one key":
         given["k"] = given["k"][:, :1].expand(-1, T, -1, -1)
     if keys == "no keys":
@@ -488,7 +490,7 @@ def test_steps_of_many_rows_lie_in_the_span_of_a_chunk(
     bound = tolerance("memory_newton_schulz", torch.float64)
     with select.record_choices() as chosen:
         agree(everything(given, "chunked", None), expected, bound)
-    assert ("gram_newton_schulz" in chosen) == (widest > 0)
+    assert ("spanned_newton_schulz" in chosen) == spared
     agree(everything(given, "chunked", None, at=6), expected, bound)
 
 
