@@ -169,19 +169,22 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     dtype, device = _values(inputs).dtype, _values(inputs).device
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
     few, form = _first(inputs), _values(inputs).shape[:2]
-    shape = _values(few).shape
-    weights = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
-    weighed = torch.zeros_like(_values(inputs))
-    weighed[: shape[0], : shape[1]] = weights
+
+    def weighed(o: Tensor) -> Tensor:
+        weights = torch.zeros_like(o)
+        part = _cut(weights, o.shape[:2])
+        drawn = torch.randn(part.shape, generator=torch.Generator().manual_seed(1))
+        part.copy_(drawn.to(device, dtype))
+        return weights
+
     results = _results(partial(_run, op, implementation), inputs, names, weighed)
-    references = _results(partial(_run, op, "recurrent"), _mapped(Tensor.double, few), names, weights.double())
+    references = _results(partial(_run, op, "recurrent"), _mapped(Tensor.double, few), names, weighed)
     share = 0.0
     told = ["o", *(name for name in names for _ in pytree.tree_leaves(inputs[name]))]
     for name, whole, reference in zip(told, results, references, strict=True):
         of: Of = "output" if name == "o" else "gradient" if name in CONTENT else "gate_gradient"
-        by_token = whole.ndim > 2 and whole.shape[:2] == form
-        x = whole[: shape[0], : shape[1]] if by_token else whole
-        per = (0, 2) if by_token else (0,)
+        per = (0, 2) if whole.ndim > 2 and whole.shape[:2] == form else (0,)
+        x = _cut(whole, form)
         allowed = max(tolerance(op, dtype, of=of), attainable(reference, x.dtype, per))
         found = error(x, reference, per)
         if not found <= allowed:
@@ -219,7 +222,7 @@ def _on(inputs: dict[str, Any], dtype: torch.dtype, device: torch.device) -> dic
 
 
 def _values(inputs: dict[str, Any]) -> Tensor:
-    """The input that outputs are shaped like."""
+    """The input that has the tokens that outputs have."""
     values: Tensor = inputs["v"] if "v" in inputs else inputs["x"]
     return values
 
@@ -233,29 +236,34 @@ def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
 def _first(inputs: dict[str, Any]) -> dict[str, Any]:
     """The first sequences and tokens alone."""
     form = _values(inputs).shape[:2]
+    return {name: _cut(x, form) if isinstance(x, Tensor) else x for name, x in inputs.items()}
+
+
+def _cut(x: Tensor, form: Sequence[int]) -> Tensor:
+    """x of the first sequences, and of their first tokens where it has tokens, if it is of `form` (batch, time) at all."""
     sequences, tokens = CHECKED
-    return {
-        name: x[:sequences, :tokens] if isinstance(x, Tensor) and x.ndim > 2 and x.shape[:2] == form else x
-        for name, x in inputs.items()
-    }
+    if x.ndim <= 2 or x.shape[0] != form[0]:
+        return x
+    return x[:sequences, :tokens] if x.shape[1] == form[1] else x[:sequences]
 
 
-def _results(call: Peer, inputs: dict[str, Any], names: list[str], weights: Tensor) -> list[Tensor]:
+def _results(call: Peer, inputs: dict[str, Any], names: list[str], weighed: Callable[[Tensor], Tensor]) -> list[Tensor]:
     leaves = {name: _mapped(lambda x: x.detach().requires_grad_(), inputs[name]) for name in names}
     o = call(inputs | leaves)
-    return [o, *torch.autograd.grad(o, pytree.tree_leaves(leaves), weights)]
+    return [o, *torch.autograd.grad(o, pytree.tree_leaves(leaves), weighed(o))]
 
 
 def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    weights = torch.randn_like(_values(inputs))
+    with torch.no_grad():
+        weights = torch.randn_like(call(inputs))
 
     def forward() -> object:
         with torch.no_grad():
             return call(inputs)
 
     def both() -> object:
-        return _results(call, inputs, names, weights)
+        return _results(call, inputs, names, lambda _: weights)
 
     return forward, both
 

@@ -6,7 +6,7 @@ that costs less than what spares them: they lie in what the chunk's inputs and t
     P_t = sum_i push_{t,i} x_i^T d_i + slowed_t p,   NS(P_t) = P_t Q_t
 so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz).
 
-B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix
+B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix, S = M + C vectors
 """
 
 from __future__ import annotations
@@ -85,35 +85,24 @@ class _Made(NamedTuple):
 
 
 class _Spanned(NamedTuple):
-    """The same, of steps P_t Q_t that are never made."""
+    """The same, of steps P_t Q_t that are never made: P_t = U diag(z_t) D."""
 
-    push_BHNM: Tensor
-    x_BHMR: Tensor
-    d_BHMC: Tensor
-    slowed_BHN: Tensor | None
-    p_BHRC: Tensor | None
+    z_BHNS: Tensor
+    d_BHSC: Tensor
+    u_BHRS: Tensor
     q_BHNCC: Tensor
 
     def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
         """sum_t rate_{n,t} h_n P_t Q_t: [B, H, N, C]."""
-        seen_BHNM = h_BHNR @ self.x_BHMR.mT
-        moved_BHNNM = seen_BHNM[:, :, :, None] * self.push_BHNM[:, :, None]
-        moved_BHNNC = (moved_BHNNM.flatten(2, 3) @ self.d_BHMC).unflatten(2, moved_BHNNM.shape[2:4])
-        if self.slowed_BHN is not None and self.p_BHRC is not None:
-            moved_BHNNC = moved_BHNNC + self.slowed_BHN[:, :, None, :, None] * (h_BHNR @ self.p_BHRC)[:, :, :, None]
+        seen_BHNNS = (h_BHNR @ self.u_BHRS)[:, :, :, None] * self.z_BHNS[:, :, None]
+        moved_BHNNC = (seen_BHNNS.flatten(2, 3) @ self.d_BHSC).unflatten(2, seen_BHNNS.shape[2:4])
         return (rate_BHNN[..., None] * moved_BHNNC).flatten(-2) @ self.q_BHNCC.flatten(2, 3)
 
     def total(self, rate_BHN: Tensor) -> Tensor:
         """sum_t rate_t P_t Q_t: [B, H, R, C]."""
-        flat_BHNC = self.q_BHNCC.flatten(-2)
-        by_input_BHMCC = ((rate_BHN[..., None] * self.push_BHNM).mT @ flat_BHNC).unflatten(-1, self.q_BHNCC.shape[-2:])
-        total_BHRC = self.x_BHMR.mT @ (self.d_BHMC[..., None, :] @ by_input_BHMCC).squeeze(-2)
-        if self.slowed_BHN is None or self.p_BHRC is None:
-            return total_BHRC
-        by_momentum_BHCC = ((rate_BHN * self.slowed_BHN)[..., None, :] @ flat_BHNC).unflatten(
-            -1, self.q_BHNCC.shape[-2:]
-        )
-        return total_BHRC + self.p_BHRC @ by_momentum_BHCC.squeeze(-3)
+        by_vector_BHSN = (rate_BHN[..., None] * self.z_BHNS).mT @ self.q_BHNCC.flatten(-2)
+        by_vector_BHSCC = by_vector_BHSN.unflatten(-1, self.q_BHNCC.shape[-2:])
+        return self.u_BHRS @ (self.d_BHSC[..., None, :] @ by_vector_BHSCC).squeeze(-2)
 
 
 def _steps(weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None, steps: int) -> _Made | _Spanned:
@@ -121,18 +110,16 @@ def _steps(weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | N
     if not _spared(x_BHMR, d_BHMC, p_BHRC):
         made_BHNRC, _ = newton_schulz(_outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC), steps=steps)
         return _Made(made_BHNRC.transpose(2, 3).flatten(-2), d_BHMC.shape[-1])
-    held_BHNS, u_BHRS, d_BHSC = weight.push, x_BHMR.mT, d_BHMC
+    z_BHNS, d_BHSC, u_BHRS = weight.push, d_BHMC, x_BHMR.mT
     if weight.slowed is not None and p_BHRC is not None:
         columns = p_BHRC.shape[-1]
         unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
-        held_BHNS = torch.cat([held_BHNS, weight.slowed[..., None].expand(-1, -1, -1, columns)], -1)
-        u_BHRS, d_BHSC = torch.cat([u_BHRS, p_BHRC], -1), torch.cat([d_BHSC, unit_BHCC], -2)
-    u_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
-    told = (held_BHNS[:, :, :, None], d_BHSC[:, :, None], (u_BHRS.mT @ u_BHRS)[:, :, None])  # a head, a batch entry
+        z_BHNS = torch.cat([z_BHNS, weight.slowed[..., None].expand(-1, -1, -1, columns)], -1)
+        d_BHSC, u_BHRS = torch.cat([d_BHSC, unit_BHCC], -2), torch.cat([u_BHRS, p_BHRC], -1)
+    wide_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
+    told = (z_BHNS[:, :, :, None], d_BHSC[:, :, None], (wide_BHRS.mT @ wide_BHRS)[:, :, None])  # a head, a batch entry
     q_BHNCC, _ = spanned_newton_schulz(*(t.flatten(0, 1) for t in told), steps=steps)
-    return _Spanned(
-        weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC, q_BHNCC.squeeze(2).unflatten(0, x_BHMR.shape[:2])
-    )
+    return _Spanned(z_BHNS, d_BHSC, u_BHRS, q_BHNCC.squeeze(2).unflatten(0, x_BHMR.shape[:2]))
 
 
 def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:

@@ -58,12 +58,11 @@ def spanned_newton_schulz(
         differentiable=torch.is_grad_enabled(),
         sizes={"key_width": vectors, "value_width": columns},
     )
-    final = () if return_state else None
-    if 0 in (*x.shape, columns):
-        return x.new_zeros(batch, time, heads, columns, columns), final
+    if 0 in (batch, time, heads, vectors, columns):
+        name = "chunked"  # there is nothing to launch, or to stack
     with full_precision(x.device):
         y: Tensor = select.load(OP, name)(x, d, gram, steps=steps)
-        return y, final
+        return y, () if return_state else None
 
 
 def spanned_newton_schulz_step(

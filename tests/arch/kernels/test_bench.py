@@ -76,9 +76,13 @@ def test_agreement_is_checked_on_what_is_timed(monkeypatch: pytest.MonkeyPatch) 
         bench.bench("delta", [SMALL])
 
 
-def test_what_is_not_checked_has_no_part_in_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("op", "variant"), [("delta", "head"), ("spanned_newton_schulz", "atlas")])
+def test_what_is_not_checked_has_no_part_in_the_gradients(
+    op: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where inputs have sequences and no tokens, and outputs a shape of their own."""
     monkeypatch.setattr(bench, "CHECKED", (1, 7))
-    assert bench.disagreement("delta", "chunked", bench.example("delta", "head", SMALL)) < 1
+    assert bench.disagreement(op, "chunked", bench.example(op, variant, SMALL)) < 1
 
 
 def test_what_cannot_serve_is_refused() -> None:

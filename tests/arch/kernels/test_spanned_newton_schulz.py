@@ -101,6 +101,16 @@ def test_of_zeros_it_is_finite_and_so_are_its_derivatives(name: str) -> None:
     assert all(slope.isfinite().all() for slope in slopes)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("empty", range(5))
+def test_of_nothing_it_is_nothing_and_its_derivatives_are_zero(empty: int, name: str) -> None:
+    batch, tokens, heads, vectors, columns = (0 if i == empty else n for i, n in enumerate((2, 3, 2, 4, 3)))
+    x, d = drawn(batch, tokens, heads, vectors), drawn(batch, heads, vectors, columns)
+    q, *slopes = results(x, d, drawn(batch, heads, vectors, vectors), implementation=name)
+    assert q.shape == (batch, tokens, heads, columns, columns)
+    assert all(not slope.any() for slope in slopes)
+
+
 @pytest.mark.parametrize(
     ("shapes", "told"),
     [
