@@ -85,7 +85,7 @@ class _Memory(MemoryHeads, MixerSpec):
     @property
     def minds_target(self) -> bool:
         """Behind LayerNorm answers have a length of their own, and weights need none."""
-        return super().minds_target and not self.inner_norm
+        return self.overshoots and not self.inner_norm and self.eta_over == "target"
 
     def matrices(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix of one head's memory."""

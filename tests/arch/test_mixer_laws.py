@@ -225,6 +225,32 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
         agree({n: g[number] for n, g in gradients.items()}, {n: p.grad for n, p in member.named_parameters()})
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # that the compiler itself does
+@pytest.mark.parametrize(
+    ("spec", "device"),
+    [
+        *(
+            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa)
+        ),  # its solver is told to it on CUDA alone
+        *(pytest.param(spec, "cuda", marks=pytest.mark.gpu) for spec in every(Mixer)),
+    ],
+    ids=lambda x: x if isinstance(x, str) else dials_of(x),
+)
+def test_the_compiler_reads_a_stack_of_it(spec: MixerSpec, device: str) -> None:
+    """As one piece: what it cannot read trains uncompiled, half as fast, and says so in its record alone."""
+    members = [module_of(spec, seed, torch.float32).to(device) for seed in range(2)]
+    parameters = {name: value.detach() for name, value in stack_module_state(members)[0].items()}
+    x = torch.stack([tokens(20, seed, torch.float32) for seed in range(2)]).to(device)
+    base = module_of(spec).to("meta")
+
+    def together(values: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        return vmap(lambda own, given: functional_call(base, own, (given,))[0])(values, inputs)
+
+    expected = together(parameters, x)
+    torch._dynamo.reset()
+    agree(torch.compile(together, fullgraph=True, dynamic=False, backend="eager")(parameters, x), expected, 1e-5)
+
+
 @of_every_mixer
 def test_bfloat16_stays_close(spec: MixerSpec) -> None:
     module, x = module_of(spec, dtype=torch.bfloat16), tokens(dtype=torch.bfloat16)
