@@ -79,7 +79,9 @@ def line_of(record: Record) -> str:
     if record.status == "failed":
         return f"FAILED  {name}  {dials}: {record.error}"
     score = record.scores.get(record.metric, math.nan)
-    return f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s"
+    compiled, _, why = record.implementation.get("compiled step", "yes").partition(": ")
+    slow = f"  not compiled: {why}" if compiled == "no" and not record.device.startswith("cpu") else ""
+    return f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{slow}"
 
 
 def note_of(report: Report) -> str:

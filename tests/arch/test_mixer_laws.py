@@ -237,7 +237,7 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
     ids=lambda x: x if isinstance(x, str) else dials_of(x),
 )
 def test_the_compiler_reads_a_stack_of_it(spec: MixerSpec, device: str) -> None:
-    """As one piece: what it cannot read trains uncompiled, half as fast, and says so in its record alone."""
+    """As one piece: what it cannot read trains uncompiled, and slower."""
     members = [module_of(spec, seed, torch.float32).to(device) for seed in range(2)]
     parameters = {name: value.detach() for name, value in stack_module_state(members)[0].items()}
     x = torch.stack([tokens(20, seed, torch.float32) for seed in range(2)]).to(device)

@@ -17,6 +17,7 @@ import torch
 from results.ledger import Ledger
 from results.record import Record
 from search import codec, cohort, engine
+from search.live import line_of
 from search.study import StudySpec, Trial
 
 TINY = {
@@ -107,6 +108,20 @@ def test_progress_ends_at_the_end(tmp_path: Path) -> None:
     assert reports[0].eta is None
     assert reports[-1].eta == pytest.approx(0.0)
     assert any(r.progress and r.progress.step == 3 for r in reports)
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "told"),
+    [
+        ("NVIDIA H200", "yes", ""),
+        ("NVIDIA H200", "no: Data-dependent branching", "  not compiled: Data-dependent branching"),
+        ("cpu, 1 threads", "no: on a CPU", ""),
+    ],
+)
+def test_a_trial_that_a_gpu_trained_uncompiled_says_why(device: str, compiled: str, told: str) -> None:
+    (record,) = engine.train(study().trials()[:1], "tiny", torch.device("cpu"), lambda _: None)
+    line = line_of(replace(record, device=device, seconds=2, implementation={"compiled step": compiled}))
+    assert line.endswith(f")  2.0 s{told}")
 
 
 def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
