@@ -83,9 +83,9 @@ class _Memory(MemoryHeads, MixerSpec):
         return self.depth > 1 and not self.newton_schulz
 
     @property
-    def minds_target(self) -> bool:
-        """Behind LayerNorm answers have a length of their own, and weights need none."""
-        return self.overshoots and not self.inner_norm and self.eta_over == "target"
+    def normed(self) -> bool:
+        """Behind LayerNorm they have."""
+        return self.inner_norm
 
     def matrices(self, width: int) -> list[tuple[int, int]]:
         """(rows, columns) of every matrix of one head's memory."""

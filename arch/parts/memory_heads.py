@@ -38,8 +38,8 @@ class MemoryHeads(Heads):
                1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
                whatever it reads, and that over `safety` where the memory is deep
     eta_over   "target": in a deep memory without LayerNorm inside, where v - k (v without residual) is longer than `safety`,
-               the rate is over that length instead, for the weights grow with what they answer, and with them falls the rate
-               at which descent is stable; "key": it is not
+               the rate falls as one over that length, for the weights grow with what they answer, and with them falls the rate
+               at which descent is stable; "key": it does not
     safety     a factor. How far a step of gradient descent goes in a deep memory depends on what it has learned already, and
                no rate is safe: at 1 a key that repeats drives it to infinity before it is trained; over "key", values that
                training makes several times as long as keys still do at 4, unless LayerNorm is inside
@@ -93,13 +93,13 @@ class MemoryHeads(Heads):
         return self.depth > 1
 
     @property
-    def minds_target(self) -> bool:
-        """Whether the rate is divided by the length of what is to be answered."""
-        return self.overshoots and self.eta_over == "target"
+    def normed(self) -> bool:
+        """Whether answers have a length of their own, so that weights need not grow with it."""
+        return False
 
     def target(self, k: Tensor, v: Tensor) -> Tensor | float:
         """What the rate is divided by beside the length of the features and safety: of k and v [..., K], [...] or 1."""
-        if not self.minds_target:
+        if not self.overshoots or self.normed or self.eta_over == "key":
             return 1.0
         target = widen(v) - widen(k) if self.residual else widen(v)
         return (target.square().sum(-1) / self.safety**2).clamp(min=1).sqrt()

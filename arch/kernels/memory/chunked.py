@@ -71,17 +71,17 @@ def materialise_piece(
 class _Made(NamedTuple):
     """The steps of all tokens."""
 
-    step_BHRN: Tensor  # [B, H, R, N C], side by side
-    columns: int
+    step_BHNRC: Tensor
 
     def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
         """sum_t rate_{n,t} h_n S_t: [B, H, N, C]."""
-        every_BHNNC = (h_BHNR @ self.step_BHRN).unflatten(-1, (-1, self.columns))
+        side_by_side_BHRN = self.step_BHNRC.transpose(2, 3).flatten(-2)
+        every_BHNNC = (h_BHNR @ side_by_side_BHRN).unflatten(-1, (-1, self.step_BHNRC.shape[-1]))
         return (rate_BHNN[..., None] * every_BHNNC).sum(-2)
 
     def total(self, rate_BHN: Tensor) -> Tensor:
         """sum_t rate_t S_t: [B, H, R, C]."""
-        return (rate_BHN[:, :, None, :, None] * self.step_BHRN.unflatten(-1, (-1, self.columns))).sum(-2)
+        return (rate_BHN[..., None, None] * self.step_BHNRC).sum(2)
 
 
 class _Spanned(NamedTuple):
@@ -109,13 +109,8 @@ def _steps(weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | N
     """NS(P_t) of all tokens."""
     if not _spared(x_BHMR, d_BHMC, p_BHRC):
         made_BHNRC, _ = newton_schulz(_outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC), steps=steps)
-        return _Made(made_BHNRC.transpose(2, 3).flatten(-2), d_BHMC.shape[-1])
-    z_BHNS, d_BHSC, u_BHRS = weight.push, d_BHMC, x_BHMR.mT
-    if weight.slowed is not None and p_BHRC is not None:
-        columns = p_BHRC.shape[-1]
-        unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
-        z_BHNS = torch.cat([z_BHNS, weight.slowed[..., None].expand(-1, -1, -1, columns)], -1)
-        d_BHSC, u_BHRS = torch.cat([d_BHSC, unit_BHCC], -2), torch.cat([u_BHRS, p_BHRC], -1)
+        return _Made(made_BHNRC)
+    z_BHNS, d_BHSC, u_BHRS = _factors(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
     wide_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
     told = (z_BHNS[:, :, :, None], d_BHSC[:, :, None], (wide_BHRS.mT @ wide_BHRS)[:, :, None])  # a head, a batch entry
     q_BHNCC, _ = spanned_newton_schulz(*(t.flatten(0, 1) for t in told), steps=steps)
@@ -151,9 +146,18 @@ def _outer(
     p_BHRC: Tensor | None = None,
 ) -> Tensor:
     """sum_i weight_{t,i} x_i^T d_i + kept_t p: [B, H, N, R, C], by one product of matrices."""
-    left_BHRS, right_BHSN = x_BHMR.mT, (weight_BHNM.mT[..., None] * d_BHMC[..., None, :]).flatten(-2)
-    if kept_BHN is not None and p_BHRC is not None:
-        unit_CC = torch.eye(p_BHRC.shape[-1], dtype=p_BHRC.dtype, device=p_BHRC.device)
-        kept_BHCN = (kept_BHN[:, :, None, :, None] * unit_CC[:, None]).flatten(-2)  # kept_t I side by side
-        left_BHRS, right_BHSN = torch.cat([left_BHRS, p_BHRC], -1), torch.cat([right_BHSN, kept_BHCN], -2)
-    return (left_BHRS @ right_BHSN).unflatten(-1, (weight_BHNM.shape[-2], -1)).transpose(2, 3)
+    z_BHNS, d_BHSC, u_BHRS = _factors(weight_BHNM, x_BHMR, d_BHMC, kept_BHN, p_BHRC)
+    side_by_side_BHSN = (z_BHNS.mT[..., None] * d_BHSC[..., None, :]).flatten(-2)
+    return (u_BHRS @ side_by_side_BHSN).unflatten(-1, (z_BHNS.shape[-2], -1)).transpose(2, 3)
+
+
+def _factors(
+    weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z [B, H, N, S], D [B, H, S, C] and U [B, H, R, S], with U diag(z_t) D = sum_i weight_{t,i} x_i^T d_i + kept_t p."""
+    if kept_BHN is None or p_BHRC is None:
+        return weight_BHNM, d_BHMC, x_BHMR.mT
+    columns = p_BHRC.shape[-1]
+    unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
+    z_BHNS = torch.cat([weight_BHNM, kept_BHN[..., None].expand(-1, -1, -1, columns)], -1)
+    return z_BHNS, torch.cat([d_BHMC, unit_BHCC], -2), torch.cat([x_BHMR.mT, p_BHRC], -1)

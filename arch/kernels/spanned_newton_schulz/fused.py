@@ -60,7 +60,7 @@ def _tile(CP: tl.constexpr):
 
 @triton.jit
 def _rows(x, d, first, ROWS: tl.constexpr, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """Rows of Z = diag(x) D, from the first on: x and d point at a token's and a head's."""
+    """Of a token's x and a head's D, which they point at: entries and rows from the first on."""
     row, column = first + tl.arange(0, ROWS), tl.arange(0, CP)
     x_s = tl.load(x + row, mask=row < S, other=0.0).to(tl.float64)
     there = (row[:, None] < S) & (column[None, :] < C)
