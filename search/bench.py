@@ -42,6 +42,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("norm_gate", "silu", {}),
     ("newton_schulz", "muon", {}),
     ("spanned_newton_schulz", "atlas", {}),
+    ("spanned_sum", "atlas", {}),
     ("memory", "deep", {}),
     ("memory", "linear", {}),
     ("memory", "ttt", {}),

@@ -20,6 +20,7 @@ from arch.kernels.norm_gate import norm_gate, norm_gate_step
 from arch.kernels.selective_scan import selective_scan, selective_scan_step
 from arch.kernels.short_conv import short_conv, short_conv_step
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
+from arch.kernels.spanned_sum import spanned_sum, spanned_sum_step
 
 __all__ = [
     "AttentionState",
@@ -63,4 +64,6 @@ __all__ = [
     "short_conv_step",
     "spanned_newton_schulz",
     "spanned_newton_schulz_step",
+    "spanned_sum",
+    "spanned_sum_step",
 ]

@@ -4,25 +4,28 @@ Gradient descent goes by the dual form of dual.py, in which no token has weight 
 plain decay need those matrices; they are then made for all tokens of a chunk at once. So are the steps of Newton-Schulz where
 that costs less than what spares them: they lie in what the chunk's inputs and the momentum ahead of it span,
     P_t = sum_i push_{t,i} x_i^T d_i + slowed_t p,   NS(P_t) = P_t Q_t
-so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz).
+so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz), and what it reads of their sum no
+more than its coefficients (spanned_sum).
 
 B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix, S = M + C vectors
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Influence, Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
+from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
 from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.rule import Rule
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
+from arch.kernels.spanned_sum import spanned_sum
+from arch.kernels.window import LEAST, Influence
 
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 
@@ -45,7 +48,8 @@ def materialise_piece(
     weight = weights_of(tokens, rule, position)
     reference = tuple(Matrix(rule.retention.weights(m.weights)) for m in learned.reference)
     inputs, signals = gradients(reference, tokens, rule, norm)
-    products, maps, momentum = [], [], []
+    reads: list[_Read] = []
+    momentum = []
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
         p_BHRC = None if learned.momentum is None else learned.momentum[index]
@@ -53,68 +57,74 @@ def materialise_piece(
             momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
         if not rule.newton_schulz:
             taken_BHNRC = _outer(weight.write, x, d, weight.moved, p_BHRC)
-        elif not rule.retention.plain:
-            step_BHNRC, _ = newton_schulz(_outer(weight.push, x, d, weight.slowed, p_BHRC), steps=rule.newton_schulz)
-            taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
-        else:  # then steps need not be added up but behind the last token
-            steps = _steps(weight, x, d, p_BHRC, rule.newton_schulz)
-            maps.append(Matrix(weight.kept[..., -1, None, None] * a_BHRC - steps.total(weight.rate[..., -1, :])))
-            products.append(partial(_stepped, a_BHRC, steps, weight))
+        elif rule.retention.plain and _spared(x, d, p_BHRC):
+            z_BHNS, d_BHSC, u_BHRS = _factors(weight.push, x, d, weight.slowed, p_BHRC)
+            reads.append(partial(_by_span, a_BHRC, z_BHNS, d_BHSC, u_BHRS, weight.kept, tokens, rule.newton_schulz))
             continue
+        else:
+            step_BHNRC, _ = newton_schulz(_outer(weight.push, x, d, weight.slowed, p_BHRC), steps=rule.newton_schulz)
+            if rule.retention.plain:
+                reads.append(partial(_by_steps, a_BHRC, step_BHNRC, weight))
+                continue
+            taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
         a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
-        maps.append(Matrix(a_BHNRC[:, :, -1]))
-        products.append(partial(_own, rule.retention.weights(a_BHNRC)))
-    y, _ = forward(tokens.q, lambda i, h: products[i](h), len(products), rule)
+        reads.append(partial(_by_own, a_BHNRC, rule.retention.weights(a_BHNRC)))
+    maps: list[Matrix] = []
+
+    def product(index: int, h_BHNR: Tensor) -> Tensor:
+        y_BHNC, behind_BHRC = reads[index](h_BHNR)
+        maps.append(Matrix(behind_BHRC))
+        return y_BHNC
+
+    y, _ = forward(tokens.q, product, len(reads), rule)
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-class _Made(NamedTuple):
-    """The steps of all tokens."""
+# What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and the matrix behind the last token [B, H, R, C].
 
-    step_BHNRC: Tensor
-
-    def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
-        """sum_t rate_{n,t} h_n S_t: [B, H, N, C]."""
-        side_by_side_BHRN = self.step_BHNRC.transpose(2, 3).flatten(-2)
-        every_BHNNC = (h_BHNR @ side_by_side_BHRN).unflatten(-1, (-1, self.step_BHNRC.shape[-1]))
-        return (rate_BHNN[..., None] * every_BHNNC).sum(-2)
-
-    def total(self, rate_BHN: Tensor) -> Tensor:
-        """sum_t rate_t S_t: [B, H, R, C]."""
-        return (rate_BHN[..., None, None] * self.step_BHNRC).sum(2)
+_Read = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-class _Spanned(NamedTuple):
+def _by_own(a_BHNRC: Tensor, weights_BHNRC: Tensor, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
+    """Every token through the weights that it has."""
+    return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2), a_BHNRC[:, :, -1]
+
+
+def _by_steps(a_BHRC: Tensor, step_BHNRC: Tensor, weight: Influence, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
+    """Through the weights of the piece's start and every step since: steps need not be added up but behind the last token."""
+    side_by_side_BHRN = step_BHNRC.transpose(2, 3).flatten(-2)
+    every_BHNNC = (h_BHNR @ side_by_side_BHRN).unflatten(-1, (-1, step_BHNRC.shape[-1]))
+    y_BHNC = weight.kept[..., None] * (h_BHNR @ a_BHRC) - (weight.rate[..., None] * every_BHNNC).sum(-2)
+    total_BHRC = (weight.rate[..., -1, :, None, None] * step_BHNRC).sum(2)
+    return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - total_BHRC
+
+
+def _by_span(
+    a_BHRC: Tensor,
+    z_BHNS: Tensor,
+    d_BHSC: Tensor,
+    u_BHRS: Tensor,
+    kept_BHN: Tensor,
+    tokens: Tokens,
+    steps: int,
+    h_BHNR: Tensor,
+) -> tuple[Tensor, Tensor]:
     """The same, of steps P_t Q_t that are never made: P_t = U diag(z_t) D."""
 
-    z_BHNS: Tensor
-    d_BHSC: Tensor
-    u_BHRS: Tensor
-    q_BHNCC: Tensor
+    def alone(x_BHN: Tensor) -> Tensor:
+        """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
+        return x_BHN.flatten(0, 1).unsqueeze(2)
 
-    def through(self, h_BHNR: Tensor, rate_BHNN: Tensor) -> Tensor:
-        """sum_t rate_{n,t} h_n P_t Q_t: [B, H, N, C]."""
-        seen_BHNNS = (h_BHNR @ self.u_BHRS)[:, :, :, None] * self.z_BHNS[:, :, None]
-        moved_BHNNC = (seen_BHNNS.flatten(2, 3) @ self.d_BHSC).unflatten(2, seen_BHNNS.shape[2:4])
-        return (rate_BHNN[..., None] * moved_BHNNC).flatten(-2) @ self.q_BHNCC.flatten(2, 3)
-
-    def total(self, rate_BHN: Tensor) -> Tensor:
-        """sum_t rate_t P_t Q_t: [B, H, R, C]."""
-        by_vector_BHSN = (rate_BHN[..., None] * self.z_BHNS).mT @ self.q_BHNCC.flatten(-2)
-        by_vector_BHSCC = by_vector_BHSN.unflatten(-1, self.q_BHNCC.shape[-2:])
-        return self.u_BHRS @ (self.d_BHSC[..., None, :] @ by_vector_BHSCC).squeeze(-2)
-
-
-def _steps(weight: Influence, x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None, steps: int) -> _Made | _Spanned:
-    """NS(P_t) of all tokens."""
-    if not _spared(x_BHMR, d_BHMC, p_BHRC):
-        made_BHNRC, _ = newton_schulz(_outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC), steps=steps)
-        return _Made(made_BHNRC)
-    z_BHNS, d_BHSC, u_BHRS = _factors(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
     wide_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
-    told = (z_BHNS[:, :, :, None], d_BHSC[:, :, None], (wide_BHRS.mT @ wide_BHRS)[:, :, None])  # a head, a batch entry
-    q_BHNCC, _ = spanned_newton_schulz(*(t.flatten(0, 1) for t in told), steps=steps)
-    return _Spanned(z_BHNS, d_BHSC, u_BHRS, q_BHNCC.squeeze(2).unflatten(0, x_BHMR.shape[:2]))
+    d, gram = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, wide_BHRS.mT @ wide_BHRS))
+    factor, _ = spanned_newton_schulz(alone(z_BHNS), d, gram, steps=steps)
+    read, taken = alone(h_BHNR @ u_BHRS), alone(tokens.eta[..., None] * z_BHNS)
+    log_decay = alone(tokens.alpha.clamp(min=LEAST).log())
+    y, w = spanned_sum(read, taken, factor, d, log_decay=log_decay, return_state=True)
+    assert w is not None
+    y_BHNC, w_BHSC = (x.unflatten(0, h_BHNR.shape[:2]) for x in (y.squeeze(2), w.squeeze(1)))
+    y_BHNC = kept_BHN[..., None] * (h_BHNR @ a_BHRC) - y_BHNC
+    return y_BHNC, kept_BHN[..., -1, None, None] * a_BHRC - u_BHRS @ w_BHSC
 
 
 def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:
@@ -126,16 +136,6 @@ def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:
     sizes = {"key_width": vectors, "value_width": columns}
     kernel = select.why_not("spanned_newton_schulz", "fused", device=d_BHMC.device, dtype=d_BHMC.dtype, sizes=sizes)
     return kernel is None
-
-
-def _own(weights_BHNRC: Tensor, h_BHNR: Tensor) -> Tensor:
-    """Every token's input through the weights that it has."""
-    return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2)
-
-
-def _stepped(a_BHRC: Tensor, steps: _Made | _Spanned, weight: Influence, h_BHNR: Tensor) -> Tensor:
-    """The same through what the weights are made of: those of the piece's start, and all steps up to the token."""
-    return weight.kept[..., None] * (h_BHNR @ a_BHRC) - steps.through(h_BHNR, weight.rate)
 
 
 def _outer(
