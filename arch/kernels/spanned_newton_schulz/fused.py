@@ -1,14 +1,16 @@
 """Newton-Schulz of spanned matrices, a matrix a program, in registers and in fp64.
 
 Q' = B Q,   A' = B A B,   B = a I + b A + c A^2
-dB = dQ' Q^T + T + T^T,  T = dA' B A,   dQ = B dQ',   dA = B dA' B + b dB + c (dB A + A dB),   dB and dA made symmetric
+
+Q is a polynomial of A, which is symmetric, and the derivative of such a one is its own adjoint. So the derivative by A is what
+becomes of Q where A changes by dQ made symmetric, and goes through the steps beside them, forward:
+    b' = b E + c (A E + E A),   R' = b' Q + B R,   E' = b' A B + B E B + B A b',   E = dQ, R = 0 at first, dA = R in the end
 By the square, P^T P = Z^T G Z with Z = diag(x) D:   dZ = 2 G Z dA,   dG = sum_t Z dA Z^T,   dx = dZ . D,   dD = sum_t x dZ
 
-One launch forward. Backward one gives every token's dA, going through the steps again and keeping what each begins with in
-scratch memory, which a program uses again for every matrix that it takes, so that all of it stays in the caches; a second sums
-over tokens, BS vectors a program, token after token, so that sums are the same every time.
+One launch forward. Backward one gives every token's Z dA; a second sums over tokens, BS vectors a program, always in the same
+order, so that sums are the same every time.
 
-N matrices, T tokens, H heads, S vectors, SP their power of two, C columns, CP their power of two, BS vectors at once
+T tokens, H heads, S vectors, SP their power of two, C columns, CP their power of two; BS vectors, BT tokens at once
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -23,11 +25,11 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import opaque, packed, padded, scratch
+from arch.kernels.opaque import opaque, packed, padded
 
 WIDEST = 32  # columns
 MOST_VECTORS = 64
-SCRATCH = 11 * 2**20  # doubles of scratch memory for all programs
+ACROSS = 32  # columns of tokens side by side
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -59,36 +61,36 @@ def _tile(CP: tl.constexpr):
 
 
 @triton.jit
-def _rows(x, d, first, ROWS: tl.constexpr, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """Of a token's x and a head's D, which they point at: entries and rows from the first on."""
-    row, column = first + tl.arange(0, ROWS), tl.arange(0, CP)
-    x_s = tl.load(x + row, mask=row < S, other=0.0).to(tl.float64)
+def _rows(x, d, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+    """Of diag(x) D, of a token's x and a head's D, BS rows from the first on."""
+    row, column = first + tl.arange(0, BS), tl.arange(0, CP)
+    x_b = tl.load(x + row, mask=row < S, other=0.0).to(tl.float64)
     there = (row[:, None] < S) & (column[None, :] < C)
-    d_sc = tl.load(d + row[:, None] * C + column[None, :], mask=there, other=0.0).to(tl.float64)
-    return x_s, d_sc
+    d_bc = tl.load(d + row[:, None] * C + column[None, :], mask=there, other=0.0).to(tl.float64)
+    return x_b[:, None] * d_bc
 
 
 @triton.jit
-def _grams(gram, first, S: tl.constexpr, SP: tl.constexpr):
-    """BS rows of a head's G."""
-    row, column = first + tl.arange(0, BS), tl.arange(0, SP)
+def _grams(gram, first, other, S: tl.constexpr, WIDTH: tl.constexpr):
+    """BS rows of a head's G from the first on, and WIDTH columns from the other on."""
+    row, column = first + tl.arange(0, BS), other + tl.arange(0, WIDTH)
     there = (row[:, None] < S) & (column[None, :] < S)
     return tl.load(gram + row[:, None] * S + column[None, :], mask=there, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def _begun(x, d, gram, n, T, H, S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+def _begun(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
     """The square of a matrix, one of 1 and 0, and which entries there are; the trace and its root."""
     head = (n // (T * H)) * H + n % H
     x += n.to(tl.int64) * S
     d += head.to(tl.int64) * (S * C)
     gram += head.to(tl.int64) * (S * S)
-    x_s, d_sc = _rows(x, d, 0, SP, S, C, CP)
-    z = x_s[:, None] * d_sc
     square = tl.zeros([CP, CP], tl.float64)
-    for first in range(0, SP, BS):
-        x_b, d_b = _rows(x, d, first, BS, S, C, CP)
-        square += _times(tl.trans(x_b[:, None] * d_b), _times(_grams(gram, first, S, SP), z))
+    for first in range(0, S, BS):
+        seen = tl.zeros([BS, CP], tl.float64)
+        for other in range(0, S, BS):
+            seen += _times(_grams(gram, first, other, S, BS), _rows(x, d, other, S, C, CP))
+        square += _times(tl.trans(_rows(x, d, first, S, C, CP)), seen)
     square = (square + tl.trans(square)) * 0.5
     row, column = _tile(CP)
     unit = tl.where(row == column, 1.0, 0.0).to(tl.float64)
@@ -102,89 +104,94 @@ def _by(gram, unit):
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _forward_kernel(x, d, gram, y, steps, T, H, S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+def _forward_kernel(x, d, gram, y, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
     n = tl.program_id(0)
-    square, unit, there, _trace, size = _begun(x, d, gram, n, T, H, S, SP, C, CP)
+    square, unit, there, _trace, size = _begun(x, d, gram, n, T, H, S, C, CP)
     shrunk = 1.0 / (size + _EPS)
     square, factor = square * (shrunk * shrunk), unit * shrunk
-    for _ in range(steps):
+    for step in range(steps):
         by = _by(square, unit)
         factor = _times(by, factor)
-        square = _times(_times(by, square), by)
+        if step + 1 < steps:
+            square = _times(_times(by, square), by)
     row, column = _tile(CP)
     tl.store(y + n.to(tl.int64) * (C * C) + row * C + column, factor.to(y.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["steps", "N", "T", "H"])
-def _squares_kernel(
-    dy, x, d, gram, da, scratch, steps, N, T, H, S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr
-):
-    """dA of every matrix, [N, CP, CP] in fp64."""
-    row, column = _tile(CP)
-    here, at = row * CP + column, row * C + column
-    scratch += tl.program_id(0).to(tl.int64) * steps * (2 * CP * CP)
+@triton.jit(do_not_specialize=["steps", "T", "H"])
+def _squares_kernel(dy, x, d, gram, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+    """Z dA of every matrix, [N, S, C] in fp64."""
     n = tl.program_id(0)
-    for _ in range(tl.program_id(0), N, tl.num_programs(0)):
-        given, unit, there, trace, size = _begun(x, d, gram, n, T, H, S, SP, C, CP)
-        shrunk = 1.0 / (size + _EPS)
-        square, factor = given * (shrunk * shrunk), unit
-        for step in range(steps):
-            tl.store(scratch + step * (2 * CP * CP) + here, factor)
-            tl.store(scratch + step * (2 * CP * CP) + CP * CP + here, square)
-            by = _by(square, unit)
-            factor = _times(by, factor)
-            square = _times(_times(by, square), by)
-        tl.debug_barrier()  # other threads read what these wrote
-        d_factor = tl.load(dy + n.to(tl.int64) * (C * C) + at, mask=there, other=0.0).to(tl.float64)
-        d_shrunk = tl.sum(d_factor * factor)
-        d_factor = d_factor * shrunk
-        d_square = unit * 0.0
-        for back in range(steps):
-            step = steps - 1 - back
-            before = tl.load(scratch + step * (2 * CP * CP) + here)
-            square = tl.load(scratch + step * (2 * CP * CP) + CP * CP + here)
-            by = _by(square, unit)
-            turn = _times(d_square, _times(by, square))
-            d_by = _times(d_factor, tl.trans(before)) + turn + tl.trans(turn)
-            d_by = (d_by + tl.trans(d_by)) * 0.5
-            d_factor = _times(by, d_factor)
-            turn = _times(d_by, square)
-            d_square = _times(_times(by, d_square), by) + d_by * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
-        d_shrunk += 2.0 * shrunk * tl.sum(d_square * given)
-        d_trace = tl.where(trace >= _LEAST, -0.5 * d_shrunk * shrunk * shrunk / size, 0.0)
-        tl.store(da + n.to(tl.int64) * (CP * CP) + here, d_square * (shrunk * shrunk) + unit * d_trace)
-        tl.debug_barrier()  # before these write again
-        n += tl.num_programs(0)
+    given, unit, there, trace, size = _begun(x, d, gram, n, T, H, S, C, CP)
+    shrunk = 1.0 / (size + _EPS)
+    row, column = _tile(CP)
+    by_y = tl.load(dy + n.to(tl.int64) * (C * C) + row * C + column, mask=there, other=0.0).to(tl.float64)
+    square, factor = given * (shrunk * shrunk), unit
+    d_square, d_factor = (by_y + tl.trans(by_y)) * (0.5 * shrunk), unit * 0.0
+    for step in range(steps):
+        by = _by(square, unit)
+        turn = _times(d_square, square)
+        d_by = d_square * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
+        d_factor = _times(d_by, factor) + _times(by, d_factor)
+        factor = _times(by, factor)
+        if step + 1 < steps:
+            half = _times(by, square)
+            turn = _times(d_by, half)
+            d_square = turn + tl.trans(turn) + _times(_times(by, d_square), by)
+            square = _times(half, by)
+    d_shrunk = tl.sum(by_y * factor) + 2.0 * shrunk * tl.sum(d_factor * given)
+    d_trace = tl.where(trace >= _LEAST, -0.5 * d_shrunk * shrunk * shrunk / size, 0.0)
+    da = d_factor * (shrunk * shrunk) + unit * d_trace
+    head = (n // (T * H)) * H + n % H
+    for first in range(0, S, BS):
+        z = _rows(x + n.to(tl.int64) * S, d + head.to(tl.int64) * (S * C), first, S, C, CP)
+        vector = first + tl.arange(0, BS)[:, None]
+        places, in_z = n.to(tl.int64) * (S * C) + vector * C + column, (vector < S) & (column < C)
+        tl.store(z_da + places, _times(z, da), mask=in_z)
+
+
+@triton.jit
+def _side_by_side(at, rows, first, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr):
+    """BT tokens' [S, C] side by side, the token's part of a place and the row's, and which places there are."""
+    token, column = first + tl.arange(0, BT * CP) // CP, tl.arange(0, BT * CP) % CP
+    there = (rows < S)[:, None] & ((token < T) & (column < C))[None, :]
+    return (at + token * H)[None, :], rows[:, None], column[None, :], there
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def _sums_kernel(
-    x, d, gram, da, dx, dd, dgram, T, H, S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr
-):
-    """By dA of every token, BS vectors of a head: dx, dD and dG."""
-    head, first = tl.program_id(0), tl.program_id(1) * BS
+    x, d, gram, z_da, dx, dd, dgram, T, H,
+    S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """By Z dA of every token, BS vectors of a head and BT tokens at a time: dx, dD and dG."""
+    head, start = tl.program_id(0), tl.program_id(1) * BS
     n = (head // H).to(tl.int64) * T * H + head % H  # of the first token
     d += head.to(tl.int64) * (S * C)
-    grams = _grams(gram + head.to(tl.int64) * (S * S), first, S, SP)
-    row, column, wide = first + tl.arange(0, BS), tl.arange(0, CP), tl.arange(0, SP)
-    here, at = _tile(CP)
-    there = (row[:, None] < S) & (column[None, :] < C)
+    grams = _grams(gram + head.to(tl.int64) * (S * S), start, 0, S, SP)
+    some, every = start + tl.arange(0, BS), tl.arange(0, SP)
     sum_d, sum_gram = tl.zeros([BS, CP], tl.float64), tl.zeros([BS, SP], tl.float64)
-    for _ in range(T):
-        x_s, d_sc = _rows(x + n * S, d, 0, SP, S, C, CP)
-        z = x_s[:, None] * d_sc
-        x_b, d_b = _rows(x + n * S, d, first, BS, S, C, CP)
-        da_cc = tl.load(da + n * (CP * CP) + here * CP + at)
-        dz = _times(_times(grams, z), da_cc) * 2.0
-        tl.store(dx + n * S + row, tl.sum(dz * d_b, 1).to(dx.dtype.element_ty), mask=row < S)
-        sum_d += x_b[:, None] * dz
-        sum_gram += _times(_times(x_b[:, None] * d_b, da_cc), tl.trans(z))
-        n += H
-    tl.store(
-        dd + head.to(tl.int64) * (S * C) + row[:, None] * C + column[None, :], sum_d.to(dd.dtype.element_ty), mask=there
-    )
-    there = (row[:, None] < S) & (wide[None, :] < S)
-    to = dgram + head.to(tl.int64) * (S * S) + row[:, None] * S + wide[None, :]
+    for first in range(0, T, BT):
+        at, row, column, there = _side_by_side(n, every, first, T, H, S, C, CP, BT)
+        own_at, own_row, own_column, own = _side_by_side(n, some, first, T, H, S, C, CP, BT)
+        z = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
+        z *= tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
+        own_z_da = tl.load(z_da + own_at * (S * C) + own_row * C + own_column, mask=own, other=0.0)
+        sum_gram += _times(own_z_da, tl.trans(z))
+        every_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0)
+        dz = _times(grams, every_z_da) * 2.0
+        d_b = tl.load(d + own_row * C + own_column, mask=own, other=0.0).to(tl.float64)
+        x_b = tl.load(x + own_at * S + own_row, mask=own, other=0.0).to(tl.float64)
+        token = first + tl.arange(0, BT)
+        by_token = tl.sum(tl.reshape(dz * d_b, [BS, BT, CP]), 2)
+        there = (some < S)[:, None] & (token < T)[None, :]
+        tl.store(dx + (n + token * H)[None, :] * S + some[:, None], by_token.to(dx.dtype.element_ty), mask=there)
+        sum_d += tl.sum(tl.reshape(dz * x_b, [BS, BT, CP]), 1)
+    column = tl.arange(0, CP)
+    there = (some < S)[:, None] & (column < C)[None, :]
+    to = dd + head.to(tl.int64) * (S * C) + some[:, None] * C + column[None, :]
+    tl.store(to, sum_d.to(dd.dtype.element_ty), mask=there)
+    there = (some < S)[:, None] & (every < S)[None, :]
+    to = dgram + head.to(tl.int64) * (S * S) + some[:, None] * S + every[None, :]
     tl.store(to, sum_gram.to(dgram.dtype.element_ty), mask=there)
 
 
@@ -205,11 +212,10 @@ def _backward(dy: Tensor, x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tup
     batch, time, heads, vectors = x.shape
     sizes, count = _sizes(d), x.shape[:3].numel()
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
-    da = x.new_empty(count, sizes["CP"], sizes["CP"], dtype=torch.float64)
-    room, programs = scratch(da, 2 * steps * sizes["CP"] ** 2, SCRATCH, torch.float64)
-    _squares_kernel[programs,](packed(dy), x, d, gram, da, room, steps, count, time, heads, **sizes)
-    grid = (batch * heads, triton.cdiv(vectors, BS.value))
-    _sums_kernel[grid](x, d, gram, da, dx, dd, dgram, time, heads, **{**sizes, "num_warps": 4})
+    z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
+    _squares_kernel[count,](packed(dy), x, d, gram, z_da, steps, time, heads, **sizes)
+    grid, width = (batch * heads, triton.cdiv(vectors, BS.value)), {"SP": padded(vectors), "BT": ACROSS // sizes["CP"]}
+    _sums_kernel[grid](x, d, gram, z_da, dx, dd, dgram, time, heads, **sizes | width | {"num_warps": 4})
     return dx, dd, dgram
 
 
@@ -221,7 +227,7 @@ def _sizes(d: Tensor) -> dict[str, Any]:
     vectors, columns = d.shape[-2:]
     width = padded(columns)
     warps = 1 if width <= 16 else 4
-    return {"S": vectors, "SP": padded(vectors), "C": columns, "CP": width, "num_warps": warps, "num_stages": 1}
+    return {"S": vectors, "C": columns, "CP": width, "num_warps": warps, "num_stages": 1}
 
 
 _spanned_newton_schulz = opaque(

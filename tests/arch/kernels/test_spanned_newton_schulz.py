@@ -83,16 +83,6 @@ def test_fused_takes_any_number_of_steps(steps: int, device: str) -> None:
     assert_all_close(found, expected, 1e-9)
 
 
-@pytest.mark.usefixtures("poisoned")
-def test_fused_programs_take_one_matrix_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    from arch.kernels.spanned_newton_schulz import fused
-
-    monkeypatch.setattr(fused, "SCRATCH", 1)  # one program
-    u, x, d = given(9, 8, 5)
-    expected = results(x, d, u.mT @ u, steps=2, implementation="recurrent")
-    assert_all_close(results(x, d, u.mT @ u, steps=2, implementation="fused"), expected, 1e-9)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_of_zeros_it_is_finite_and_so_are_its_derivatives(name: str) -> None:
     u, x, d = given(4, 3, 3, tokens=1)
