@@ -67,12 +67,19 @@ class LpLoss:
 class HuberLoss:
     """|e|^2 / 2 up to |e| = delta, linear in e beyond (MIRAS, Yaad).
 
-    beyond  "sign": delta sign(e), as printed; "norm": delta e / |e|, which is continuous
+    beyond     "sign": delta sign(e), as printed, by which values have no derivative; "norm": delta e / |e|, which is continuous
+    delta_max  the largest delta that a mixer gives; None: the root of the value width, about as long as answers are behind a
+               LayerNorm. With 1, and such answers, no error is within
     """
 
     kind: Literal["huber"] = "huber"
     beyond: Literal["sign", "norm"] = "sign"
+    delta_max: float | None = None
     of_error: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.delta_max is not None and self.delta_max <= 0:
+            raise ValueError(f"delta_max must be positive or null (the root of the value width), got {self.delta_max}")
 
     def gradient(self, answer: Tensor, value: Tensor, threshold: Tensor | None) -> Tensor:
         assert threshold is not None

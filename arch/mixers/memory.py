@@ -32,7 +32,7 @@ LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but 
 class _Memory(MemoryHeads, MixerSpec):
     """
     degree         p of the polynomial features of keys and queries, with learned coefficients; 1: keys as they are
-    loss           l2, dot, lp (p) or huber (beyond)
+    loss           l2, dot, lp (p) or huber (beyond, delta_max)
     retention      l2, lq (q) or kl
     momentum       none, inside (Titans: the rate inside the momentum) or outside (Atlas: behind it)
     newton_schulz  steps that make updates orthogonal (Muon); 0: plain gradient descent
@@ -173,7 +173,9 @@ class _MemoryModule(MixerModule):
         value_dim = spec.sizes(width)[1]
         self.inputs = MemoryInputs(spec, width)
         self.theta = WriteStrength(width, spec.heads, bias=True) if spec.momentum != "none" else None
-        self.delta = WriteStrength(width, spec.heads, bias=True) if isinstance(spec.loss, HuberLoss) else None
+        self.delta = None
+        if isinstance(spec.loss, HuberLoss):
+            self.delta = WriteStrength(width, spec.heads, bias=True, most=spec.loss.delta_max or value_dim**0.5)
         self.features = PolyFeatures(spec.degree) if spec.degree > 1 else None
         self.weights = nn.ParameterList(
             first_weights(spec.heads, *shape, scale)

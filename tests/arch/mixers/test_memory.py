@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels.rule import DOT, HUBER, KL, LP, LQ, Rule
+from arch.kernels.rule import DOT, HUBER, KL, LP, LQ, HuberLoss, Rule
 from arch.mixers.memory import (
     Atlas,
     AtlasPp,
@@ -101,6 +101,17 @@ def test_titans_follows_its_equations() -> None:
     o = torch.stack(outputs).squeeze(-2)[None]
     expected = module.get_submodule("out")(module.get_submodule("output")(o, x))
     assert_close(module(x)[0], expected)
+
+
+@pytest.mark.parametrize(("delta_max", "most"), [(None, 4.0), (1.0, 1.0)])
+def test_a_threshold_is_at_most_as_long_as_what_a_layer_norm_answers_unless_told_otherwise(
+    delta_max: float | None, most: float
+) -> None:
+    spec = Yaad(heads=2, loss=HuberLoss(beyond="norm", delta_max=delta_max), inner_norm=True)
+    torch.manual_seed(0)
+    module, x = spec.build(32), 100 * torch.randn(1, 50, 32)
+    thresholds = module.get_submodule("delta")(x)
+    assert 0 <= thresholds.min() < 0.1 * most < 0.9 * most < thresholds.max() <= most
 
 
 @pytest.mark.parametrize("window", [1, 4])
