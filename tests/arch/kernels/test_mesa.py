@@ -172,6 +172,27 @@ def test_gradients_are_those_of_the_exact_solution(x0: Start, gradient: Gradient
         torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked", "fused"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_residual_much_longer_than_the_query_costs_no_digits(seed: int, implementation: str) -> None:
+    """Two keys in turn, written with all strength, and hardly any decay: thirty times as long, in the end."""
+    shape = bench.Shape(batch=1, time=70, heads=2, key_width=16, value_width=16)
+    inputs = bench.example("mesa", "from_query", shape, seed=seed) | {"steps": 24}
+    inputs["k"] = inputs["k"][:, torch.arange(70) % 2]
+    inputs["log_decay"] = 0.002 * inputs["log_decay"].clamp(min=-1)
+    inputs["beta"] = torch.full_like(inputs["beta"], 0.99)
+    weights = torch.randn(1, 70, 2, 16, generator=torch.Generator().manual_seed(3))
+
+    def slopes(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        given = {key: x.float().to(dtype) if isinstance(x, Tensor) else x for key, x in inputs.items()}
+        leaves = [given[key].requires_grad_() for key in ("q", "lam")]
+        return torch.autograd.grad(mesa(**given, implementation=name)[0], leaves, weights.to(dtype))
+
+    exact = slopes("recurrent", torch.float64)
+    for x, y in zip(slopes(implementation, torch.float32), exact, strict=True):
+        assert (x - y).norm() <= 1.5e-5 * y.norm()
+
+
 @IMPLEMENTATIONS
 def test_few_steps_have_another_gradient_unrolled(implementation: str) -> None:
     inputs = {key: x.requires_grad_() for key, x in example("head", time=12).items()}
