@@ -16,9 +16,7 @@ Start = Literal["diag", "q", "zero"]
 Gradient = Literal["implicit", "unroll"]
 Operator = tuple[Tensor, ...]
 
-FRESH = (
-    8  # steps from one residual made anew to the next: rounding the first, which is large, is felt in all that follow
-)
+FRESH = 8  # steps from one residual made anew to the next: the first is large, and all others keep its rounding
 
 
 class System:
