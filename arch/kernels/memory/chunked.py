@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,28 +49,13 @@ def materialise_piece(
     weight = weights_of(tokens, rule, position)
     reference = tuple(Matrix(rule.retention.weights(m.weights)) for m in learned.reference)
     inputs, signals = gradients(reference, tokens, rule, norm)
-    reads: list[_Read] = []
-    momentum = []
+    reads, maps, momentum = [], [], []
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
         p_BHRC = None if learned.momentum is None else learned.momentum[index]
+        reads.append(_reader(a_BHRC, p_BHRC, x, d, weight, tokens, rule))
         if p_BHRC is not None and weight.slowed is not None:
             momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
-        if not rule.newton_schulz:
-            taken_BHNRC = _outer(weight.write, x, d, weight.moved, p_BHRC)
-        elif rule.retention.plain and _spared(x, d, p_BHRC):
-            z_BHNS, d_BHSC, u_BHRS = _factors(weight.push, x, d, weight.slowed, p_BHRC)
-            reads.append(partial(_by_span, a_BHRC, z_BHNS, d_BHSC, u_BHRS, weight.kept, tokens, rule.newton_schulz))
-            continue
-        else:
-            step_BHNRC, _ = newton_schulz(_outer(weight.push, x, d, weight.slowed, p_BHRC), steps=rule.newton_schulz)
-            if rule.retention.plain:
-                reads.append(partial(_by_steps, a_BHRC, step_BHNRC, weight))
-                continue
-            taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
-        a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
-        reads.append(partial(_by_own, a_BHNRC, rule.retention.weights(a_BHNRC)))
-    maps: list[Matrix] = []
 
     def product(index: int, h_BHNR: Tensor) -> Tensor:
         y_BHNC, behind_BHRC = reads[index](h_BHNR)
@@ -83,6 +69,25 @@ def materialise_piece(
 # What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and the matrix behind the last token [B, H, R, C].
 
 _Read = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def _reader(
+    a_BHRC: Tensor, p_BHRC: Tensor | None, x_BHMR: Tensor, d_BHMC: Tensor, weight: Influence, tokens: Tokens, rule: Rule
+) -> _Read:
+    """Of a matrix a and its momentum p at the piece's start, given the inputs and signals that the tokens bring."""
+    if not rule.newton_schulz:
+        taken_BHNRC = _outer(weight.write, x_BHMR, d_BHMC, weight.moved, p_BHRC)
+    else:
+        if rule.retention.plain and _spared(x_BHMR, d_BHMC, p_BHRC):
+            span = _span(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
+            return partial(_by_span, a_BHRC, span, weight.kept, tokens, rule.newton_schulz)
+        push_BHNRC = _outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
+        step_BHNRC, _ = newton_schulz(push_BHNRC, steps=rule.newton_schulz)
+        if rule.retention.plain:
+            return partial(_by_steps, a_BHRC, step_BHNRC, weight)
+        taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
+    a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
+    return partial(_by_own, a_BHNRC, rule.retention.weights(a_BHNRC))
 
 
 def _by_own(a_BHNRC: Tensor, weights_BHNRC: Tensor, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,17 +104,19 @@ def _by_steps(a_BHRC: Tensor, step_BHNRC: Tensor, weight: Influence, h_BHNR: Ten
     return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - total_BHRC
 
 
+class _Span(NamedTuple):
+    """Matrices P_t = U diag(z_t) D of all tokens."""
+
+    z_BHNS: Tensor
+    d_BHSC: Tensor
+    u_BHRS: Tensor
+
+
 def _by_span(
-    a_BHRC: Tensor,
-    z_BHNS: Tensor,
-    d_BHSC: Tensor,
-    u_BHRS: Tensor,
-    kept_BHN: Tensor,
-    tokens: Tokens,
-    steps: int,
-    h_BHNR: Tensor,
+    a_BHRC: Tensor, span: _Span, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same, of steps P_t Q_t that are never made: P_t = U diag(z_t) D."""
+    """The same, of steps P_t Q_t that are never made."""
+    z_BHNS, d_BHSC, u_BHRS = span
 
     def alone(x_BHN: Tensor) -> Tensor:
         """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
@@ -146,18 +153,16 @@ def _outer(
     p_BHRC: Tensor | None = None,
 ) -> Tensor:
     """sum_i weight_{t,i} x_i^T d_i + kept_t p: [B, H, N, R, C], by one product of matrices."""
-    z_BHNS, d_BHSC, u_BHRS = _factors(weight_BHNM, x_BHMR, d_BHMC, kept_BHN, p_BHRC)
+    z_BHNS, d_BHSC, u_BHRS = _span(weight_BHNM, x_BHMR, d_BHMC, kept_BHN, p_BHRC)
     side_by_side_BHSN = (z_BHNS.mT[..., None] * d_BHSC[..., None, :]).flatten(-2)
     return (u_BHRS @ side_by_side_BHSN).unflatten(-1, (z_BHNS.shape[-2], -1)).transpose(2, 3)
 
 
-def _factors(
-    weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """z [B, H, N, S], D [B, H, S, C] and U [B, H, R, S], with U diag(z_t) D = sum_i weight_{t,i} x_i^T d_i + kept_t p."""
+def _span(weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None) -> _Span:
+    """Of sum_i weight_{t,i} x_i^T d_i + kept_t p."""
     if kept_BHN is None or p_BHRC is None:
-        return weight_BHNM, d_BHMC, x_BHMR.mT
+        return _Span(weight_BHNM, d_BHMC, x_BHMR.mT)
     columns = p_BHRC.shape[-1]
     unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
     z_BHNS = torch.cat([weight_BHNM, kept_BHN[..., None].expand(-1, -1, -1, columns)], -1)
-    return z_BHNS, torch.cat([d_BHMC, unit_BHCC], -2), torch.cat([x_BHMR.mT, p_BHRC], -1)
+    return _Span(z_BHNS, torch.cat([d_BHMC, unit_BHCC], -2), torch.cat([x_BHMR.mT, p_BHRC], -1))
