@@ -264,8 +264,8 @@ def run(
 
 
 def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
-    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails. Raises
-    LedgerError where what it learns cannot be kept."""
+    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails; the records say
+    that it was, and why. Raises LedgerError where what it learns cannot be kept."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
         while True:
@@ -280,7 +280,8 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
     if len(specs) == 1:
         return [failed(specs[0], why, study=study, device=device)]
     half = len(specs) // 2
-    return [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
+    records = [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
+    return [replace(r, implementation={"halved": why} | r.implementation) for r in records]
 
 
 def failed(spec: Trial, why: str, *, study: str, device: torch.device) -> Record:

@@ -82,7 +82,7 @@ def test_a_trial_that_raises_fails_alone_and_says_why(tmp_path: Path, monkeypatc
     assert set(Ledger(path).records().status) == {"done"}
 
 
-def test_a_cohort_that_is_halved_has_let_go_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cohort_that_is_halved_has_let_go_of_its_memory_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = cohort.follow_cohort
     held: list[weakref.ref[torch.Tensor]] = []
 
@@ -98,6 +98,7 @@ def test_a_cohort_that_is_halved_has_let_go_of_its_memory(monkeypatch: pytest.Mo
     records = engine.train(study().trials()[:4], "tiny", torch.device("cpu"), lambda _: None)
     assert [(r.status, r.cohort) for r in records] == [("done", 1)] * 4
     assert len(held) == 7
+    assert all(line_of(r).endswith("  its cohort was halved: RuntimeError: out of memory, say") for r in records)
 
 
 def test_progress_ends_at_the_end(tmp_path: Path) -> None:
