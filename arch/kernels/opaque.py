@@ -91,10 +91,10 @@ def matrices(x: Tensor) -> int:
     return x.shape[:-2].numel()
 
 
-def scratch(x: Tensor, numbers: int, room: int, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """Memory of so many numbers a program, `room` at most in all, and how many programs: no more than there are matrices."""
-    programs = max(1, min(matrices(x), room // numbers))
-    return x.new_empty(programs * numbers, dtype=dtype), programs
+def scratch(x: Tensor, floats: int, room: int) -> tuple[Tensor, int]:
+    """Memory of so many floats a program, `room` at most in all, and how many programs: no more than there are matrices."""
+    programs = max(1, min(matrices(x), room // floats))
+    return x.new_empty(programs * floats, dtype=torch.float32), programs
 
 
 def padded(width: int) -> int:

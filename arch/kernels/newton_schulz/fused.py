@@ -516,7 +516,7 @@ def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
         kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
         return (y,)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
-    room, programs = scratch(x, 3 * squares + 2 * others, SCRATCH, torch.float32)
+    room, programs = scratch(x, 3 * squares + 2 * others, SCRATCH)
     _tiled_forward_kernel[programs,](x, y, room, *where, steps, matrices(x), **sizes, **form.options())
     return (y,)
 
@@ -536,7 +536,7 @@ def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
         kernel, floats = _backward_kernel, steps * others
     else:
         kernel, floats = _tiled_backward_kernel, 5 * squares + (2 + steps) * others
-    room, programs = scratch(x, floats, SCRATCH, torch.float32)
+    room, programs = scratch(x, floats, SCRATCH)
     kernel[programs,](dy, x, dx, room, *where, steps, matrices(x), **sizes, **form.options())
     return (dx,)
 

@@ -21,19 +21,14 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.opaque import opaque, packed, padded
-
-WIDEST = 32  # columns
-MOST_VECTORS = 64
+from arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """What these kernels cannot do: more than those that make the factors."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
-    vectors, columns = sizes.get("key_width", 1), sizes.get("value_width", 1)
-    if columns > WIDEST:
-        return f"takes matrices of at most {WIDEST} columns, got {columns}"
-    return f"takes at most {MOST_VECTORS} vectors, got {vectors}" if vectors > MOST_VECTORS else None
+    return makes_none(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)
 
 
 def fused(
