@@ -135,11 +135,13 @@ def _by_span(
 
 
 def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:
-    """Whether steps are better not made: on a CPU where fewer vectors span them than they have rows, elsewhere where a kernel
-    spares them."""
+    """Whether steps are better not made: where fewer vectors span them than they have rows, on a CPU of narrow matrices alone
+    and elsewhere where a kernel spares them."""
     vectors, columns = x_BHMR.shape[-2] + (0 if p_BHRC is None else p_BHRC.shape[-1]), d_BHMC.shape[-1]
+    if vectors >= x_BHMR.shape[-1]:
+        return False
     if x_BHMR.device.type == "cpu":
-        return columns <= WIDEST_SQUARE and vectors < x_BHMR.shape[-1]
+        return columns <= WIDEST_SQUARE
     sizes = {"key_width": vectors, "value_width": columns}
     kernel = select.why_not("spanned_newton_schulz", "fused", device=d_BHMC.device, dtype=d_BHMC.dtype, sizes=sizes)
     return kernel is None

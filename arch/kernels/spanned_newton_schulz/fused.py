@@ -45,9 +45,13 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
 
 
 def fused(x: Tensor, d: Tensor, gram: Tensor, *, steps: int) -> Tensor:
-    """x [B, T, H, S], d [B, H, S, C], gram [B, H, S, S] -> [B, T, H, C, C]."""
-    (y,) = _spanned_newton_schulz(x, d, gram, steps)
-    return y
+    """x [B, T, H, S], d [B, H, S, C], gram [B, H, S, S] -> [B, T, H, C, C].
+
+    Inputs of half precision go in as fp32: Triton 3.6 has no tensor core product in fp64 of numbers that were read in 16 bits.
+    """
+    wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, d, gram))
+    (y,) = _spanned_newton_schulz(*wide, steps)
+    return y.to(x.dtype)
 
 
 @triton.jit
