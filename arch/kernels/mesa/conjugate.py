@@ -17,6 +17,7 @@ Gradient = Literal["implicit", "unroll"]
 Operator = tuple[Tensor, ...]
 
 FRESH = 8  # steps from one residual made anew to the next: the first is large, and all others keep its rounding
+DRIFTED = 0.3  # of a residual's length: farther off the one made anew, directions begin anew with it
 
 
 class System:
@@ -63,7 +64,9 @@ def iterate(
     system: System, rhs: Tensor, operator: Operator, steps: int, tolerance: float | None, x0: Start
 ) -> tuple[Tensor, Tensor]:
     """The method itself (Hestenes and Stiefel 1952). From the query, whose residual may be many times as long as the query, the
-    residual is made anew every few steps (van der Vorst and Ye 2000), which changes nothing but its rounding."""
+    residual is made anew every few steps (van der Vorst and Ye 2000), which changes nothing but its rounding. Where that is all
+    there is left of it, it is no longer orthogonal to the last direction, and to go on with that would lead away from the
+    solution."""
     if x0 == "zero":
         x, r = torch.zeros_like(rhs), rhs
     else:
@@ -80,10 +83,13 @@ def iterate(
         length = _ratio(square, curvature, active)
         x = torch.addcmul(x, length, p)
         r = torch.addcmul(r, length, image, value=-1)
+        onward = active
         if x0 == "q" and step % FRESH == FRESH - 1:
-            r = torch.where(active, rhs - system.multiply(x, *operator), r)
+            fresh = torch.where(active, rhs - system.multiply(x, *operator), r)
+            onward = active & (_dot(fresh - r, fresh - r) <= DRIFTED**2 * _dot(r, r))
+            r = fresh
         following = _dot(r, r)
-        p = torch.addcmul(r, _ratio(following, square, active), p)
+        p = torch.addcmul(r, _ratio(following, square, onward), p)
         square = following
         taken = taken + active
     return x, taken.squeeze(-1)

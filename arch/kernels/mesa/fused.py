@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.mesa.conjugate import FRESH, Solver
+from arch.kernels.mesa.conjugate import DRIFTED, FRESH, Solver
 from arch.kernels.mesa.state import MesaState
 from arch.kernels.opaque import opaque, padded
 
@@ -27,7 +27,7 @@ ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below i
 SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
 MOST_STATE_COLUMNS = 64
 STAGES = 2  # of the walks over states
-_FRESH = tl.constexpr(FRESH)
+_FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
 
 
 class Plan(NamedTuple):
@@ -303,12 +303,15 @@ def _solve(  # type: ignore[no-untyped-def]
             length = tl.expand_dims(tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0), -1)
             x += length * p
             r -= length * image
+            onward = active
             if X0 == "q":
                 if step % _FRESH == _FRESH - 1:
-                    told = _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-                    r = tl.where(tl.expand_dims(active, -1), rhs - told, r)
+                    image = _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+                    drift = tl.where(tl.expand_dims(active, -1), rhs - image - r, 0.0)
+                    onward = active & (tl.sum(drift * drift, COLUMNS) <= tl.sum(r * r, COLUMNS) * _DRIFTED)
+                    r += drift
             following = tl.sum(r * r, COLUMNS)
-            p = r + tl.expand_dims(tl.where(active, following, 0.0) / tl.where(active, square, 1.0), -1) * p
+            p = r + tl.expand_dims(tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0), -1) * p
             square = following
             taken += active.to(tl.float32)
             step += 1

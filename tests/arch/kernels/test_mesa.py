@@ -172,15 +172,21 @@ def test_gradients_are_those_of_the_exact_solution(x0: Start, gradient: Gradient
         torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("implementation", ["recurrent", "chunked", "fused"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_first_residual_much_longer_than_the_query_costs_no_digits(seed: int, implementation: str) -> None:
-    """Two keys in turn, written with all strength, and hardly any decay: thirty times as long, in the end."""
-    shape = bench.Shape(batch=1, time=70, heads=2, key_width=16, value_width=16)
-    inputs = bench.example("mesa", "from_query", shape, seed=seed) | {"steps": 24}
+def far_from_the_query(width: int, steps: int, *, seed: int = 0) -> dict[str, Any]:
+    """Two keys in turn, written with all strength, and hardly any decay: the first residual is thirty times as long as the
+    query, in the end."""
+    shape = bench.Shape(batch=1, time=70, heads=2, key_width=width, value_width=width)
+    inputs = bench.example("mesa", "from_query", shape, seed=seed) | {"steps": steps}
     inputs["k"] = inputs["k"][:, torch.arange(70) % 2]
     inputs["log_decay"] = 0.002 * inputs["log_decay"].clamp(min=-1)
     inputs["beta"] = torch.full_like(inputs["beta"], 0.99)
+    return inputs
+
+
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked", "fused"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_residual_much_longer_than_the_query_costs_no_digits(seed: int, implementation: str) -> None:
+    inputs = far_from_the_query(16, 24, seed=seed)
     weights = torch.randn(1, 70, 2, 16, generator=torch.Generator().manual_seed(3))
 
     def slopes(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -191,6 +197,16 @@ def test_a_first_residual_much_longer_than_the_query_costs_no_digits(seed: int, 
     exact = slopes("recurrent", torch.float64)
     for x, y in zip(slopes(implementation, torch.float32), exact, strict=True):
         assert (x - y).norm() <= 1.5e-5 * y.norm()
+
+
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked", "fused"])
+def test_steps_beyond_the_solution_lead_away_from_nothing(implementation: str) -> None:
+    """Sixty more than it takes: residuals are no more than rounding by then."""
+    inputs = far_from_the_query(64, 96)
+    rounded = {key: x.float() if isinstance(x, Tensor) else x for key, x in inputs.items()}
+    exact = mesa(**{key: x.double() if isinstance(x, Tensor) else x for key, x in rounded.items()})[0]
+    o = mesa(**rounded, implementation=implementation)[0]
+    assert (o - exact).norm(dim=1).div(exact.norm(dim=1)).max() <= 1e-4
 
 
 @IMPLEMENTATIONS
