@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,7 +102,8 @@ class Measure:
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
-    """For every architecture and setting, the hyper-parameters of the best mean score over seeds.
+    """For every architecture and setting, the hyper-parameters of the best mean score over seeds, of equal ones those of the
+    lowest mean loss.
 
     Trials compete where their specs differ only in `training` (and the seed), but for how much they read: longer training
     is another setting, no better hyper-parameter. Only hyper-parameters under which the most seeds finished may win, so
@@ -260,14 +262,14 @@ def _choose(group: Sequence[Record], on: On) -> Choice:
     cells: dict[str, list[Record]] = defaultdict(list)
     for record in group:
         cells[_identity(record, without=("seed",))].append(record)
-    done = [[r for r in cell if r.score is not None] for cell in cells.values()]
+    done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
     most = max(len(trials) for trials in done)
     able = [trials for trials in done if trials and len(trials) == most]
     best: list[Record] = []
     if len(able) == 1:
         best = able[0]
     elif able:
-        best = max(able, key=lambda trials: float(np.mean([_judged(r, on) for r in trials])))
+        best = max(able, key=lambda trials: tuple(np.mean([_judged(r, on) for r in trials], axis=0)))
     return Choice(
         on=on,
         trials=tuple(sorted(best, key=lambda r: r.seed)),
@@ -276,15 +278,15 @@ def _choose(group: Sequence[Record], on: On) -> Choice:
     )
 
 
-def _judged(record: Record, on: On) -> float:
-    """The score that a choice goes by."""
+def _judged(record: Record, on: On) -> tuple[float, float]:
+    """What a choice goes by: the score and, where scores tie, the loss, as a checkpoint is chosen."""
     scores = record.validation if on == "validation" else reported(record, on)
     if record.metric not in scores:
         raise ValueError(
             f"trials of {record.arch} on {record.task} differ in hyper-parameters, but {record.key[:12]} has no {on} "
             f"score '{record.metric}' to choose by; train it again, or leave it out"
         )
-    return scores[record.metric]
+    return scores[record.metric], -scores.get("loss", math.inf)
 
 
 def reported(record: Record, on: On) -> Mapping[str, float]:

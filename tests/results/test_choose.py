@@ -31,6 +31,21 @@ def test_seeds_are_averaged_before_the_choice(make: Make) -> None:
     assert list(choice.trials) == steady
 
 
+def test_where_scores_tie_the_lower_loss_wins_in_whatever_order_trials_come(make: Make) -> None:
+    surer, doubtful = (
+        replace(make(training={"lr": lr}), validation={"accuracy": 1.0, "loss": loss})
+        for lr, loss in ((1e-3, 0.004), (4e-3, 0.009))
+    )
+    for records in ([surer, doubtful], [doubtful, surer]):
+        (choice,) = choose_hyperparameters(records)
+        assert choice.trials == (surer,)
+
+
+def test_what_ties_in_all_is_chosen_alike_in_whatever_order_trials_come(make: Make) -> None:
+    records = [make(training={"lr": lr}) for lr in (1e-3, 2e-3, 4e-3)]
+    assert choose_hyperparameters(records)[0].trials == choose_hyperparameters(records[::-1])[0].trials
+
+
 def test_a_lucky_survivor_does_not_win(make: Make) -> None:
     survivor = [make(training={"lr": 1e-2}, seed=0, score=0.99), make(training={"lr": 1e-2}, seed=1, error="diverged")]
     steady = [make(training={"lr": 1e-3}, seed=s, score=0.6) for s in range(2)]
