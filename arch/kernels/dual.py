@@ -11,6 +11,7 @@ S sights of a token from a chunk, D width of inputs, V value width
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -20,10 +21,11 @@ from torch import Tensor
 from arch.kernels.network import LayerNorm, Product, backward, forward, learn, with_one
 from arch.kernels.rule import Rule
 from arch.kernels.triangular import solve_unit_lower
-from arch.kernels.window import Chunks, Influence, band, chunks_of, influence
+from arch.kernels.window import Influence, band, chunks_of, influence
 
 SIGHTS = 64  # of one triangular solve
 FREE_TOKENS = 256  # of one piece where gradients do not depend on the weights
+TOGETHER = 1024  # tokens whose influence on each other, within their pieces, is made at once
 
 
 class Tokens(NamedTuple):
@@ -110,7 +112,7 @@ def over_time(
     norm: LayerNorm | None,
     position: int,
     chunk: int | None,
-    within: Callable[[Learned, Tokens, Rule, LayerNorm | None, int], tuple[Tensor, Learned]],
+    within: Callable[[Learned, Tokens, Influence, Rule, LayerNorm | None], tuple[Tensor, Learned]],
 ) -> tuple[Tensor, Learned]:
     """Read-outs y [B, H, T, V] and what is known behind the last token.
 
@@ -123,17 +125,17 @@ def over_time(
     many = rule.affine(len(learned.maps), normed=normed)
     outputs = []
     counts = list(cut(tokens.q.shape[2], rule, position, chunk, free=free, many=many))
-    start = 0
-    for count, piece in zip(counts, tokens.split(counts), strict=True):
-        if (position + start) % rule.chunk == 0:
+    weights = weights_of(tokens, counts, rule, position, free=free)
+    for count, piece, weight in zip(counts, tokens.split(counts), weights, strict=True):
+        if position % rule.chunk == 0:
             learned = learned._replace(reference=learned.maps)
-        if count > rule.chunk and not free:
-            y, learned = solve_pieces(learned, piece, rule, position + start)
+        if solved(count, rule, free=free):
+            y, learned = solve_pieces(learned, piece, weight, rule)
         else:
-            y, learned = within(learned, piece, rule, norm, position + start)
+            y, learned = within(learned, piece, weight, rule, norm)
         outputs.append(y)
-        start += count
-    if (position + tokens.q.shape[2]) % rule.chunk == 0:
+        position += count
+    if position % rule.chunk == 0:
         learned = learned._replace(reference=learned.maps)
     return torch.cat(outputs, 2), learned
 
@@ -157,11 +159,15 @@ def cut(tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool
         start += count
 
 
+def solved(count: int, rule: Rule, *, free: bool) -> bool:
+    """Whether a piece of so many tokens is more than a chunk, and the errors of its chunks are to be solved for."""
+    return count > rule.chunk and not free
+
+
 def learn_piece(
-    learned: Learned, tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int
+    learned: Learned, tokens: Tokens, weight: Influence, rule: Rule, norm: LayerNorm | None
 ) -> tuple[Tensor, Learned]:
     """Tokens within one chunk."""
-    weight = weights_of(tokens, rule, position)
     inputs, signals = gradients(learned.reference, tokens, rule, norm)
     y, _ = forward(tokens.q, _read(learned, weight, inputs, signals), len(learned.maps), rule)
     changes = tuple(weight.write[..., -1, :, None] * d for d in signals)
@@ -169,12 +175,11 @@ def learn_piece(
     return y, _after(learned, weight, inputs, changes, pushes)
 
 
-def solve_pieces(learned: Learned, tokens: Tokens, rule: Rule, position: int) -> tuple[Tensor, Learned]:
+def solve_pieces(learned: Learned, tokens: Tokens, weight: Influence, rule: Rule) -> tuple[Tensor, Learned]:
     """Many whole chunks of a linear memory: one triangular solve gives the errors of all of them."""
     (store,) = learned.maps
     count, seen = tokens.q.shape[2], tokens.k.shape[2]
     sights = chunks_of(count, rule.chunk, rule.window, tokens.q)
-    weight = weights_of(tokens, rule, position, sights)
     k = with_one(tokens.k, rule)
     k_S, v_S = k[:, :, sights.token], tokens.v[:, :, sights.token]
 
@@ -205,12 +210,31 @@ def gradients(
     return trace.inputs, backward(signal, lambda i, d: reference[i].back(d), trace, rule)
 
 
-def weights_of(tokens: Tokens, rule: Rule, position: int, sights: Chunks | None = None) -> Influence:
-    """How much every token's gradient weighs at every later token of a piece."""
-    bands = band(tokens.gamma, position=position, chunk=rule.chunk, cross_chunk=rule.cross_chunk)
-    if sights is not None:
-        bands = bands[..., sights.token] * sights.seen
-    return influence(tokens.alpha, tokens.eta, tokens.theta, bands, rule.momentum)
+def weights_of(tokens: Tokens, counts: Sequence[int], rule: Rule, position: int, *, free: bool) -> Iterator[Influence]:
+    """How much every token's gradient weighs at every later token of its piece. Of many pieces as long as each other at once:
+    on a GPU their small operations would take most of the time."""
+    alike = [(count, many) for count, same in groupby(counts) for many in _at_most(TOGETHER // count, len(list(same)))]
+
+    def apart(x: Tensor) -> Iterator[Tensor]:
+        stretches = x.split([count * many for count, many in alike], 2)
+        return (x.unflatten(2, (many, -1)) for x, (_, many) in zip(stretches, alike, strict=True))
+
+    thetas = repeat(None, len(alike)) if tokens.theta is None else apart(tokens.theta)
+    gates = zip(alike, apart(tokens.alpha), apart(tokens.eta), thetas, apart(tokens.gamma), strict=True)
+    for (count, many), alpha, eta, theta, gamma in gates:
+        bands = band(gamma, position=position, chunk=rule.chunk, cross_chunk=rule.cross_chunk)
+        if solved(count, rule, free=free):
+            sights = chunks_of(count, rule.chunk, rule.window, tokens.q)
+            bands = bands[..., sights.token] * sights.seen
+        together = influence(alpha, eta, theta, bands, rule.momentum)
+        yield from map(Influence, *(repeat(None, many) if x is None else x.unbind(2) for x in together))
+        position += count * many
+
+
+def _at_most(most: int, count: int) -> Iterator[int]:
+    """`count` in parts of `most`, and at least 1."""
+    for start in range(0, count, max(1, most)):
+        yield min(max(1, most), count - start)
 
 
 def _read(learned: Learned, weight: Influence, inputs: tuple[Tensor, ...], signals: tuple[Tensor, ...]) -> Product:

@@ -7,7 +7,6 @@ x [..., N tokens, width]; matrices [..., rows, columns]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -77,14 +76,15 @@ def backward(signal: Tensor, product_back: Product, trace: Trace, rule: Rule) ->
         assert isinstance(back, Tensor)
         if rule.bias:
             back = back[..., :-1]
-        here = [back * slope(bent)] if gate is None else [back * gate * slope(bent), back * F.gelu(bent)]
+        here = [bent_back(back, bent)] if gate is None else [bent_back(back * gate, bent), back * F.gelu(bent)]
         signals = here + signals
     return tuple(signals)
 
 
-def slope(x: Tensor) -> Tensor:
-    """The derivative of the exact GELU."""
-    return 0.5 * (1 + torch.erf(x * math.sqrt(0.5))) + x * torch.exp(-0.5 * x.square()) * (2 * math.pi) ** -0.5
+def bent_back(signal: Tensor, x: Tensor) -> Tensor:
+    """signal * gelu'(x), of the exact GELU."""
+    y: Tensor = torch.ops.aten.gelu_backward(signal, x)
+    return y
 
 
 def learn(answer: Tensor, value: Tensor, threshold: Tensor | None, norm: LayerNorm | None, rule: Rule) -> Tensor:

@@ -49,17 +49,19 @@ def influence(alpha: Tensor, eta: Tensor, theta: Tensor | None, band: Tensor, or
 
 
 def band(gamma: Tensor, *, position: int, chunk: int, cross_chunk: bool) -> Tensor:
-    """[..., N, c] weights of the tokens 0, 1, ... c - 1 ago -> [..., N, M], zero where there is no such token.
+    """[..., P, N, c] weights of the tokens 0, 1, ... c - 1 ago, in P pieces one behind the other -> [..., P, N, M], zero where
+    there is no such token.
 
-    position   of the first of the N tokens in the whole sequence
+    position   of the first of the P N tokens in the whole sequence
     """
-    tokens, window = gamma.shape[-2:]
+    pieces, tokens, window = gamma.shape[-3:]
     seen = tokens + window - 1
     laid = F.pad(gamma.flip(-1), (0, tokens)).flatten(-2)[..., : tokens * seen].unflatten(-1, (tokens, seen))
-    now = torch.arange(position, position + tokens, device=gamma.device)
+    start = torch.arange(position, position + pieces * tokens, tokens, device=gamma.device)[:, None]
+    now = start + torch.arange(tokens, device=gamma.device)
     first = torch.zeros_like(now) if cross_chunk else now - now % chunk
-    that = torch.arange(position - window + 1, position + tokens, device=gamma.device)
-    return laid * (that >= first[:, None]).to(gamma.dtype)
+    that = start + torch.arange(1 - window, tokens, device=gamma.device)
+    return laid * (that[:, None] >= first[..., None]).to(gamma.dtype)
 
 
 class Chunks(NamedTuple):

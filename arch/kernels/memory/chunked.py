@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time, weights_of
+from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time
 from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.rule import Rule
@@ -43,19 +43,19 @@ def chunked(
 
 
 def materialise_piece(
-    learned: Learned[Matrix], tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int
+    learned: Learned[Matrix], tokens: Tokens, weight: Influence, rule: Rule, norm: LayerNorm | None
 ) -> tuple[Tensor, Learned[Matrix]]:
     """Tokens within one chunk, with a matrix for every token: its weights, or its step."""
-    weight = weights_of(tokens, rule, position)
     reference = tuple(Matrix(rule.retention.weights(m.weights)) for m in learned.reference)
     inputs, signals = gradients(reference, tokens, rule, norm)
     reads, maps, momentum = [], [], []
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
         p_BHRC = None if learned.momentum is None else learned.momentum[index]
-        reads.append(_reader(a_BHRC, p_BHRC, x, d, weight, tokens, rule))
-        if p_BHRC is not None and weight.slowed is not None:
-            momentum.append(_outer(weight.push[..., -1:, :], x, d, weight.slowed[..., -1:], p_BHRC)[:, :, 0])
+        pushed = _span(weight.push, x, d, weight.slowed, p_BHRC)
+        reads.append(_reader(a_BHRC, p_BHRC, x, d, pushed, weight, tokens, rule))
+        if p_BHRC is not None:
+            momentum.append(_matrices(pushed._replace(z_BHNS=pushed.z_BHNS[:, :, -1:]))[:, :, 0])
 
     def product(index: int, h_BHNR: Tensor) -> Tensor:
         y_BHNC, behind_BHRC = reads[index](h_BHNR)
@@ -72,17 +72,23 @@ _Read = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _reader(
-    a_BHRC: Tensor, p_BHRC: Tensor | None, x_BHMR: Tensor, d_BHMC: Tensor, weight: Influence, tokens: Tokens, rule: Rule
+    a_BHRC: Tensor,
+    p_BHRC: Tensor | None,
+    x_BHMR: Tensor,
+    d_BHMC: Tensor,
+    pushed: _Span,
+    weight: Influence,
+    tokens: Tokens,
+    rule: Rule,
 ) -> _Read:
-    """Of a matrix a and its momentum p at the piece's start, given the inputs and signals that the tokens bring."""
+    """Of a matrix a and its momentum p at the piece's start, by the inputs and signals that tokens bring and the momenta that
+    they push."""
     if not rule.newton_schulz:
-        taken_BHNRC = _outer(weight.write, x_BHMR, d_BHMC, weight.moved, p_BHRC)
+        taken_BHNRC = _matrices(_span(weight.write, x_BHMR, d_BHMC, weight.moved, p_BHRC))
     else:
-        if rule.retention.plain and _spared(x_BHMR, d_BHMC, p_BHRC):
-            span = _span(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
-            return partial(_by_span, a_BHRC, span, weight.kept, tokens, rule.newton_schulz)
-        push_BHNRC = _outer(weight.push, x_BHMR, d_BHMC, weight.slowed, p_BHRC)
-        step_BHNRC, _ = newton_schulz(push_BHNRC, steps=rule.newton_schulz)
+        if rule.retention.plain and _spared(pushed):
+            return partial(_by_span, a_BHRC, pushed, weight.kept, tokens, rule.newton_schulz)
+        step_BHNRC, _ = newton_schulz(_matrices(pushed), steps=rule.newton_schulz)
         if rule.retention.plain:
             return partial(_by_steps, a_BHRC, step_BHNRC, weight)
         taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
@@ -122,8 +128,8 @@ def _by_span(
         """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
         return x_BHN.flatten(0, 1).unsqueeze(2)
 
-    wide_BHRS = u_BHRS.double()  # a square of singular values keeps half of their digits
-    d, gram = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, wide_BHRS.mT @ wide_BHRS))
+    gram_BHSS: Tensor = _Gram.apply(u_BHRS)
+    d, gram = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, gram_BHSS))
     factor, _ = spanned_newton_schulz(alone(z_BHNS), d, gram, steps=steps)
     read, taken = alone(h_BHNR @ u_BHRS), alone(tokens.eta[..., None] * z_BHNS)
     log_decay = alone(tokens.alpha.clamp(min=LEAST).log())
@@ -134,34 +140,47 @@ def _by_span(
     return y_BHNC, kept_BHN[..., -1, None, None] * a_BHRC - u_BHRS @ w_BHSC
 
 
-def _spared(x_BHMR: Tensor, d_BHMC: Tensor, p_BHRC: Tensor | None) -> bool:
+class _Gram(torch.autograd.Function):
+    """U^T U in fp64, for a square of singular values keeps half of their digits. PyTorch's own derivative is two products."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(u: Tensor) -> Tensor:
+        wide = u.double()
+        return wide.mT @ wide
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> Tensor:
+        (u,), (d_gram,) = ctx.saved_tensors, signals
+        return (u.double() @ (d_gram + d_gram.mT)).to(u.dtype)
+
+
+def _spared(span: _Span) -> bool:
     """Whether steps are better not made: where fewer vectors span them than they have rows, on a CPU of narrow matrices alone
     and elsewhere where a kernel spares them."""
-    vectors, columns = x_BHMR.shape[-2] + (0 if p_BHRC is None else p_BHRC.shape[-1]), d_BHMC.shape[-1]
-    if vectors >= x_BHMR.shape[-1]:
+    rows, vectors = span.u_BHRS.shape[-2:]
+    columns, like = span.d_BHSC.shape[-1], span.d_BHSC
+    if vectors >= rows:
         return False
-    if x_BHMR.device.type == "cpu":
+    if like.device.type == "cpu":
         return columns <= WIDEST_SQUARE
     sizes = {"key_width": vectors, "value_width": columns}
-    kernel = select.why_not("spanned_newton_schulz", "fused", device=d_BHMC.device, dtype=d_BHMC.dtype, sizes=sizes)
-    return kernel is None
+    return select.why_not("spanned_newton_schulz", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
 
 
-def _outer(
-    weight_BHNM: Tensor,
-    x_BHMR: Tensor,
-    d_BHMC: Tensor,
-    kept_BHN: Tensor | None = None,
-    p_BHRC: Tensor | None = None,
-) -> Tensor:
-    """sum_i weight_{t,i} x_i^T d_i + kept_t p: [B, H, N, R, C], by one product of matrices."""
-    z_BHNS, d_BHSC, u_BHRS = _span(weight_BHNM, x_BHMR, d_BHMC, kept_BHN, p_BHRC)
-    side_by_side_BHSN = (z_BHNS.mT[..., None] * d_BHSC[..., None, :]).flatten(-2)
-    return (u_BHRS @ side_by_side_BHSN).unflatten(-1, (z_BHNS.shape[-2], -1)).transpose(2, 3)
+def _matrices(span: _Span) -> Tensor:
+    """All of them [B, H, N, R, C], by one product of matrices."""
+    side_by_side_BHSN = (span.z_BHNS.mT[..., None] * span.d_BHSC[..., None, :]).flatten(-2)
+    return (span.u_BHRS @ side_by_side_BHSN).unflatten(-1, (span.z_BHNS.shape[-2], -1)).transpose(2, 3)
 
 
 def _span(weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None) -> _Span:
-    """Of sum_i weight_{t,i} x_i^T d_i + kept_t p."""
+    """Of the matrices sum_i weight_{t,i} x_i^T d_i + kept_t p."""
     if kept_BHN is None or p_BHRC is None:
         return _Span(weight_BHNM, d_BHMC, x_BHMR.mT)
     columns = p_BHRC.shape[-1]
