@@ -7,10 +7,10 @@ becomes of Q where A changes by dQ made symmetric, and goes through the steps be
     b' = b E + c (A E + E A),   R' = b' Q + B R,   E' = b' A B + B E B + B A b',   E = dQ, R = 0 at first, dA = R in the end
 By the square, P^T P = Z^T G Z with Z = diag(x) D:   dZ = 2 G Z dA,   dG = sum_t Z dA Z^T,   dx = dZ . D,   dD = sum_t x dZ
 
-One launch forward. Backward one gives every token's Z dA; a second sums over tokens, BS vectors a program, always in the same
+One launch forward. Backward one gives every token's Z dA; two more sum over tokens, BS vectors a program, always in the same
 order, so that sums are the same every time.
 
-T tokens, H heads, S vectors, SP their power of two, C columns, CP their power of two; BS vectors, BT tokens at once
+T tokens, H heads, S vectors, C columns, CP their power of two; BS vectors, BT tokens at once
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -75,9 +75,9 @@ def _rows(x, d, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
 
 
 @triton.jit
-def _grams(gram, first, other, S: tl.constexpr, WIDTH: tl.constexpr):
-    """BS rows of a head's G from the first on, and WIDTH columns from the other on."""
-    row, column = first + tl.arange(0, BS), other + tl.arange(0, WIDTH)
+def _grams(gram, first, other, S: tl.constexpr):
+    """BS rows of a head's G from the first on, and BS columns from the other on."""
+    row, column = first + tl.arange(0, BS), other + tl.arange(0, BS)
     there = (row[:, None] < S) & (column[None, :] < S)
     return tl.load(gram + row[:, None] * S + column[None, :], mask=there, other=0.0).to(tl.float64)
 
@@ -93,7 +93,7 @@ def _begun(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constex
     for first in range(0, S, BS):
         seen = tl.zeros([BS, CP], tl.float64)
         for other in range(0, S, BS):
-            seen += _times(_grams(gram, first, other, S, BS), _rows(x, d, other, S, C, CP))
+            seen += _times(_grams(gram, first, other, S), _rows(x, d, other, S, C, CP))
         square += _times(tl.trans(_rows(x, d, first, S, C, CP)), seen)
     square = (square + tl.trans(square)) * 0.5
     row, column = _tile(CP)
@@ -163,40 +163,58 @@ def _side_by_side(at, rows, first, T, H, S: tl.constexpr, C: tl.constexpr, CP: t
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _sums_kernel(
-    x, d, gram, z_da, dx, dd, dgram, T, H,
-    S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr,
+def _grams_kernel(
+    x, d, z_da, dgram, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr
 ):  # fmt: skip
-    """By Z dA of every token, BS vectors of a head and BT tokens at a time: dx, dD and dG."""
-    head, start = tl.program_id(0), tl.program_id(1) * BS
+    """dG by Z dA of every token, BS rows of a head by BS columns."""
+    blocks = tl.cdiv(S, BS)
+    head, block = tl.program_id(0) // (blocks * blocks), tl.program_id(0) % (blocks * blocks)
+    own, other = block // blocks * BS + tl.arange(0, BS), block % blocks * BS + tl.arange(0, BS)
     n = (head // H).to(tl.int64) * T * H + head % H  # of the first token
     d += head.to(tl.int64) * (S * C)
-    grams = _grams(gram + head.to(tl.int64) * (S * S), start, 0, S, SP)
-    some, every = start + tl.arange(0, BS), tl.arange(0, SP)
-    sum_d, sum_gram = tl.zeros([BS, CP], tl.float64), tl.zeros([BS, SP], tl.float64)
+    total = tl.zeros([BS, BS], tl.float64)
     for first in range(0, T, BT):
-        at, row, column, there = _side_by_side(n, every, first, T, H, S, C, CP, BT)
-        own_at, own_row, own_column, own = _side_by_side(n, some, first, T, H, S, C, CP, BT)
+        at, row, column, there = _side_by_side(n, other, first, T, H, S, C, CP, BT)
         z = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
         z *= tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
-        own_z_da = tl.load(z_da + own_at * (S * C) + own_row * C + own_column, mask=own, other=0.0)
-        sum_gram += _times(own_z_da, tl.trans(z))
-        every_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0)
-        dz = _times(grams, every_z_da) * 2.0
-        d_b = tl.load(d + own_row * C + own_column, mask=own, other=0.0).to(tl.float64)
-        x_b = tl.load(x + own_at * S + own_row, mask=own, other=0.0).to(tl.float64)
+        at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
+        total += _times(tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0), tl.trans(z))
+    there = (own < S)[:, None] & (other < S)[None, :]
+    to = dgram + head.to(tl.int64) * (S * S) + own[:, None] * S + other[None, :]
+    tl.store(to, total.to(dgram.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def _sums_kernel(
+    x, d, gram, z_da, dx, dd, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr
+):  # fmt: skip
+    """dx and dD by Z dA of every token, BS vectors of a head."""
+    blocks = tl.cdiv(S, BS)
+    head, start = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BS
+    n = (head // H).to(tl.int64) * T * H + head % H  # of the first token
+    d += head.to(tl.int64) * (S * C)
+    gram += head.to(tl.int64) * (S * S)
+    own = start + tl.arange(0, BS)
+    sum_d = tl.zeros([BS, CP], tl.float64)
+    for first in range(0, T, BT):
+        dz = tl.zeros([BS, BT * CP], tl.float64)
+        for other in range(0, S, BS):
+            at, row, column, there = _side_by_side(n, other + tl.arange(0, BS), first, T, H, S, C, CP, BT)
+            other_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0)
+            dz += _times(_grams(gram, start, other, S), other_z_da)
+        dz *= 2.0
+        at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
+        d_b = tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
+        x_b = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
         token = first + tl.arange(0, BT)
         by_token = tl.sum(tl.reshape(dz * d_b, [BS, BT, CP]), 2)
-        there = (some < S)[:, None] & (token < T)[None, :]
-        tl.store(dx + (n + token * H)[None, :] * S + some[:, None], by_token.to(dx.dtype.element_ty), mask=there)
+        there = (own < S)[:, None] & (token < T)[None, :]
+        tl.store(dx + (n + token * H)[None, :] * S + own[:, None], by_token.to(dx.dtype.element_ty), mask=there)
         sum_d += tl.sum(tl.reshape(dz * x_b, [BS, BT, CP]), 1)
     column = tl.arange(0, CP)
-    there = (some < S)[:, None] & (column < C)[None, :]
-    to = dd + head.to(tl.int64) * (S * C) + some[:, None] * C + column[None, :]
+    there = (own < S)[:, None] & (column < C)[None, :]
+    to = dd + head.to(tl.int64) * (S * C) + own[:, None] * C + column[None, :]
     tl.store(to, sum_d.to(dd.dtype.element_ty), mask=there)
-    there = (some < S)[:, None] & (every < S)[None, :]
-    to = dgram + head.to(tl.int64) * (S * S) + some[:, None] * S + every[None, :]
-    tl.store(to, sum_gram.to(dgram.dtype.element_ty), mask=there)
 
 
 def _forward(x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tuple[Tensor]:
@@ -218,8 +236,10 @@ def _backward(dy: Tensor, x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tup
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
     z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
     _squares_kernel[count,](packed(dy), x, d, gram, z_da, steps, time, heads, **sizes)
-    grid, width = (batch * heads, triton.cdiv(vectors, BS.value)), {"SP": padded(vectors), "BT": ACROSS // sizes["CP"]}
-    _sums_kernel[grid](x, d, gram, z_da, dx, dd, dgram, time, heads, **sizes | width | {"num_warps": 4})
+    blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"], "num_warps": 4}
+    # Programs of one head are neighbours: they read the same.
+    _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
+    _grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)
     return dx, dd, dgram
 
 
