@@ -37,10 +37,10 @@ _STATE = """<section id="recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
 <p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
-hyper-parameters, its bar the 95 % t interval; small markers are single trials. The dashed line joins those that no
-other beats in both recall and state, the grey band is where it lies when seeds are drawn anew (95 %). Dotted lines and the
-markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below. Hollow markers: published figures,
-at our state. Click a marker to find the same trial in every figure and table.</p>
+hyper-parameters, its bar the 95 % t interval; small markers are single trials. A line joins an architecture's
+sizes, the dashed one those that no other beats in both recall and state; the grey band is where that lies when seeds are drawn
+anew (95 %). Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below.
+Hollow markers: published figures, at our state. Click a marker to find the same trial in every figure and table.</p>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
 <p id="hint" class="read" hidden>Learning curves, scores by part and progress are those of one task: choose one above.</p>
 <div id="state" class="plot" role="img"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
+from results.choose import leaves_of
 from results.record import Record
 
 
@@ -32,3 +34,11 @@ class Index:
         self.row_of = row_of
         self.archs = Names(sorted({r.arch for r in done}))
         self.rows = Names(sorted({row_of[r.key] for r in done}))
+        lines = Names()
+        self.line = {row_of[r.key]: lines.of(_but_sizes(r)) for r in done}  # those of one line may be joined
+
+
+def _but_sizes(record: Record) -> str:
+    """An architecture but for its sizes, which are whole numbers."""
+    others = {path: dial for path, dial in leaves_of(record).items() if type(dial) is not int}
+    return json.dumps([record.arch, others], sort_keys=True)

@@ -121,6 +121,7 @@ def _line_of(held: Held, index: Index) -> dict[str, Any]:
     return {
         "name": held.row,
         "arch": index.archs.of(held.arch),
+        "line": index.line[held.row],
         "state": held.state_bytes,
         "tried": [held.tried[0], held.tried[-1]],
         "trained": list(held.trained.values()),

@@ -175,6 +175,7 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
     return {
         "arch": index.archs.of(own[0].arch),
         "row": index.rows.of(own[0].row),
+        "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
         "mean": round(cell.mean or 0.0, 5),
         "half": half,
@@ -265,6 +266,7 @@ def _point(own: list[Measure], index: Index) -> dict[str, Any]:
     return {
         "arch": index.archs.of(own[0].arch),
         "row": index.rows.of(own[0].row),
+        "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
         "mean": round(float(np.mean(values)), 5),
         "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),

@@ -222,6 +222,24 @@ function highest(points) {
   return [...best].sort(([a], [b]) => a - b);
 }
 
+// Over states, for points of one architecture that differ in its sizes and in nothing else.
+function paths(points, height, line) {
+  const kinds = [...new Set(points.map((point) => point.line))];
+  return kinds
+    .map((kind) => points.filter((point) => point.line === kind).map((point) => [Math.max(1, point.state), height(point)]))
+    .map(highest)
+    .filter((path) => path.length > 1)
+    .map((path) => ({
+      type: "scatter",
+      mode: "lines",
+      x: path.map(([x]) => x),
+      y: path.map(([, y]) => y),
+      hoverinfo: "skip",
+      line,
+      meta: "path",
+    }));
+}
+
 function drawState() {
   const view = views[now.view],
     traces = [],
@@ -247,16 +265,7 @@ function drawState() {
   archs.forEach((arch, a) => {
     const own = view.means.filter((mean) => mean.arch === a);
     if (now.hidden.has(a) || !own.length) return;
-    const path = highest(own.map((m) => [Math.max(1, m.state), m.mean]));
-    traces.push({
-      type: "scatter",
-      mode: "lines",
-      x: path.map(([x]) => x),
-      y: path.map(([, y]) => y),
-      hoverinfo: "skip",
-      line: { color: colour(a), width: 2, dash: arch.grows ? "dot" : "solid" },
-      meta: "path",
-    });
+    traces.push(...paths(own, (m) => m.mean, { color: colour(a), width: 2, dash: arch.grows ? "dot" : "solid" }));
     traces.push({
       type: "scatter",
       mode: "markers",
@@ -502,18 +511,8 @@ function drawHeld() {
         ...line.bounds.map(([name, bound]) => `theory, a head: ${plain(name)} = ${bound}`),
       ].join("<br>");
     const line = (key, at, name, stroke, traits) => {
-      const there = own.filter((one) => one[key].length),
-        path = highest(there.map((one) => [Math.max(1, one.state), put(one[key][at])]));
-      if (path.length > 1)
-        traces.push({
-          type: "scatter",
-          mode: "lines",
-          x: path.map(([x]) => x),
-          y: path.map(([, y]) => y),
-          hoverinfo: "skip",
-          line: stroke,
-          meta: "path",
-        });
+      const there = own.filter((one) => one[key].length);
+      traces.push(...paths(there, (one) => put(one[key][at]), stroke));
       if (there.length)
         traces.push({
           type: "scatter",

@@ -328,6 +328,20 @@ def test_a_state_that_grows_is_told_apart(browser: Browser, make: Make, tmp_path
     assert legend == ["◆attentiongrows; here after 64 tokens", "●mesa"]
 
 
+def test_lines_join_what_differs_in_its_size_alone(browser: Browser, make: Make, tmp_path: Path) -> None:
+    records = [
+        make(arch_dials={"width": width, "beyond": beyond}, state_bytes=10 * width, score=score)
+        for width, beyond, score in ((32, "norm", 0.4), (64, "sign", 0.1), (96, "norm", 0.8))
+    ]
+    write_page(tmp_path / "page.html", records, title="Sizes", tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    paths = browser.run(
+        "const lines = document.getElementById('state').data.filter((one) => one.meta === 'path');"
+        "return lines.map((one) => [[...one.x], [...one.y]])"
+    )
+    assert paths == [[[320, 960], [0.4, 0.8]]]
+
+
 @pytest.fixture(scope="module")
 def rich(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pairs, windows and seeds that vary, beside a paper and the probe."""
