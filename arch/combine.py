@@ -75,6 +75,9 @@ class _Combination(ABC):
         seen = length + self.persistent
         return self.memory.state_size(width, seen) + self.sighted.state_size(width, seen)
 
+    def kept_floats(self, width: int) -> float:
+        return self.memory.kept_floats(width) + self.sighted.kept_floats(width)
+
     def flops(self, width: int, length: int) -> float:
         return self.flops_of_mixer(width, length) + (self.mlp.flops(width) if self.mlp else 0.0)
 
@@ -107,6 +110,9 @@ class _Combined(MixerSpec):
 
     def state_size(self, width: int, length: int) -> StateSize:
         return self.of.state_size(width, length)
+
+    def kept_floats(self, width: int) -> float:
+        return self.of.kept_floats(width)
 
     def flops(self, width: int, length: int) -> float:
         return self.of.flops_of_mixer(width, length)

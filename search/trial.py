@@ -168,8 +168,9 @@ class TrialSpec:
     @property
     def bytes(self) -> float:
         """Roughly what training it takes of a GPU's memory: weights, gradient and moments, and what a step keeps."""
-        kept = self.training.batch * self.task.shape[0] * self.arch.width * sum(1 for _ in flatten(self.arch.stack))
-        return BYTES_A_PARAMETER * self.price().parameters + BYTES_A_CHANNEL * kept
+        width = self.arch.width
+        kept = sum(BYTES_A_CHANNEL * width + 4 * block.kept_floats(width) for block in flatten(self.arch.stack))
+        return BYTES_A_PARAMETER * self.price().parameters + kept * self.training.batch * self.task.shape[0]
 
     def price(self, length: int | None = None) -> Cost:
         """What the model costs on sequences of this length; None: of its task."""

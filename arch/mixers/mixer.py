@@ -113,6 +113,10 @@ class MixerSpec(ABC):
         """Floating-point operations per token, forward, projections and core, at the mean context of `length` tokens.
         A multiply-add is 2."""
 
+    def kept_floats(self, width: int) -> float:
+        """Roughly the floats that training keeps of a token besides its channels: matrices of its own."""
+        return 0.0
+
     def memory(self, width: int) -> Memory | None:
         """The key-value memory, for the capacity probe; None where there is none, or where it has not been said."""
         return None

@@ -16,6 +16,7 @@ from arch.block import Block
 from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from arch.mlp import SwiGLU
 from results.record import Record
+from search import codec
 from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, pack, room, run_cohort, shape
 from search.feed import Feed
@@ -174,6 +175,14 @@ def test_a_gpu_has_room_for_cohorts_that_make_it_busy_and_fit(monkeypatch: pytes
     wide = replace(long, arch=replace(long.arch, width=8192))
     assert [gpu(short), gpu(long), gpu(wide)] == [64, 8, 1]
     assert cpu(short) == cpu(long) == 8
+
+
+def test_where_every_token_has_matrices_of_its_own_there_is_room_for_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    study = codec.read_study("mqar_zoology")
+    gpu = room(torch.device("cuda"))
+    found = {trial.arch.name: gpu(trial) for trial in study.trials() if trial.arch.width == 64}
+    assert [found[f"conv_{kind}"] for kind in ("titans", "atlas", "memora")] == [8, 1, 1]
 
 
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
