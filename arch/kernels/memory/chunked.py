@@ -55,7 +55,7 @@ def materialise_piece(
         pushed = _span(weight.push, x, d, weight.slowed, p_BHRC)
         reads.append(_reader(a_BHRC, p_BHRC, x, d, pushed, weight, tokens, rule))
         if p_BHRC is not None:
-            momentum.append(_matrices(pushed._replace(z_BHNS=pushed.z_BHNS[:, :, -1:]))[:, :, 0])
+            momentum.append(_matrices(pushed._replace(z_BHNS=pushed.z_BHNS[:, :, -1:])).squeeze(2))
 
     def product(index: int, h_BHNR: Tensor) -> Tensor:
         y_BHNC, behind_BHRC = reads[index](h_BHNR)
