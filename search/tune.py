@@ -69,7 +69,7 @@ def run(
     """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
 
     device   "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
-    abreast  cohorts that share a GPU: while one is compiled, others train
+    abreast  cohorts that share a GPU, and its memory in equal parts: while one is compiled, others train
     address  of a running cluster that this machine is a part of: "auto" or "host:port"; None: Ray is started on this
              machine, bound to loopback, and ends with the study
     seeds    after the whole grid, so many seeds of what won on it
@@ -83,7 +83,7 @@ def run(
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
         driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part, seeds=seeds)
-        desk = _Desk(driver, kind)
+        desk = _Desk(driver, kind, abreast)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
@@ -101,6 +101,7 @@ class _Cohort:
     stop: int
     study: str
     device: str
+    share: float = 1.0  # of a GPU
     turn: int = 1
 
     def __repr__(self) -> str:  # Tune names folders by it
@@ -127,6 +128,7 @@ class _Desk:
 
     driver: Driver
     device: str
+    abreast: int = 1
     error: BaseException | None = None
     out: dict[str, _Cohort] = field(default_factory=dict)
     resting: list[tuple[float, _Cohort]] = field(default_factory=list)  # with the time at which they may go out again
@@ -143,7 +145,8 @@ class _Desk:
         self.waiting.extend(cohort for after, cohort in self.resting if after <= now)
         self.resting = [(after, cohort) for after, cohort in self.resting if after > now]
         if not self.waiting and (work := self.driver.next()) is not None:
-            self.waiting.append(_Cohort(work, 0, len(work.specs), self.driver.study.name, self.device))
+            name, share = self.driver.study.name, 1 / self.abreast
+            self.waiting.append(_Cohort(work, 0, len(work.specs), name, self.device, share))
         return bool(self.waiting)
 
     def ask(self, name: str) -> _Cohort | None:
@@ -202,8 +205,15 @@ def _train(config: dict[str, Any]) -> None:
     def tell(progress: Progress) -> None:
         tune.report({"progress": progress})
 
+    _keep_to(cohort.share, cohort.device)
     records = engine.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
     tune.report({"records": records})
+
+
+def _keep_to(share: float, device: str) -> None:
+    """Of a GPU that cohorts share each has its part of the memory: one that wants more is halved, and not its neighbours."""
+    if share < 1 and torch.device(device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 def _resources(kind: str, abreast: int) -> dict[str, float]:

@@ -345,3 +345,16 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
 def test_cohorts_abreast_share_a_gpu_and_no_cpu() -> None:
     assert tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
     assert tune._resources("cpu", 4) == {"cpu": 1}
+
+
+def test_cohorts_abreast_have_equal_parts_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_to: list[float] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", kept_to.append)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        desk = tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cuda", 4)
+        cohort = desk.ask("first")
+    assert cohort is not None
+    first, second = cohort.halves()
+    for share, device in ((first.share, first.device), (second.share, second.device), (1.0, "cuda"), (0.25, "cpu")):
+        tune._keep_to(share, device)
+    assert kept_to == [0.25, 0.25]
