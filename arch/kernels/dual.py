@@ -213,7 +213,9 @@ def gradients(
 def weights_of(tokens: Tokens, counts: Sequence[int], rule: Rule, position: int, *, free: bool) -> Iterator[Influence]:
     """How much every token's gradient weighs at every later token of its piece. Of many pieces as long as each other at once:
     on a GPU their small operations would take most of the time."""
-    alike = [(count, many) for count, same in groupby(counts) for many in _at_most(TOGETHER // count, len(list(same)))]
+    alike = [
+        (count, many) for count, same in groupby(counts) for many in _parts(len(list(same)), TOGETHER // count or 1)
+    ]
 
     def apart(x: Tensor) -> Iterator[Tensor]:
         stretches = x.split([count * many for count, many in alike], 2)
@@ -231,10 +233,9 @@ def weights_of(tokens: Tokens, counts: Sequence[int], rule: Rule, position: int,
         position += count * many
 
 
-def _at_most(most: int, count: int) -> Iterator[int]:
-    """`count` in parts of `most`, and at least 1."""
-    for start in range(0, count, max(1, most)):
-        yield min(max(1, most), count - start)
+def _parts(count: int, most: int) -> Iterator[int]:
+    """`count` in parts of `most`, and what is left."""
+    return (min(most, count - start) for start in range(0, count, most))
 
 
 def _read(learned: Learned, weight: Influence, inputs: tuple[Tensor, ...], signals: tuple[Tensor, ...]) -> Product:

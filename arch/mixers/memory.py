@@ -27,7 +27,7 @@ from arch.parts.poly import PolyFeatures, count_monomials
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
-KEPT_WEIGHTS = 8  # Memora, 64 wide, in 256 sequences of 256 tokens: 18 GB
+KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB
 KEPT_STEPS = 3  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 15 GB
 
 

@@ -469,6 +469,19 @@ def test_features_that_are_taken_in_blocks_are_all_taken(
     agree(found, expected, tolerance("memory", dtype, of="gradient"))
 
 
+@pytest.mark.parametrize("together", [1, 8, 1024])
+@pytest.mark.parametrize("cross_chunk", [True, False])
+@pytest.mark.parametrize("depth", [1, 2], ids=["solved for", "chunk by chunk"])
+def test_influence_is_the_same_of_however_many_pieces_it_is_made_at_once(
+    depth: int, together: int, *, cross_chunk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the middle of a chunk on, over whole ones, to the middle of one."""
+    monkeypatch.setattr("arch.kernels.dual.TOGETHER", together)
+    given = inputs(Rule(window=3, chunk=4, momentum="inside", cross_chunk=cross_chunk), depth, time=31)
+    expected = everything(given, "recurrent", None)
+    agree(everything(given, "chunked", None, at=6), expected, tolerance("memory", torch.float64))
+
+
 # Newton-Schulz. -------------------------------------------------------------------------------------------------------
 
 
