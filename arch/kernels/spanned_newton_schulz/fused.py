@@ -236,7 +236,7 @@ def _backward(dy: Tensor, x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tup
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
     z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
     _squares_kernel[count,](packed(dy), x, d, gram, z_da, steps, time, heads, **sizes)
-    blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"], "num_warps": 4}
+    blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
     # Programs of one head are neighbours: they read the same.
     _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
     _grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)

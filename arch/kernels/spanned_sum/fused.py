@@ -23,6 +23,8 @@ from torch import Tensor
 from arch.kernels.opaque import opaque, packed, padded
 from arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
 
+NARROW = 1024  # numbers of W that one warp holds
+
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
     """What these kernels cannot do: more than those that make the factors."""
@@ -192,7 +194,9 @@ def _gradients(
 
 def _sizes(d: Tensor) -> dict[str, Any]:
     vectors, columns = d.shape[-2:]
-    return {"S": vectors, "SP": padded(vectors), "C": columns, "CP": padded(columns), "num_warps": 4, "num_stages": 1}
+    rows, width = padded(vectors), padded(columns)
+    warps, stages = (1, 2) if rows * width <= NARROW else (4, 1)
+    return {"S": vectors, "SP": rows, "C": columns, "CP": width, "num_warps": warps, "num_stages": stages}
 
 
 _spanned_sum = opaque("spanned_sum", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=2)
