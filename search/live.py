@@ -80,7 +80,8 @@ def line_of(record: Record) -> str:
         return f"FAILED  {name}  {dials}: {record.error}"
     score = record.scores.get(record.metric, math.nan)
     compiled, _, why = record.implementation.get("compiled step", "yes").partition(": ")
-    notes = f"  not compiled: {why}" if compiled == "no" and not record.device.startswith("cpu") else ""
+    told = {"no": "not compiled", "in part": "compiled in part"}.get(compiled)
+    notes = f"  {told}: {why}" if told and not record.device.startswith("cpu") else ""
     died = record.implementation.get("halved", "").partition("\n")[0]
     notes += f"  its cohort was halved: {died}" if died else ""
     return f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{notes}"

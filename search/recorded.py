@@ -1,5 +1,5 @@
-"""A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph, then replayed without the host. One of too many
-operations, and one that the compiler cannot read, is recorded as it is.
+"""A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph for every shape of batches, then replayed without
+the host. One of too many operations, and one that the compiler cannot read, is recorded as it is.
 
 A step of a small model is hundreds of launches of a few microseconds each; replayed as one graph the device has no idle time.
 """
@@ -47,38 +47,52 @@ def forget_compiled() -> None:
 
 
 class Recorded:
-    """The step as a graph over buffers of its own. A batch of another shape is recorded anew.
+    """The step as a graph over buffers of its own. A batch of another shape is recorded anew: longer sequences can be too many
+    operations where shorter ones are not.
 
-    seconds   spent on compiling and recording so far
-    compiled  "yes", or why not
+    seconds  spent on compiling and recording so far
     """
 
     def __init__(self, cohort: Cohort) -> None:
         self.cohort = cohort
         self.graphs: dict[tuple[tuple[int, ...] | None, ...], _Graph] = {}
         self.seconds = 0.0
-        self.compiled = "yes"
+        self.said: dict[str, None] = {}  # of each shape, whether it was compiled
+
+    @property
+    def compiled(self) -> str:
+        """ "yes", or why not, or why some batches are not."""
+        refused = [said for said in self.said if said != "yes"]
+        if not refused:
+            return "yes"
+        return refused[0].replace("no:", "in part:", 1) if "yes" in self.said else refused[0]
 
     def __call__(self, *batch: Tensor | None) -> Tensor:
         shapes = tuple(None if t is None else tuple(t.shape) for t in batch)
         if shapes not in self.graphs:
             began = time.perf_counter()
             if not self.graphs:
-                self.compiled = self.cohort.compile(batch)
+                forget_compiled()
             self.graphs[shapes] = self._record(batch)
             self.seconds += time.perf_counter() - began
         return self.graphs[shapes].replay(batch)
 
+    def forget(self) -> None:
+        """Record anew from now on: the cohort has other members."""
+        self.graphs.clear()
+
     def _record(self, batch: tuple[Tensor | None, ...]) -> _Graph:
+        said = self.cohort.compile(batch)
         memory = self.cohort.memory()
         before = [t.clone() for t in memory]
         buffers = [None if t is None else t.clone() for t in batch]
         try:
             self._warm_up(buffers)
         except torch._dynamo.exc.Unsupported as error:  # an op that the compiler cannot read is recorded as it is
-            self.compiled = f"no: {str(error).partition(chr(10))[0]}"
+            said = f"no: {str(error).partition(chr(10))[0]}"
             self.cohort.losses = self.cohort.member_losses
             self._warm_up(buffers)
+        self.said[said] = None
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()

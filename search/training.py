@@ -20,7 +20,7 @@ from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
 from search.gauges import gauges
-from search.recorded import MOST, Operations, Recorded, compiled, forget_compiled
+from search.recorded import MOST, Operations, Recorded, compiled
 from search.stacked import Stacked
 from search.unfinished import Place, place_of
 
@@ -105,6 +105,7 @@ class Cohort:
         self.bad_step = torch.full((len(specs),), -1, device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # optimizer steps taken
         self.losses: Callable[..., Tensor] = self.member_losses
+        self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
         self.recorded = Recorded(self) if device.type == "cuda" else None
         self.low_precision = first.training.dtype == "bfloat16"
@@ -119,14 +120,16 @@ class Cohort:
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
 
     def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
-        """From now on take losses, and optimizer steps, by one compiled function each: "yes", or why losses are not."""
+        """From now on take losses, of batches of this shape, and optimizer steps by one compiled function each: "yes", or why
+        losses are not."""
+        if self.whole is None:
+            self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
         with torch.no_grad(), Operations() as operations:
             self.member_losses(self.model.base, self.model.flat[:1], *(None if t is None else t[:1] for t in batch))
-        forget_compiled()
-        self.optimize = compiled(self.optimizer.step, backend)
         if operations.count > MOST:
+            self.losses = self.member_losses
             return f"no: a forward pass is {operations.count:,} operations, more than {MOST:,}"
-        self.losses = compiled(self.member_losses, backend)
+        self.losses = self.whole
         return "yes"
 
     def gradient(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,6 +169,19 @@ class Cohort:
         self.optimizer.keep(index)
         self.rates, self.bad_step = self.rates[:, index], self.bad_step[index]
         self.feed.keep(positions)
+        if self.recorded:
+            self.recorded.forget()
+
+    def better_fewer(self, going: int, taken: int, left: int, seconds: float) -> bool:
+        """Whether to take the `left` steps with `going` of the members alone, after steps `taken` in so many seconds. On a GPU
+        they have to be recorded anew: where twice as long as recording took so far is less than what they save, if a step
+        takes as long as it has members."""
+        if not 0 < going < len(self.members):
+            return False
+        if self.recorded is None:
+            return True
+        step = (seconds - self.recorded.seconds) / taken
+        return left * step * (1 - going / len(self.members)) > 2 * self.recorded.seconds
 
     @torch.no_grad()
     def evaluate(self, flat_NP: Tensor, tests: EvaluationSet) -> list[dict[str, float]]:
@@ -236,7 +252,7 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
         for position, member in enumerate(cohort.members):
             outcome, keeper = outcomes[member], keepers[member]
             if outcome.error is not None or keeper.satisfied:
-                continue  # still carried along, where a smaller cohort would cost more than it saves
+                continue  # still carried along: a smaller cohort would cost more than it saves
             outcome.steps = step + 1
             if bad[position] >= 0 or not math.isfinite(scores[position]["loss"]):
                 when = bad[position] + 1 if bad[position] >= 0 else step + 1
@@ -246,7 +262,8 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
                 chosen_NP[member] = flat_NP[position]
             if not keeper.satisfied:
                 going.append(position)
-        if going and len(going) < len(cohort.members) and cohort.recorded is None:
+        taken, left = step + 1 - known.step, cohort.steps - step - 1
+        if cohort.better_fewer(len(going), taken, left, time.perf_counter() - started):
             cohort.keep(going)
         if place is not None and place.due:
             seconds = known.seconds + time.perf_counter() - started

@@ -20,6 +20,7 @@ from search import codec
 from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, pack, room, run_cohort, shape
 from search.feed import Feed
+from search.recorded import Recorded
 from search.training import Cohort, Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
@@ -187,16 +188,62 @@ def test_where_every_token_has_matrices_of_its_own_there_is_room_for_fewer(monke
 
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    short, long = Cohort([trial()], cpu), Cohort([trial()], cpu)
-    pool, rows = short.feed.portions[0].at(0, 8, cpu, fixed=short.feed.fixed)
-    assert short.compile(pool.batch(rows), backend="eager") == "yes"
-    assert short.losses != short.member_losses
-    monkeypatch.setattr("search.training.MOST", 10)
+    plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
+    assert cohort.losses != cohort.member_losses
+    monkeypatch.setattr("search.training.MOST", 10)  # as if this shape had more operations than the one before
     assert re.fullmatch(
-        r"no: a forward pass is \d+ operations, more than 10", long.compile(pool.batch(rows), backend="eager")
+        r"no: a forward pass is \d+ operations, more than 10", cohort.compile(pool.batch(rows), backend="eager")
     )
-    assert long.losses == long.member_losses
-    assert_close(long.update(*pool.batch(rows)), short.update(*pool.batch(rows)))
+    assert cohort.losses == cohort.member_losses
+    assert_close(cohort.update(*pool.batch(rows)), plain.update(*pool.batch(rows)))
+    monkeypatch.undo()
+    assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
+    assert cohort.losses != cohort.member_losses
+
+
+def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() -> None:
+    recorded = Recorded(Cohort([trial()], torch.device("cpu")))
+    assert recorded.compiled == "yes"
+    recorded.said["no: too long"] = None
+    assert recorded.compiled == "no: too long"
+    recorded.said["yes"] = None
+    assert recorded.compiled == "in part: too long"
+
+
+@pytest.mark.parametrize(
+    ("recording", "going", "left", "better"),
+    [
+        (None, 3, 100, True),  # a CPU has nothing to record
+        (None, 4, 100, False),
+        (None, 0, 100, False),
+        (10, 1, 100, True),  # 75 s saved, recording takes 10
+        (10, 3, 100, True),  # 25 s
+        (10, 3, 80, False),  # 20 s
+        (40, 1, 100, False),
+    ],
+)
+def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
+    recording: float | None, going: int, left: int, better: bool
+) -> None:
+    cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"))
+    if recording is not None:
+        cohort.recorded = Recorded(cohort)
+        cohort.recorded.seconds = recording
+    assert cohort.better_fewer(going, taken=50, left=left, seconds=50 + (recording or 0)) is better
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fewer", [False, True])
+def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [trial(seed=0, stop_at=-1.0), trial(seed=1, lr=1e30, clip=None), trial(seed=2), trial(seed=3, lr=1e-2)]
+    monkeypatch.setattr(Cohort, "better_fewer", lambda own, going, *_: fewer and 0 < going < len(own.members))
+    early, bad, *rest = run_cohort(specs, device=torch.device("cuda"))
+    assert (early.steps, bad.status, [r.steps for r in rest]) == (4, "failed", [12, 12])
+    for record, spec in zip(rest, specs[2:], strict=True):
+        assert record.implementation["compiled step"] == "yes"
+        assert figures(record) == pytest.approx(figures(run_trial(spec)), rel=1e-2, abs=2e-2)
 
 
 def test_cohorts_hold_trials_of_equal_shape() -> None:
