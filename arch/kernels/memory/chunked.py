@@ -52,10 +52,10 @@ def materialise_piece(
     for index, (x, d) in enumerate(zip(inputs, signals, strict=True)):
         a_BHRC = learned.maps[index].weights
         p_BHRC = None if learned.momentum is None else learned.momentum[index]
-        pushed = _span(weight.push, x, d, weight.slowed, p_BHRC)
-        reads.append(_reader(a_BHRC, p_BHRC, x, d, pushed, weight, tokens, rule))
+        pushed = _Sums(weight.push, x, d, weight.slowed, p_BHRC)
+        reads.append(_reader(a_BHRC, pushed, weight, tokens, rule))
         if p_BHRC is not None:
-            momentum.append(_matrices(pushed._replace(z_BHNS=pushed.z_BHNS[:, :, -1:])).squeeze(2))
+            momentum.append(pushed.last())
 
     def product(index: int, h_BHNR: Tensor) -> Tensor:
         y_BHNC, behind_BHRC = reads[index](h_BHNR)
@@ -71,24 +71,14 @@ def materialise_piece(
 _Read = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def _reader(
-    a_BHRC: Tensor,
-    p_BHRC: Tensor | None,
-    x_BHMR: Tensor,
-    d_BHMC: Tensor,
-    pushed: _Span,
-    weight: Influence,
-    tokens: Tokens,
-    rule: Rule,
-) -> _Read:
-    """Of a matrix a and its momentum p at the piece's start, by the inputs and signals that tokens bring and the momenta that
-    they push."""
+def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, rule: Rule) -> _Read:
+    """Of a matrix at the piece's start, by the momenta that the piece's tokens push."""
     if not rule.newton_schulz:
-        taken_BHNRC = _matrices(_span(weight.write, x_BHMR, d_BHMC, weight.moved, p_BHRC))
+        taken_BHNRC = pushed._replace(weight_BHNM=weight.write, kept_BHN=weight.moved).every()
     else:
         if rule.retention.plain and _spared(pushed):
             return partial(_by_span, a_BHRC, pushed, weight.kept, tokens, rule.newton_schulz)
-        step_BHNRC, _ = newton_schulz(_matrices(pushed), steps=rule.newton_schulz)
+        step_BHNRC, _ = newton_schulz(pushed.every(), steps=rule.newton_schulz)
         if rule.retention.plain:
             return partial(_by_steps, a_BHRC, step_BHNRC, weight)
         taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
@@ -110,6 +100,41 @@ def _by_steps(a_BHRC: Tensor, step_BHNRC: Tensor, weight: Influence, h_BHNR: Ten
     return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - total_BHRC
 
 
+class _Sums(NamedTuple):
+    """Matrices P_t = sum_i weight_{t,i} x_i^T d_i + kept_t p of all tokens; there is no p without momentum."""
+
+    weight_BHNM: Tensor
+    x_BHMR: Tensor
+    d_BHMC: Tensor
+    kept_BHN: Tensor | None
+    p_BHRC: Tensor | None
+
+    def every(self) -> Tensor:
+        """All of them [B, H, N, R, C], by one product of matrices."""
+        weight, x, d, kept, p = self
+        each_BHMx = (x[..., :, None] * d[..., None, :]).flatten(-2)
+        if kept is not None and p is not None:
+            weight = torch.cat([weight, kept[..., None]], -1)
+            each_BHMx = torch.cat([each_BHMx, p.flatten(-2).unsqueeze(-2)], -2)
+        return (weight @ each_BHMx).unflatten(-1, (x.shape[-1], d.shape[-1]))
+
+    def last(self) -> Tensor:
+        """That of the last token [B, H, R, C]."""
+        weight, x, d, kept, p = self
+        last_BHRC = x.mT @ (weight[:, :, -1, :, None] * d)
+        return last_BHRC if kept is None or p is None else last_BHRC + kept[:, :, -1, None, None] * p
+
+    def span(self) -> _Span:
+        """What they span."""
+        weight, x, d, kept, p = self
+        if kept is None or p is None:
+            return _Span(weight, d, x.mT)
+        columns = p.shape[-1]
+        unit_BHCC = torch.eye(columns, dtype=d.dtype, device=d.device).expand(*d.shape[:2], -1, -1)
+        z_BHNS = torch.cat([weight, kept[..., None].expand(-1, -1, -1, columns)], -1)
+        return _Span(z_BHNS, torch.cat([d, unit_BHCC], -2), torch.cat([x.mT, p], -1))
+
+
 class _Span(NamedTuple):
     """Matrices P_t = U diag(z_t) D of all tokens."""
 
@@ -119,10 +144,10 @@ class _Span(NamedTuple):
 
 
 def _by_span(
-    a_BHRC: Tensor, span: _Span, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor
+    a_BHRC: Tensor, pushed: _Sums, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same, of steps P_t Q_t that are never made."""
-    z_BHNS, d_BHSC, u_BHRS = span
+    z_BHNS, d_BHSC, u_BHRS = pushed.span()
 
     def alone(x_BHN: Tensor) -> Tensor:
         """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
@@ -160,30 +185,14 @@ class _Gram(torch.autograd.Function):
         return (u.double() @ (d_gram + d_gram.mT)).to(u.dtype)
 
 
-def _spared(span: _Span) -> bool:
+def _spared(sums: _Sums) -> bool:
     """Whether steps are better not made: where fewer vectors span them than they have rows, on a CPU of narrow matrices alone
     and elsewhere where a kernel spares them."""
-    rows, vectors = span.u_BHRS.shape[-2:]
-    columns, like = span.d_BHSC.shape[-1], span.d_BHSC
+    (seen, rows), columns, like = sums.x_BHMR.shape[-2:], sums.d_BHMC.shape[-1], sums.d_BHMC
+    vectors = seen if sums.p_BHRC is None else seen + columns
     if vectors >= rows:
         return False
     if like.device.type == "cpu":
         return columns <= WIDEST_SQUARE
     sizes = {"key_width": vectors, "value_width": columns}
     return select.why_not("spanned_newton_schulz", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
-
-
-def _matrices(span: _Span) -> Tensor:
-    """All of them [B, H, N, R, C], by one product of matrices."""
-    side_by_side_BHSN = (span.z_BHNS.mT[..., None] * span.d_BHSC[..., None, :]).flatten(-2)
-    return (span.u_BHRS @ side_by_side_BHSN).unflatten(-1, (span.z_BHNS.shape[-2], -1)).transpose(2, 3)
-
-
-def _span(weight_BHNM: Tensor, x_BHMR: Tensor, d_BHMC: Tensor, kept_BHN: Tensor | None, p_BHRC: Tensor | None) -> _Span:
-    """Of the matrices sum_i weight_{t,i} x_i^T d_i + kept_t p."""
-    if kept_BHN is None or p_BHRC is None:
-        return _Span(weight_BHNM, d_BHMC, x_BHMR.mT)
-    columns = p_BHRC.shape[-1]
-    unit_BHCC = torch.eye(columns, dtype=d_BHMC.dtype, device=d_BHMC.device).expand(*d_BHMC.shape[:2], -1, -1)
-    z_BHNS = torch.cat([weight_BHNM, kept_BHN[..., None].expand(-1, -1, -1, columns)], -1)
-    return _Span(z_BHNS, torch.cat([d_BHMC, unit_BHCC], -2), torch.cat([x_BHMR.mT, p_BHRC], -1))
