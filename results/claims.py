@@ -42,6 +42,12 @@ def _four_blocks_above_none(start: str) -> Rule:
     return Above(better=better, worse=Which(grown=False), but=("expand",))
 
 
+def _beyond_trained(archs: tuple[str, ...], dial: str, *, better: float, worse: float) -> Rule:
+    """One value of a dial is better than another on parity of 256 bits."""
+    good, bad = (Which(has=archs, dials={dial: (value,)}, at={"length": 256}) for value in (better, worse))
+    return Above(better=good, worse=bad, but=(dial,))
+
+
 CLAIMS = (
     Claim(
         name="parity-sign",
@@ -49,11 +55,7 @@ CLAIMS = (
         "bits, trained on 40, the signed one is better.",
         source="MesaNet, appendix I, figure 8",
         tasks=("parity",),
-        rule=Above(
-            better=Which(has=("mesa",), dials=SIGNED, at={"length": 256}),
-            worse=Which(has=("mesa",), dials=UNSIGNED, at={"length": 256}),
-            but=("signed_decay",),
-        ),
+        rule=_beyond_trained(("mesa",), "signed_decay", better=True, worse=False),
         remark="Of the published size the unsigned one has a single seed here. The table parity_cpu has two of each, at a "
         "smaller size, at four times the trained length; of other recurrences the two claims below have three.",
     ),
@@ -64,11 +66,7 @@ CLAIMS = (
         "write once at most.",
         source="Grazzi et al. 2025, on negative eigenvalues",
         tasks=("parity",),
-        rule=Above(
-            better=Which(has=("deltanet", "gated_deltanet"), dials={"beta_max": (2,)}, at={"length": 256}),
-            worse=Which(has=("deltanet", "gated_deltanet"), dials={"beta_max": (1,)}, at={"length": 256}),
-            but=("beta_max",),
-        ),
+        rule=_beyond_trained(("deltanet", "gated_deltanet"), "beta_max", better=2, worse=1),
     ),
     Claim(
         name="parity-decays",
@@ -76,11 +74,7 @@ CLAIMS = (
         "trained on 40, they are better than with decays in (0, 1).",
         source="Grazzi et al. 2025, on negative eigenvalues",
         tasks=("parity",),
-        rule=Above(
-            better=Which(has=("gla", "mamba2"), dials=SIGNED, at={"length": 256}),
-            worse=Which(has=("gla", "mamba2"), dials=UNSIGNED, at={"length": 256}),
-            but=("signed_decay",),
-        ),
+        rule=_beyond_trained(("gla", "mamba2"), "signed_decay", better=True, worse=False),
         remark="Every signed seed is above every unsigned one. Of gated linear attention two keep 97 and 100 % of the bits and "
         "one 67 %, too far apart for three to decide.",
     ),

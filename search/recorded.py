@@ -61,7 +61,7 @@ class Recorded:
 
     @property
     def compiled(self) -> str:
-        """ "yes", or why not, or why some batches are not."""
+        """Whether batches are: "yes", or why none is, or why some are not."""
         refused = [said for said in self.said if said != "yes"]
         if not refused:
             return "yes"

@@ -7,7 +7,8 @@ that costs less than what spares them: they lie in what the chunk's inputs and t
 so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz), and what it reads of their sum no
 more than its coefficients (spanned_sum).
 
-B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns of a matrix, S = M + C vectors
+B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns and F = R C entries of a
+matrix, S = M + C vectors
 """
 
 from __future__ import annotations
@@ -112,11 +113,11 @@ class _Sums(NamedTuple):
     def every(self) -> Tensor:
         """All of them [B, H, N, R, C], by one product of matrices."""
         weight, x, d, kept, p = self
-        each_BHMx = (x[..., :, None] * d[..., None, :]).flatten(-2)
+        each_BHMF = (x[..., :, None] * d[..., None, :]).flatten(-2)
         if kept is not None and p is not None:
             weight = torch.cat([weight, kept[..., None]], -1)
-            each_BHMx = torch.cat([each_BHMx, p.flatten(-2).unsqueeze(-2)], -2)
-        return (weight @ each_BHMx).unflatten(-1, (x.shape[-1], d.shape[-1]))
+            each_BHMF = torch.cat([each_BHMF, p.flatten(-2).unsqueeze(-2)], -2)
+        return (weight @ each_BHMF).unflatten(-1, (x.shape[-1], d.shape[-1]))
 
     def last(self) -> Tensor:
         """That of the last token [B, H, R, C]."""
