@@ -126,9 +126,12 @@ def measures(
 
 
 def answers(record: Record, on: On = "validation") -> list[Answer]:
-    """The setting that a trial trained on first, then the settings that it was only tested on."""
+    """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
+    earlier phases trained is part of what was asked."""
     around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
     around |= {f"training.{name}": value for name, value in extent(record).items()}
+    for phase in record.spec.get("phases", [])[:-1]:
+        around |= {f"training.trained_{name}": value for name, value in phase.get("dials", {}).items()}
     if "version" in record.spec:
         around["spec.version"] = record.spec["version"]
     found = [

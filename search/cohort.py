@@ -79,7 +79,7 @@ def room(device: torch.device) -> Room:
     memory = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else SMALL_GPU
 
     def members(spec: Trial) -> int:
-        busy = max(FEWEST, SATURATING * spec.steps // spec.tokens)
+        busy = max(FEWEST, SATURATING * spec.steps // max(1, spec.tokens))
         return max(1, min(busy, MOST, int(memory * SHARE / spec.bytes)))
 
     return members
@@ -102,13 +102,16 @@ def follow_cohort(
     if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
+    name = device_name(where)  # before the members are shared out among threads of one core
     with record_choices() as chosen:
         train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
         steps = train(specs, where)
 
         def record(member: int, outcome: Outcome) -> Record:
             spec, members = specs[member], len(specs)
-            return record_of(spec, outcome, study=study, device=where, members=members, implementation=dict(chosen))
+            ways = dict(chosen)
+            found = record_of(spec, outcome, study=study, device=where, members=members, implementation=ways)
+            return replace(found, device=name)
 
         while True:
             try:

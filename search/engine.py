@@ -415,7 +415,7 @@ class _Clock:
     ) -> Report:
         seconds = time.perf_counter() - self.began
         if work is not None and progress is not None:
-            self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / progress.steps
+            self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
         spent = self.spent + sum(self.under_way.values())
         share = self.source.answered + (self.source.under_way * spent / self.total if self.total else 0.0)
         gained = share - self.first

@@ -188,7 +188,7 @@ def _order(spec: TrialSpec) -> list[int]:
     if not spec.mix:
         size = spec.data.train
         each = math.ceil(size / training.batch) if size else 0
-        return [0] * (training.steps or each * (training.epochs or 0))
+        return [0] * (each * (training.epochs or 0) if training.steps is None else training.steps)
     epoch = np.repeat(np.arange(len(spec.mix)), [math.ceil(p.examples / training.batch) for p in spec.mix])
     epochs = training.epochs or math.ceil((training.steps or 0) / len(epoch))
     order = np.concatenate([np.random.default_rng([0, number]).permutation(epoch) for number in range(epochs)])

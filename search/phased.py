@@ -1,12 +1,12 @@
-"""A trial in phases: train, make the state larger, train on with what was learned: PhasedTrial -> Record."""
+"""A trial in phases: train, change mixers or make their state larger, go on with what was learned: PhasedTrial -> Record."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cache, cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,12 +14,50 @@ from torch import Tensor
 from arch.backbone import BackboneSpec
 from arch.cost import Cost
 from arch.expand import Start, expand, expand_weights
-from search import training
+from arch.mixers.mixer import MixerSpec
+from search import training, typed
+from search.document import Place, SpecError
 from search.training import Outcome, Progress
 from search.trial import VERSION, Data, Portion, Training, TrialSpec
 from synth.tasks import Task
 
 APART = 2**32  # between the seeds of two phases, so that no phase reads again what an earlier one has read
+
+
+def with_dials(arch: BackboneSpec, dials: Mapping[str, Any]) -> BackboneSpec:
+    """The architecture with these dials of its mixers laid over, in every mixer that has them. Raises ValueError where none
+    has, or where one may not be so."""
+    known, found = dict[str, None](), set[str]()
+
+    def laid(value: Any) -> Any:
+        if isinstance(value, MixerSpec):
+            names = [f.name for f in typed.dials(type(value)) if f.name != "kind"]
+            known.update(dict.fromkeys(names))
+            found.update(own := {name: dials[name] for name in names if name in dials})
+            return typed.plain(value) | own
+        if isinstance(value, tuple):
+            return tuple(laid(part) for part in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return {f.name: laid(getattr(value, f.name)) for f in typed.dials(type(value))}
+        return value
+
+    changed = typed.node_of(laid(arch), Place("dials"))
+    for name in dials:
+        if name not in found:
+            raise ValueError(f"no mixer has {name}, may come {', '.join(known)}{typed.guess(name, list(known))}")
+    try:
+        spec: BackboneSpec = typed.read(BackboneSpec, changed)
+    except SpecError as error:
+        said = {f.path.rpartition(".")[2]: f.message for f in error.faults}
+        words = [why if why.startswith(name) else f"{name} {why}" for name, why in said.items()]
+        raise ValueError(", ".join(words)) from error
+    return spec
+
+
+@cache
+def _parameters(arch: BackboneSpec) -> list[tuple[str, torch.Size]]:
+    with torch.device("meta"):
+        return [(name, value.shape) for name, value in arch.build(vocab=1, length=1).named_parameters()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +76,13 @@ class Expansion:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One stretch of training, ahead of it an expansion. What is not said is as the trial says."""
+    """One stretch of training, ahead of it an expansion. What is not said is as the trial says.
+
+    dials  of mixers, by name, as they are in this phase alone: laid over every mixer that has them
+    """
 
     expand: Expansion | None = None
+    dials: Mapping[str, int | float | bool | str | None] = field(default_factory=dict)
     task: Task | None = None
     training: Training | None = None
     data: Data | None = None
@@ -51,8 +93,9 @@ class Phase:
 class PhasedTrial:
     """Phases one after the other; each starts from the checkpoint that validation chose in the one before.
 
-    The last phase is the trial's own: its `task` is validated on and tested on, `tests` are tested besides. The optimizer,
-    its schedule and the data start anew in each. Steps, seconds and curves are those of all phases.
+    The last phase is the trial's own: its `task` is validated on and tested on, `tests` are tested besides, and its mixers
+    are those of `arch`. One of no steps tests what the phase before has learned. The optimizer, its schedule and the data
+    start anew in each. Steps, seconds and curves are those of all phases.
     """
 
     kind: Literal["phased"] = "phased"
@@ -71,22 +114,35 @@ class PhasedTrial:
             raise ValueError("phases must hold at least one phase, got none")
         if self.phases[-1].task is not None:
             raise ValueError("phases: the last one trains on the trial's own task, leave its task out")
+        if self.phases[-1].dials:
+            raise ValueError("phases: the last one has the dials of the trial's own arch, leave its dials out")
         if not 0 <= self.seed < APART:
             raise ValueError(f"seed must lie in 0..{APART - 1}, got {self.seed}")
         forms = {(p.task.shape[1], p.task.signal, p.task.readout) for p in self.parts}
         if len(forms) > 1:
             said = ", ".join(str(p.task.shape[1]) for p in self.parts)
             raise ValueError(f"phases must agree in vocabulary and in how they are read, got vocabularies of {said}")
+        for part, base, phase in zip(self.parts, self.archs, self.phases, strict=True):
+            if _parameters(part.arch) != _parameters(base):
+                said = ", ".join(f"{name} {value}" for name, value in phase.dials.items())
+                raise ValueError(f"phases: dials must leave parameters as they are, with {said} they have other shapes")
+
+    @cached_property
+    def archs(self) -> tuple[BackboneSpec, ...]:
+        """The architecture of every phase, but for its dials."""
+        archs = [self.arch]
+        for phase in self.phases:
+            archs.append(phase.expand.of(archs[-1]) if phase.expand else archs[-1])
+        return tuple(archs[1:])
 
     @cached_property
     def parts(self) -> tuple[TrialSpec, ...]:
         """The phases as trials of their own."""
         parts: list[TrialSpec] = []
         for number, phase in enumerate(self.phases):
-            arch = parts[-1].arch if parts else self.arch
             part = TrialSpec(
                 task=phase.task or self.task,
-                arch=phase.expand.of(arch) if phase.expand else arch,
+                arch=self._dialled(number),
                 training=phase.training or self.training,
                 data=phase.data or self.data,
                 mix=self.mix if phase.mix is None else phase.mix,
@@ -96,6 +152,13 @@ class PhasedTrial:
             )
             parts.append(part)
         return tuple(parts)
+
+    def _dialled(self, number: int) -> BackboneSpec:
+        arch, dials = self.archs[number], self.phases[number].dials
+        try:
+            return with_dials(arch, dials) if dials else arch
+        except ValueError as error:
+            raise ValueError(f"phases[{number}].dials: {error}") from error
 
     @property
     def name(self) -> str:
@@ -193,7 +256,7 @@ def _counted(
         except StopIteration as end:
             return end.value
         done = before + progress.step * progress.members
-        yield replace(progress, step=done, steps=whole)
+        yield replace(progress, step=done, steps=whole, ended={})  # the end of a phase is not that of a trial
 
 
 def _shared(outcome: Outcome, trials: int) -> Outcome:
@@ -204,10 +267,10 @@ def _shared(outcome: Outcome, trials: int) -> Outcome:
 
 def _start(spec: PhasedTrial, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """What a phase after the first starts from."""
-    expansion, old, new = spec.phases[number].expand, spec.parts[number - 1], spec.parts[number]
+    expansion, seed = spec.phases[number].expand, spec.parts[number].seed
     if expansion is None:
         return weights
-    return expand_weights(old.arch, new.arch, weights, mode=expansion.start, seed=new.seed)
+    return expand_weights(spec.archs[number - 1], spec.archs[number], weights, mode=expansion.start, seed=seed)
 
 
 def _joined(earlier: Outcome, later: Outcome, spec: PhasedTrial, number: int) -> Outcome:

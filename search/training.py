@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +33,7 @@ TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """A report from within a cohort. `accuracy` holds the last validation score of each member (NaN before the first);
-    `ended` what is known of members that are through before the others, by member."""
+    `ended` what is known of members that are through since the last report, by member."""
 
     step: int
     steps: int
@@ -55,7 +55,7 @@ class Outcome:
     published_choice: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     selected_step: int = 0
-    seconds: float = 0.0  # the member's share of the cohort's wall time
+    seconds: float = 0.0  # the member's share of the cohort's wall time: who is through takes no more of it
     compile_seconds: float = 0.0  # likewise, of compiling and recording; not in `seconds`
     compiled: str = "no: on a CPU"  # whether the optimizer step was compiled, and why not
     weights: dict[str, Tensor] = field(default_factory=dict)  # of the checkpoint that validation chose
@@ -139,6 +139,14 @@ class Cohort:
         (gradient_NP,) = torch.autograd.grad(loss_N.sum(), flat_NP)
         return loss_N.detach(), gradient_NP
 
+    def trained(self, after: int) -> Iterator[tuple[int, Tensor]]:
+        """Train on `after` so many steps: how many have been taken, and the losses [N] of the last. Where none is to be
+        taken, once what the members begin with, and no losses."""
+        if self.steps == 0:
+            yield 0, torch.full((len(self.specs),), math.nan)
+        for step, (pool, rows_NB) in enumerate(self.feed.after(after), after + 1):
+            yield step, self.train_step(pool, rows_NB)
+
     def train_step(self, pool: Pool, rows_NB: Tensor) -> Tensor:
         """One optimizer step of every member; its losses [N], not yet brought to the host."""
         batch = pool.batch(rows_NB)
@@ -152,9 +160,13 @@ class Cohort:
         self.clock.add_(1)
         return loss_N
 
+    def rows(self) -> list[Tensor]:
+        """All that a step writes of each member, [N, ...]."""
+        return [self.model.flat, self.bad_step, *self.optimizer.memory()]
+
     def memory(self) -> list[Tensor]:
         """All that a step writes."""
-        return [self.model.flat, self.bad_step, self.clock, *self.optimizer.memory()]
+        return [*self.rows(), self.clock]
 
     def close(self) -> None:
         """Give back what the cohort holds beyond memory."""
@@ -240,97 +252,123 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
 
     place = place_of(specs, cohort.model.flat)
     known = _take_up(place, cohort, outcomes, keepers, chosen_NP)
-    for step, (pool, rows_NB) in enumerate(cohort.feed.after(known.step) if not known.through else (), known.step):
-        loss_N = cohort.train_step(pool, rows_NB)
-        if step + 1 not in stops:
+    begin = known or 0
+    going = [m for m, (o, k) in enumerate(zip(outcomes, keepers, strict=True)) if o.error is None and not k.satisfied]
+    if known == cohort.steps:
+        going = []
+    ended = [m for m in range(len(specs)) if m not in going]
+    _report(cohort, outcomes, keepers, chosen_NP, test, ended)
+    spent = _Spent(cohort, started)
+    for step, loss_N in cohort.trained(begin) if going else ():
+        if step not in stops:
             continue
         loss, bad = loss_N.cpu().numpy(), cohort.bad_step.cpu().numpy()
         flat_NP = cohort.model.flat
         scores = cohort.evaluate(flat_NP, validation.of(cohort.members))
         on_test = cohort.evaluate(flat_NP, test.of(cohort.members)) if any(published) else [{}] * len(cohort.members)
-        going = []  # positions of members that train on
+        on = []  # members that train on
         for position, member in enumerate(cohort.members):
-            outcome, keeper = outcomes[member], keepers[member]
-            if outcome.error is not None or keeper.satisfied:
+            if member not in going:
                 continue  # still carried along: a smaller cohort would cost more than it saves
-            outcome.steps = step + 1
+            outcome, keeper = outcomes[member], keepers[member]
+            outcome.steps = step
             if bad[position] >= 0 or not math.isfinite(scores[position]["loss"]):
-                when = bad[position] + 1 if bad[position] >= 0 else step + 1
+                when = bad[position] + 1 if bad[position] >= 0 else step
                 outcome.error = f"diverged: the loss was not finite at step {when} of {cohort.steps}"
                 continue
-            if keeper.see(step + 1, float(loss[position]), scores[position], on_test[position]):
+            if keeper.see(step, float(loss[position]), scores[position], on_test[position]):
                 chosen_NP[member] = flat_NP[position]
-            if not keeper.satisfied:
-                going.append(position)
-        taken, left = step + 1 - known.step, cohort.steps - step - 1
-        if cohort.better_fewer(len(going), taken, left, time.perf_counter() - started):
-            cohort.keep(going)
+            if not keeper.satisfied and step < cohort.steps:
+                on.append(member)
+        through = [m for m in going if m not in on]
+        _report(cohort, outcomes, keepers, chosen_NP, test, through)
+        spent.share([outcomes[m] for m in going])
+        ended, going = [*ended, *through], on
+        if cohort.better_fewer(len(going), step - begin, cohort.steps - step, time.perf_counter() - started):
+            cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if place is not None and place.due:
-            seconds = known.seconds + time.perf_counter() - started
-            so_far = _SoFar(step=step + 1, through=not going, seconds=seconds)
-            _lay_down(place, cohort, outcomes, keepers, chosen_NP, so_far)
-        accuracy = tuple(k.last for k in keepers)
+            _lay_down(place, cohort, outcomes, keepers, chosen_NP, step)
         yield Progress(
-            step=step + 1, steps=cohort.steps, members=len(specs), loss=float(np.mean(loss)), accuracy=accuracy
+            step=step,
+            steps=cohort.steps,
+            members=len(specs),
+            loss=float(np.mean(loss)),
+            accuracy=tuple(k.last for k in keepers),
+            ended={m: outcomes[m] for m in ended},
         )
+        ended = []
         if not going:
             break
-
-    _report(cohort, outcomes, keepers, chosen_NP, test)
-    preparing = cohort.recorded.seconds if cohort.recorded else 0.0
-    for outcome in outcomes:
-        outcome.seconds = (known.seconds + time.perf_counter() - started - preparing) / len(specs)
-        outcome.compile_seconds = preparing / len(specs)
-        outcome.compiled = cohort.recorded.compiled if cohort.recorded else outcome.compiled
     return outcomes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SoFar:
-    """How far a cohort is: optimizer steps, whether it is through, seconds."""
+class _Spent:
+    """Whose the time is that a cohort takes: of those that train, to equal parts."""
 
-    step: int = 0
-    through: bool = False
-    seconds: float = 0.0
+    def __init__(self, cohort: Cohort, started: float) -> None:
+        self.cohort, self.until = cohort, started
+        self.preparing = 0.0  # seconds of compiling and recording that were shared out
+
+    def share(self, outcomes: Sequence[Outcome]) -> None:
+        """Share what passed since the last call among these."""
+        now = time.perf_counter()
+        recorded = self.cohort.recorded
+        preparing = recorded.seconds - self.preparing if recorded else 0.0
+        for outcome in outcomes:
+            outcome.seconds += (now - self.until - preparing) / len(outcomes)
+            outcome.compile_seconds += preparing / len(outcomes)
+            outcome.compiled = recorded.compiled if recorded else outcome.compiled
+        self.until, self.preparing = now, self.preparing + preparing
+
+
+TOLD = ("error", "steps", "seconds", "compile_seconds", "compiled")  # of an outcome, before its test
 
 
 def _lay_down(
-    place: Place, cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor, so_far: _SoFar
+    place: Place, cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor, step: int
 ) -> None:
-    tensors = {f"memory {number}": tensor for number, tensor in enumerate(cohort.memory())} | {"chosen": chosen_NP}
-    said = asdict(so_far) | {
+    rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.rows())}
+    said = {
+        "step": step,
         "members": cohort.members,
-        "outcomes": [{"error": outcome.error, "steps": outcome.steps} for outcome in outcomes],
+        "outcomes": [{name: getattr(outcome, name) for name in TOLD} for outcome in outcomes],
         "keepers": [keeper.known() for keeper in keepers],
     }
-    place.lay_down(tensors, said)
+    place.lay_down(rows | {"chosen": chosen_NP}, said)
 
 
 def _take_up(
     place: Place | None, cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor
-) -> _SoFar:
-    """Go on from where these trials were laid down, if they were."""
+) -> int | None:
+    """Go on from where these trials were laid down: the steps taken so far; None where they were not."""
     found = None if place is None else place.take_up()
     if found is None:
-        return _SoFar()
-    tensors, said = found
-    if said["members"] != cohort.members:
-        cohort.keep(said["members"])
-    for number, tensor in enumerate(cohort.memory()):
-        tensor.copy_(tensors[f"memory {number}"])
-    chosen_NP.copy_(tensors["chosen"])
-    for outcome, told in zip(outcomes, said["outcomes"], strict=True):
-        outcome.error, outcome.steps = told["error"], told["steps"]
-    for keeper, told in zip(keepers, said["keepers"], strict=True):
-        vars(keeper).update(told)
-    return _SoFar(step=said["step"], through=said["through"], seconds=said["seconds"])
+        return None
+    tensors, said, which = found  # which of the trials laid down each of these is: there may have been more
+    for outcome, keeper, place_in in zip(outcomes, keepers, which, strict=True):
+        vars(outcome).update(said["outcomes"][place_in])
+        vars(keeper).update(said["keepers"][place_in])
+    kept = [member for member, place_in in enumerate(which) if place_in in said["members"]]
+    if kept and kept != cohort.members:
+        cohort.keep(kept)
+    rows = torch.tensor([said["members"].index(which[member]) for member in kept], dtype=torch.int64)
+    for number, tensor in enumerate(cohort.rows() if kept else ()):
+        tensor.copy_(tensors[f"row {number}"][rows])
+    cohort.clock.fill_(said["step"])
+    chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
+    return int(said["step"])
 
 
 def _report(
-    cohort: Cohort, outcomes: list[Outcome], keepers: list[_Keeper], chosen_NP: Tensor, test: EvaluationSet
+    cohort: Cohort,
+    outcomes: list[Outcome],
+    keepers: list[_Keeper],
+    chosen_NP: Tensor,
+    test: EvaluationSet,
+    through: Sequence[int],
 ) -> None:
-    """Test the chosen checkpoints of the members that did not fail."""
-    done = [member for member, outcome in enumerate(outcomes) if outcome.error is None]
+    """Test the chosen checkpoints of those of these members that did not fail."""
+    done = [member for member in through if outcomes[member].error is None]
     if not done:
         return
     flat_NP = chosen_NP[torch.tensor(done, device=cohort.device)]

@@ -50,7 +50,8 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """AdamW and all that goes with it. `steps` counts optimizer steps; `epochs` instead needs a fixed training set."""
+    """AdamW and all that goes with it. `steps` counts optimizer steps, of which there may be none: then what a model begins
+    with is tested; `epochs` instead needs a fixed training set."""
 
     steps: int | None = None
     epochs: int | None = None
@@ -69,7 +70,9 @@ class Training:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}")
-        for name in ("steps", "epochs", "batch", "evaluations"):
+        if self.steps is not None and self.steps < 0:
+            raise ValueError(f"steps must not be negative, got {self.steps}")
+        for name in ("epochs", "batch", "evaluations"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -153,7 +156,7 @@ class TrialSpec:
         """Optimizer steps."""
         sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
         epoch = sum(math.ceil(size / self.training.batch) for size in sizes)
-        return self.training.steps or (self.training.epochs or 0) * epoch
+        return (self.training.epochs or 0) * epoch if self.training.steps is None else self.training.steps
 
     @property
     def tokens(self) -> int:

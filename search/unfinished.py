@@ -47,12 +47,16 @@ class Shelf:
 
 
 class Place:
-    """Of one cohort on the shelf: of these trials, that begin with these weights, under this PyTorch."""
+    """Of one cohort on the shelf: of these trials, that begin with these weights [N, P], under this PyTorch."""
 
-    def __init__(self, shelf: Shelf, specs: Sequence[TrialSpec], weights: Tensor) -> None:
-        name = hashlib.sha256("\n".join([torch.__version__, *map(codec.key, specs)]).encode())
-        name.update(weights.detach().cpu().contiguous().numpy().data)
-        self.path = shelf.folder / f"{name.hexdigest()[:32]}.safetensors"
+    def __init__(self, shelf: Shelf, specs: Sequence[TrialSpec], weights_NP: Tensor) -> None:
+        starts = weights_NP.detach().cpu().contiguous().numpy()
+        self.trials = [
+            hashlib.sha256(f"{torch.__version__}\n{codec.key(spec)}\n".encode() + row.tobytes()).hexdigest()[:32]
+            for spec, row in zip(specs, starts, strict=True)
+        ]
+        name = hashlib.sha256("\n".join(self.trials).encode()).hexdigest()[:32]
+        self.shelf, self.path = shelf, shelf.folder / f"{name}.safetensors"
         self.every, self.last = shelf.every, time.monotonic()
         shelf.used.append(self.path)
 
@@ -70,21 +74,30 @@ class Place:
         apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(apart, beside, metadata={"said": json.dumps(said)})
+            save_file(apart, beside, metadata={"said": json.dumps(said), "trials": json.dumps(self.trials)})
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
             raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {error}") from error
         self.last = time.monotonic()
 
-    def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What was written last, on the CPU; None where nothing was."""
+    def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any], list[int]] | None:
+        """What was written last of these trials, on the CPU, and which of the trials in it each is; None where nothing was.
+        There may be more in it: those that were through have left the cohort."""
         from safetensors import safe_open
 
-        if not self.path.exists():
-            return None
-        with safe_open(self.path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            return tensors, json.loads(file.metadata()["said"])
+        others = sorted(self.shelf.folder.glob("*.safetensors")) if self.shelf.folder.is_dir() else []
+        for path in [self.path, *others]:
+            if not path.exists():
+                continue
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata()
+                trials = json.loads(about["trials"])
+                if not set(self.trials) <= set(trials):
+                    continue
+                self.shelf.used.append(path)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                return tensors, json.loads(about["said"]), [trials.index(trial) for trial in self.trials]
+        return None
 
 
 def _beside(path: Path) -> Path:

@@ -235,7 +235,10 @@ def test_a_trial_that_diverges_fails_alone(place: Place) -> None:
     ended = place.command()
     assert "diverged: the loss was not finite at step" in _finish(ended, code=1)
     found = place.check("done failed", study)
-    assert [r.status for r in found.values()] == ["done", "done", "failed", "failed"]
+    assert sorted((r.spec["training"]["lr"], r.seed, r.status) for r in found.values()) == [
+        *((1e-2, seed, "done") for seed in (0, 1)),
+        *((1e30, seed, "failed") for seed in (0, 1)),
+    ]
 
 
 def test_a_cohort_that_is_too_large_for_memory_is_halved_and_its_records_say_so(place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +12,15 @@ import torch
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
+from arch.combine import Gate
 from arch.cost import cost
-from arch.mixers import GatedLinearAttention, Mamba2, Mixer
+from arch.mixers import Attention, GatedLinearAttention, Mamba2, Mesa, Mixer, Titans
+from arch.stack import Repeat
 from results.record import Record
 from search import codec, phased
 from search.cohort import at_most, follow_cohort, pack, run_cohort
-from search.phased import APART, Expansion, Phase, PhasedTrial
-from search.training import Outcome
+from search.phased import APART, Expansion, Phase, PhasedTrial, with_dials
+from search.training import Outcome, Progress, train
 from search.trial import Data, Training, TrialSpec, run_trial
 from synth.tasks import Mqar
 
@@ -40,12 +44,15 @@ def trial(*phases: Phase, mixer: Mixer = SSM, seed: int = 0, **dials: Any) -> Ph
 
 
 def outcomes(specs: list[PhasedTrial]) -> list[Outcome]:
-    steps = PhasedTrial.train(specs, torch.device("cpu"))
+    return ended(PhasedTrial.train(specs, torch.device("cpu")))
+
+
+def ended(steps: Iterator[Progress]) -> list[Outcome]:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            return end.value
+            return end.value  # type: ignore[no-any-return]
 
 
 STILL = training(1, lr=1e-30, weight_decay=0.0, evaluations=1)  # a step that changes nothing
@@ -74,6 +81,84 @@ def test_new_keys_of_zero_answer_as_before() -> None:
         outcomes([trial(Phase(), Phase(expand=expansion, training=STILL))])[0].scores for expansion in (None, ZERO)
     )
     assert after["loss"] == pytest.approx(before["loss"], rel=1e-5)
+
+
+STEEP = Mesa(heads=2, cg_steps=8, short_conv=0)
+TEST_ALONE = training(0)
+
+
+def test_what_was_trained_with_some_dials_is_tested_with_others() -> None:
+    """One training for all of them."""
+    few, many = (
+        trial(Phase(dials={"cg_steps": 8}), Phase(training=TEST_ALONE), mixer=replace(STEEP, cg_steps=steps))
+        for steps in (0, 8)
+    )
+    assert few.family == many.family
+    fewer, same = run_cohort([few, many])
+    for spec, record in ((few, fewer), (many, same)):
+        (learned,) = outcomes([trial(Phase(), mixer=many.arch.stack[0].mixer)])
+        last = TrialSpec(task=LONG, arch=spec.arch, training=TEST_ALONE, data=spec.data, seed=APART)
+        (tested,) = ended(train([last], torch.device("cpu"), starts=[learned.weights]))
+        assert (record.scores, record.validation) == (tested.scores, tested.validation)
+    assert same.scores["cg_steps"] > 1
+    assert fewer.scores["cg_steps"] == 0
+    assert fewer.scores["loss"] != same.scores["loss"]
+    assert (fewer.steps, fewer.curve["step"]) == (6, [3, 6, 6])
+    assert fewer.curve["train_loss"][:2] == same.curve["train_loss"][:2]
+    assert math.isnan(fewer.curve["train_loss"][2] or math.nan)
+
+
+def test_a_phase_without_steps_answers_with_the_weights_it_began_with() -> None:
+    (kept,) = outcomes([trial(Phase(), Phase(training=TEST_ALONE))])
+    (learned,) = outcomes([trial(Phase())])
+    assert (kept.steps, kept.selected_step) == (6, 6)
+    for name, value in learned.weights.items():
+        assert torch.equal(kept.weights[name], value)
+
+
+def test_dials_of_a_phase_go_with_an_expansion() -> None:
+    merging = Expansion(heads="merge", count=1)
+    spec = trial(Phase(dials={"activation": "identity"}), Phase(expand=merging), mixer=GLA)
+    assert spec.parts[0].arch == arch(replace(GLA, activation="identity"))
+    assert spec.parts[1].arch == merging.of(spec.arch)
+    assert run_cohort([spec])[0].status == "done"
+
+
+def test_dials_reach_every_mixer_that_has_them_and_no_other() -> None:
+    both = Gate(memory=Titans(heads=2), attention=Attention(heads=2, window=4))
+    stack = (Block(mixer=Mesa(heads=2)), Repeat(times=2, blocks=(both, Block(mixer=Mesa(heads=2, tolerance=1e-3)))))
+    spec = BackboneSpec(name="tiny", width=16, stack=stack)
+    assert with_dials(spec, {"tolerance": 0.1, "rope": False}) == replace(
+        spec,
+        stack=(
+            Block(mixer=Mesa(heads=2, tolerance=0.1)),
+            Repeat(
+                times=2,
+                blocks=(
+                    replace(both, attention=Attention(heads=2, window=4, rope=False)),
+                    Block(mixer=Mesa(heads=2, tolerance=0.1)),
+                ),
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("phases", "said"),
+    [
+        (
+            (Phase(dials={"cg_step": 3}), Phase()),
+            r"phases\[0\]\.dials: no mixer has cg_step, .* \(did you mean 'cg_steps'",
+        ),
+        ((Phase(dials={"cg_steps": "few"}), Phase()), r"cg_steps came text 'few', may come a whole number"),
+        ((Phase(dials={"cg_steps": -1}), Phase()), r"phases\[0\]\.dials: cg_steps must be at least 0, got -1"),
+        ((Phase(dials={"key_dim": 3}), Phase()), r"must leave parameters as they are, with key_dim 3 they have other"),
+        ((Phase(), Phase(dials={"cg_steps": 3})), r"the last one has the dials of the trial's own arch"),
+    ],
+)
+def test_dials_that_cannot_be_are_told(phases: tuple[Phase, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        trial(*phases, mixer=STEEP)
 
 
 def test_the_record_is_of_the_last_phase_and_counts_all() -> None:

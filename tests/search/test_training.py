@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from arch.mlp import SwiGLU
 from results.record import Record
 from search import codec
 from search.adamw import AdamW, learning_rate
-from search.cohort import at_most, pack, room, run_cohort, shape
+from search.cohort import at_most, follow_cohort, pack, room, run_cohort, shape
 from search.feed import Feed
 from search.recorded import Recorded
 from search.training import Cohort, Outcome, evaluation_steps, train
@@ -160,6 +161,24 @@ def test_a_member_that_is_good_enough_stops_and_the_others_go_on() -> None:
     early, late = run_cohort(specs)
     assert (early.steps, late.steps) == (4, 12)
     assert figures(late) == pytest.approx(figures(run_trial(specs[1])), rel=1e-4, abs=1e-5)
+
+
+def test_who_is_through_is_a_record_at_once_and_takes_no_more_of_the_time() -> None:
+    specs = [trial(seed=0, stop_at=-1.0), trial(seed=1, lr=1e30, clip=None), trial(seed=2)]
+    began = time.perf_counter()
+    steps, told, records = follow_cohort(specs), list[dict[int, Record]](), list[Record]()
+    while not records:
+        try:
+            told.append(dict(next(steps).ended))
+        except StopIteration as end:
+            records = end.value
+    wall = time.perf_counter() - began
+    assert [list(ended) for ended in told] == [[0, 1], [], [2]]
+    for number, record in (told[0] | told[2]).items():
+        ours, last = (replace(r, created="", commit=None) for r in (record, records[number]))
+        assert ours == last
+    assert records[0].seconds == records[1].seconds < records[2].seconds
+    assert sum(r.seconds for r in records) <= wall
 
 
 def test_what_validation_chose_is_what_is_tested() -> None:

@@ -90,6 +90,23 @@ def test_what_is_through_is_not_trained_again(tmp_path: Path, monkeypatch: pytes
     assert found.scores == expected[0].scores
 
 
+def test_who_was_through_may_be_left_out_when_the_others_go_on(tmp_path: Path) -> None:
+    early, one, two = replace(FRESH, training=replace(STEPS, stop_at=-1.0)), FRESH, replace(FRESH, seed=1)
+    expected = ended(follow([two, one]))
+    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+        steps = follow([one, early, two])
+        assert list(next(steps).ended) == [1]
+        steps.close()  # type: ignore[attr-defined]
+        rest = follow([two, one])
+        assert next(rest).step == 6
+        found = ended(rest)
+        shelf.clear()
+    assert not (tmp_path / "shelf").exists()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.scores == theirs.scores
+        assert all(torch.equal(ours.weights[name], weight) for name, weight in theirs.weights.items())
+
+
 def test_other_trials_are_not_taken_up(tmp_path: Path) -> None:
     with kept_on(Shelf(tmp_path, every=0)):
         ended(follow([FRESH]))
@@ -147,6 +164,31 @@ def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, mo
     assert seen == [3, 6, 9, 12]
     assert not (tmp_path / "tiny.unfinished").exists()
     assert Ledger(path).all()[0].curve["step"] == [3, 6, 9, 12]
+
+
+def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    stops = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None]}}
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": stops})
+    path, seen = tmp_path / "tiny.sqlite", list[tuple[int, int]]()
+
+    def report(told: engine.Report) -> None:
+        if told.progress is not None:
+            seen.append((told.progress.step, told.progress.members))
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(study, path, report=report)
+    (solved,) = Ledger(path).all()
+    assert (solved.status, solved.steps) == ("done", 3)
+    engine.run(study, path, report=report)
+    assert seen == [(3, 2), (6, 2), (9, 1), (12, 1)]
+    assert not (tmp_path / "tiny.unfinished").exists()
+    assert [r.steps for r in Ledger(path).all()] == [3, 12]
+    assert Ledger(path).all()[0] == solved
 
 
 def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
