@@ -35,8 +35,8 @@ class Block:
     def state_size(self, width: int, length: int) -> StateSize:
         return self.mixer.state_size(width, length)
 
-    def kept_floats(self, width: int) -> float:
-        return self.mixer.kept_floats(width)
+    def kept_floats(self, width: int, length: int) -> float:
+        return self.mixer.kept_floats(width, length)
 
     def flops(self, width: int, length: int) -> float:
         return self.mixer.flops(width, length) + (self.mlp.flops(width) if self.mlp else 0.0)

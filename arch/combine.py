@@ -75,8 +75,9 @@ class _Combination(ABC):
         seen = length + self.persistent
         return self.memory.state_size(width, seen) + self.sighted.state_size(width, seen)
 
-    def kept_floats(self, width: int) -> float:
-        return self.memory.kept_floats(width) + self.sighted.kept_floats(width)
+    def kept_floats(self, width: int, length: int) -> float:
+        seen = length + self.persistent
+        return self.memory.kept_floats(width, seen) + self.sighted.kept_floats(width, seen)
 
     def flops(self, width: int, length: int) -> float:
         return self.flops_of_mixer(width, length) + (self.mlp.flops(width) if self.mlp else 0.0)
@@ -111,8 +112,8 @@ class _Combined(MixerSpec):
     def state_size(self, width: int, length: int) -> StateSize:
         return self.of.state_size(width, length)
 
-    def kept_floats(self, width: int) -> float:
-        return self.of.kept_floats(width)
+    def kept_floats(self, width: int, length: int) -> float:
+        return self.of.kept_floats(width, length)
 
     def flops(self, width: int, length: int) -> float:
         return self.of.flops_of_mixer(width, length)

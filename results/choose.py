@@ -203,12 +203,14 @@ def extent(record: Record) -> dict[str, Any]:
 def beginning(record: Record) -> str:
     """The losses of all phases but the last: trials in which they are the same to the last digit went on from the same
     weights. Empty for a trial without phases, or one that counts them in epochs."""
-    phases = record.spec.get("phases", [])[:-1]
+    phases = record.spec.get("phases", [])
     steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
-    if not steps or None in steps or not record.curve:
+    if len(steps) < 2 or None in steps or not record.curve:
         return ""
-    losses = zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True)
-    return _canonical([row for row in losses if row[0] <= sum(steps)])
+    losses = list(zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True))
+    if steps[-1] == 0:  # what it was tested with stands at the step at which training ended
+        losses.pop()
+    return _canonical([row for row in losses if row[0] <= sum(steps[:-1])])
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -35,6 +35,7 @@ OTHERS = Which(has=LINEAR, lacks=("attention", "mesa"))
 SIGNED = {"signed_decay": (True,)}
 UNSIGNED = {"signed_decay": (False,)}
 FULL = {"cg_steps": (30,), "tolerance": (None,)}
+TRAINED_FULL = {"training.trained_cg_steps": 30}
 
 
 def _four_blocks_above_none(start: str) -> Rule:
@@ -117,17 +118,15 @@ CLAIMS = (
     ),
     Claim(
         name="cg-too-few",
-        text="Below 10 fixed steps the loss rises.",
+        text="Of a model trained with 30 fixed steps the loss rises where fewer than 10 are taken.",
         source="MesaNet, sections 5 and M",
         tasks=("mqar",),
         rule=Above(
-            better=Which(has=("mesa",), dials=FULL),
-            worse=Which(has=("mesa",), dials={"cg_steps": tuple(range(10)), "tolerance": (None,)}),
+            better=Which(has=("mesa",), dials=FULL, at=TRAINED_FULL),
+            worse=Which(has=("mesa",), dials={"cg_steps": tuple(range(10)), "tolerance": (None,)}, at=TRAINED_FULL),
             but=("cg_steps",),
             score="loss",
         ),
-        remark="A model that is trained with few steps learns to do with few: only none at all is decided. The paper takes "
-        "steps from a model trained with 30.",
     ),
     Claim(
         name="statex-expanded",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +71,12 @@ class Pool:
         part.columns = self.columns
         part.owner = self.owner[torch.tensor(positions, device=self.owner.device)]
         return part
+
+
+@cache
+def positions(task: Task) -> int:
+    """How many positions of a sequence are read out, about."""
+    return int(Pool([Stream(task, 0, "train").take(0, 16)], [0], torch.device("cpu")).targets.shape[2])
 
 
 class Feed:

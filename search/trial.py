@@ -16,6 +16,7 @@ from arch.stack import flatten
 from results.record import Record
 from search import training
 from search.cohort import run_cohort, shape
+from search.feed import positions
 from search.training import Outcome, Progress
 from synth.tasks import Task
 
@@ -24,7 +25,9 @@ VERSION = (
 )
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
-BYTES_A_CHANNEL = 150  # of a block and token, seen on an H200: 67 to 190, mixer by mixer
+# Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
+# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit.
+KEPT_OF_MAPS, KEPT_OF_LOGITS = 4, 3  # times the bytes of a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +174,15 @@ class TrialSpec:
     @property
     def bytes(self) -> float:
         """Roughly what training it takes of a GPU's memory: weights, gradient and moments, and what a step keeps."""
-        width = self.arch.width
-        kept = sum(BYTES_A_CHANNEL * width + 4 * block.kept_floats(width) for block in flatten(self.arch.stack))
-        return BYTES_A_PARAMETER * self.price().parameters + kept * self.training.batch * self.task.shape[0]
+        tasks = [portion.task for portion in self.mix] or [self.task]
+        length, vocab, width = max(task.shape[0] for task in tasks), self.task.shape[1], self.arch.width
+        number = 2 if self.training.dtype == "bfloat16" else 4
+        parameters = self.price().parameters
+        outputs = (parameters - (1 if self.arch.tied else 2) * vocab * width) / width  # of a token's linear maps
+        own = sum(block.kept_floats(width, length) for block in flatten(self.arch.stack))
+        kept = length * (KEPT_OF_MAPS * number * outputs + 4 * own)
+        kept += KEPT_OF_LOGITS * number * vocab * max(positions(task) for task in tasks)
+        return BYTES_A_PARAMETER * parameters + self.training.batch * kept
 
     def price(self, length: int | None = None) -> Cost:
         """What the model costs on sequences of this length; None: of its task."""

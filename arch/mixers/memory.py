@@ -28,7 +28,7 @@ from arch.parts.poly import PolyFeatures, count_monomials
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
 KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB
-KEPT_STEPS = 3  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 15 GB
+KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 GB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class _Memory(MemoryHeads, MixerSpec):
         fixed = self.heads * weights * copies + self.window_state(width) + thresholds + self.conv_state(width)
         return StateSize(fixed)
 
-    def kept_floats(self, width: int) -> float:
+    def kept_floats(self, width: int, length: int) -> float:
         weights = self.heads * sum(rows * columns for rows, columns in self.matrices(width))
         if not self.retention.plain:
             return KEPT_WEIGHTS * weights

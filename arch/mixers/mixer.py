@@ -113,8 +113,9 @@ class MixerSpec(ABC):
         """Floating-point operations per token, forward, projections and core, at the mean context of `length` tokens.
         A multiply-add is 2."""
 
-    def kept_floats(self, width: int) -> float:
-        """Roughly the floats that training keeps of a token besides its channels: matrices of its own."""
+    def kept_floats(self, width: int, length: int) -> float:
+        """Roughly the floats that training keeps of a token of `length` besides what linear maps put out: matrices of its own,
+        and scores of what it looks at where no kernel makes them anew."""
         return 0.0
 
     def memory(self, width: int) -> Memory | None:

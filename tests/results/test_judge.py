@@ -94,6 +94,27 @@ def test_trials_that_went_on_from_the_same_weights_are_compared_seed_by_seed(mak
     assert verdict(Above(better=A, worse=B, score="loss"), back) == "reproduced"
 
 
+def test_one_training_tested_with_other_dials_is_compared_seed_by_seed(make: Make) -> None:
+    def tested(arch: str, scores: Sequence[float], trained: int) -> list[Record]:
+        phases = [{"training": {"steps": 5}, "dials": {"cg_steps": trained}}, {"training": {"steps": 0}}]
+        return [
+            replace(
+                record,
+                spec=record.spec | {"phases": phases},
+                curve={"step": [5, 5], "train_loss": [0.5 + seed, None], "validation_loss": [1.0, score]},
+            )
+            for seed, (record, score) in enumerate(zip(seeds(make, arch, scores), scores, strict=True))
+        ]
+
+    ours, theirs = [0.11, 0.52, 0.93], [0.09, 0.495, 0.915]
+    (one,) = weigh(Above(better=A, worse=B), tested("a", ours, 30) + tested("b", theirs, 30))
+    assert one.figures.endswith(", difference +0.020 in [+0.008, +0.032], seed by seed")
+    at = {"training.trained_cg_steps": 30}
+    rule = Above(better=replace(A, at=at), worse=replace(B, at=at))
+    assert weigh(rule, tested("a", ours, 30) + tested("b", theirs, 30)) == [one]
+    assert weigh(rule, tested("a", ours, 30) + tested("b", theirs, 20)) == []
+
+
 def test_seeds_that_only_one_side_has_do_not_count_in_pairs(make: Make) -> None:
     both = phased(make, "a", [0.2, 0.9], [0.5, 0.6]) + phased(make, "b", [0.1, 0.801], [0.5, 0.6])
     lone = phased(make, "a", [0.0] * 8, [0.1] * 8)[7:]

@@ -20,7 +20,7 @@ from results.record import Record
 from search import codec
 from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, follow_cohort, pack, room, run_cohort, shape
-from search.feed import Feed
+from search.feed import Feed, positions
 from search.recorded import Recorded
 from search.training import Cohort, Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
@@ -202,7 +202,17 @@ def test_where_every_token_has_matrices_of_its_own_there_is_room_for_fewer(monke
     study = codec.read_study("mqar_zoology")
     gpu = room(torch.device("cuda"))
     found = {trial.arch.name: gpu(trial) for trial in study.trials() if trial.arch.width == 64}
-    assert [found[f"conv_{kind}"] for kind in ("titans", "atlas", "memora")] == [8, 1, 1]
+    assert [found[f"conv_{kind}"] for kind in ("titans", "dot", "atlas", "memora")] == [8, 3, 1, 1]
+
+
+def test_what_is_read_out_takes_room_and_half_the_digits_half_of_it() -> None:
+    few, many = (trial(replace(TASK, vocab=vocab)).bytes for vocab in (2**10, 2**14))
+    narrow, wide = (trial(replace(TASK, vocab=2**14), dtype=dtype).bytes for dtype in ("bfloat16", "float32"))
+    logits = 8 * positions(TASK) * 4 * 3 * (2**14 - 2**10)  # batch, positions, bytes of a number, numbers of a logit
+    assert positions(TASK) == 4
+    assert logits < many - few < logits + 20 * 33 * (2**14 - 2**10)
+    assert wide == many
+    assert narrow < 0.9 * wide
 
 
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
