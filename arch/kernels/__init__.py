@@ -17,6 +17,7 @@ from arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
 from arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
 from arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from arch.kernels.norm_gate import norm_gate, norm_gate_step
+from arch.kernels.retained import retained, retained_step
 from arch.kernels.selective_scan import selective_scan, selective_scan_step
 from arch.kernels.short_conv import short_conv, short_conv_step
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
@@ -58,6 +59,8 @@ __all__ = [
     "newton_schulz_step",
     "norm_gate",
     "norm_gate_step",
+    "retained",
+    "retained_step",
     "selective_scan",
     "selective_scan_step",
     "short_conv",

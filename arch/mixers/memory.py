@@ -27,7 +27,9 @@ from arch.parts.poly import PolyFeatures, count_monomials
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
-KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB
+KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB, before a kernel held them
+KEPT_BY_KERNEL = 2  # where matrices are small enough for that; one of them surely, not measured
+HELD = 64  # rows, and columns, of the largest that are (arch/kernels/retained)
 KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 GB
 
 
@@ -121,9 +123,11 @@ class _Memory(MemoryHeads, MixerSpec):
         return StateSize(fixed)
 
     def kept_floats(self, width: int, length: int) -> float:
-        weights = self.heads * sum(rows * columns for rows, columns in self.matrices(width))
+        matrices = self.matrices(width)
+        weights = self.heads * sum(rows * columns for rows, columns in matrices)
         if not self.retention.plain:
-            return KEPT_WEIGHTS * weights
+            held = self.window == 1 and self.momentum == "none" and max(map(max, matrices)) <= HELD
+            return (KEPT_BY_KERNEL if held else KEPT_WEIGHTS) * weights
         return KEPT_STEPS * weights if self.newton_schulz else 0.0
 
     def flops(self, width: int, length: int) -> float:

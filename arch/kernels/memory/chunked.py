@@ -1,8 +1,9 @@
 """A memory that learns at test time by matrix products over chunks.
 
 Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Retentions that are no
-plain decay need those matrices; they are then made for all tokens of a chunk at once. So are the steps of Newton-Schulz where
-that costs less than what spares them: they lie in what the chunk's inputs and the momentum ahead of it span,
+plain decay need those matrices; they are then made for all tokens of a chunk at once, but where a kernel holds them one by one
+(retained). So are the steps of Newton-Schulz where that costs less than what spares them: they lie in what the chunk's inputs
+and the momentum ahead of it span,
     P_t = sum_i push_{t,i} x_i^T d_i + slowed_t p,   NS(P_t) = P_t Q_t
 so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz), and what it reads of their sum no
 more than its coefficients (spanned_sum).
@@ -24,7 +25,8 @@ from arch.kernels import select
 from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time
 from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.rule import Rule
+from arch.kernels.retained import retained
+from arch.kernels.rule import Retention, Rule
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
 from arch.kernels.window import LEAST, Influence
@@ -74,6 +76,8 @@ _Read = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, rule: Rule) -> _Read:
     """Of a matrix at the piece's start, by the momenta that the piece's tokens push."""
+    if _held(pushed, rule):
+        return partial(_by_retention, a_BHRC, pushed, tokens, rule.retention)
     if not rule.newton_schulz:
         taken_BHNRC = pushed._replace(weight_BHNM=weight.write, kept_BHN=weight.moved).every()
     else:
@@ -90,6 +94,23 @@ def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, ru
 def _by_own(a_BHNRC: Tensor, weights_BHNRC: Tensor, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
     """Every token through the weights that it has."""
     return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2), a_BHNRC[:, :, -1]
+
+
+def _by_retention(
+    a_BHRC: Tensor, pushed: _Sums, tokens: Tokens, retention: Retention, h_BHNR: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same, where each token takes its own step."""
+    h, k, v = map(_alone, (h_BHNR, pushed.x_BHMR, -(tokens.eta[..., None] * tokens.gamma) * pushed.d_BHMC))
+    log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
+    start = a_BHRC.flatten(0, 1).unsqueeze(1)
+    y, a = retained(h, k, v, retention=retention, log_decay=log_decay, initial_state=start, return_state=True)
+    assert a is not None
+    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2])
+
+
+def _alone(x_BHN: Tensor) -> Tensor:
+    """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
+    return x_BHN.flatten(0, 1).unsqueeze(2)
 
 
 def _by_steps(a_BHRC: Tensor, step_BHNRC: Tensor, weight: Influence, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,15 +171,11 @@ def _by_span(
     """The same, of steps P_t Q_t that are never made."""
     z_BHNS, d_BHSC, u_BHRS = pushed.span()
 
-    def alone(x_BHN: Tensor) -> Tensor:
-        """Every head a batch entry: [B, H, N, ...] -> [B H, N, 1, ...], as it lies."""
-        return x_BHN.flatten(0, 1).unsqueeze(2)
-
     gram_BHSS: Tensor = _Gram.apply(u_BHRS)
     d, gram = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, gram_BHSS))
-    factor, _ = spanned_newton_schulz(alone(z_BHNS), d, gram, steps=steps)
-    read, taken = alone(h_BHNR @ u_BHRS), alone(tokens.eta[..., None] * z_BHNS)
-    log_decay = alone(tokens.alpha.clamp(min=LEAST).log())
+    factor, _ = spanned_newton_schulz(_alone(z_BHNS), d, gram, steps=steps)
+    read, taken = _alone(h_BHNR @ u_BHRS), _alone(tokens.eta[..., None] * z_BHNS)
+    log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
     y, w = spanned_sum(read, taken, factor, d, log_decay=log_decay, return_state=True)
     assert w is not None
     y_BHNC, w_BHSC = (x.unflatten(0, h_BHNR.shape[:2]) for x in (y.squeeze(2), w.squeeze(1)))
@@ -184,6 +201,15 @@ class _Gram(torch.autograd.Function):
     def backward(ctx: Any, *signals: Tensor) -> Tensor:
         (u,), (d_gram,) = ctx.saved_tensors, signals
         return (u.double() @ (d_gram + d_gram.mT)).to(u.dtype)
+
+
+def _held(sums: _Sums, rule: Rule) -> bool:
+    """Whether a kernel holds a matrix for every token: where each takes its own step, on a GPU."""
+    if rule.newton_schulz or rule.window > 1 or sums.p_BHRC is not None or sums.d_BHMC.device.type == "cpu":
+        return False
+    sizes = {"key_width": sums.x_BHMR.shape[-1], "value_width": sums.d_BHMC.shape[-1]}
+    like = sums.d_BHMC
+    return select.why_not("retained", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
 
 
 def _spared(sums: _Sums) -> bool:

@@ -507,6 +507,46 @@ def test_steps_need_not_be_made(
     agree(everything(given, "chunked", None, at=6), expected, bound)
 
 
+RETAINED = [
+    (Rule(chunk=4, retention=KlRetention(scale=2)), 2),
+    (Rule(chunk=16, loss=LP, retention=LQ, residual=True, bias=True), 2),
+    (Rule(retention=LqRetention(q=3, mirror=True)), 1),
+]
+
+
+@pytest.mark.parametrize("case", RETAINED, ids=named)
+@pytest.mark.parametrize("keys", ["random", "one key", "no keys"])
+def test_matrices_of_their_own_may_be_held_elsewhere(
+    case: tuple[Rule, int], keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tokens that each take their own step."""
+    given = inputs(*case)
+    if keys == "one key":
+        given["k"] = given["k"][:, :1].expand(-1, T, -1, -1)
+    if keys == "no keys":
+        given["k"] = torch.zeros_like(given["k"])
+    expected, bound = everything(given, "recurrent", None), tolerance("memory", torch.float64)
+    for held in (True, False):
+        monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "_held", lambda *_, held=held: held)
+        with select.record_choices() as chosen:
+            agree(everything(given, "chunked", None), expected, bound)
+        assert ("retained" in chosen) == held
+        agree(everything(given, "chunked", None, at=6), expected, bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RETAINED, ids=named)
+def test_a_gpu_holds_matrices_of_their_own_in_a_kernel(case: tuple[Rule, int]) -> None:
+    given = inputs(*case, time=65)
+    single = pytree.tree_map(lambda x: x.float() if isinstance(x, Tensor) else x, given)
+    exact = everything(pytree.tree_map(lambda x: x.double() if isinstance(x, Tensor) else x, single), "recurrent", None)
+    on = pytree.tree_map(lambda x: x.cuda() if isinstance(x, Tensor) else x, single)
+    with select.record_choices() as chosen:
+        found = everything(on, "chunked", None)
+    assert chosen["retained"] == "fused"
+    agree([x.cpu().double() for x in found], exact, 10 * tolerance("memory", torch.float32))
+
+
 @pytest.mark.parametrize("features", [None, cubic], ids=["few rows", "many rows"])
 def test_newton_schulz_in_float32_stays_within_its_bound(features: Any) -> None:
     given = inputs(Rule(window=2, chunk=4, newton_schulz=5, momentum="outside"), features=features)
