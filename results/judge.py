@@ -118,8 +118,9 @@ class Above(Rule):
             verdict = "reproduced"
         elif high < least or low > most or (self.margin is None and low == high == 0 and not _at_bound(b, theirs)):
             verdict = "not reproduced"
-        said = f"{_mean(ours)} against {_mean(theirs)}, difference {np.mean(ours) - np.mean(theirs):+.3f}"
-        said += f" in [{spread[0]:+.3f}, {spread[1]:+.3f}]" if spread else ", no interval: too few seeds"
+        difference = float(np.mean(ours) - np.mean(theirs))
+        said = f"{_mean(ours)} against {_mean(theirs)}, difference {_signed(difference)}"
+        said += f" in [{_signed(spread[0])}, {_signed(spread[1])}]" if spread else ", no interval: too few seeds"
         said += ", seed by seed" if paired else ""
         return Evidence(who=f"{a.row} against {b.row}", where=_where(a), figures=said, verdict=verdict)
 
@@ -241,8 +242,14 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
 
 
 def _where(measure: Measure) -> str:
-    told = [d for d in measure.dials if "." not in d or d in ("training.steps", "training.epochs")]
+    of_training = ("training.steps", "training.epochs", "training.trained_")
+    told = [d for d in measure.dials if "." not in d or d.startswith(of_training)]
     return " ".join([measure.task, *words(measure.dials, told)])
+
+
+def _signed(difference: float) -> str:
+    """To three digits behind the point, or to the first two that are not 0."""
+    return f"{difference:+.3f}" if abs(difference) >= 0.0005 or difference == 0 else f"{difference:+.1e}"
 
 
 def _mean(values: Sequence[float]) -> str:

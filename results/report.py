@@ -14,6 +14,7 @@ from results.choose import Measure, measures
 from results.claims import CLAIMS, Claim
 from results.further import further_tables
 from results.judge import Evidence, verdict_of
+from results.order import by_number
 from results.published import Published
 from results.record import Record, read_records
 from results.render import markdown
@@ -79,7 +80,8 @@ def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
 
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
-    return list(claim.rule.weigh([m for m in found if m.task in claim.tasks]))
+    evidence = claim.rule.weigh([m for m in found if m.task in claim.tasks])
+    return sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
 
 
 def _summary(judged: Sequence[tuple[Claim, list[Evidence]]]) -> str:

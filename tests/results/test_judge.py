@@ -115,6 +115,15 @@ def test_one_training_tested_with_other_dials_is_compared_seed_by_seed(make: Mak
     assert weigh(rule, tested("a", ours, 30) + tested("b", theirs, 20)) == []
 
 
+def test_a_difference_of_less_than_its_digits_is_still_one(make: Make) -> None:
+    ours = seeds(make, "a", [0.5, 0.5, 0.5])
+    (none,) = weigh(Above(better=A, worse=B), ours + seeds(make, "b", [0.5, 0.5, 0.5]))
+    (some,) = weigh(Above(better=A, worse=B), ours + seeds(make, "b", [0.49998, 0.49999, 0.49997]))
+    assert ", difference +0.000 in [+0.000, +0.000]" in none.figures
+    assert some.figures.endswith(", difference +2.0e-05 in [+4.0e-06, +3.6e-05]")  # 2.7764 * 1e-5 / sqrt(3)
+    assert some.verdict == "reproduced"
+
+
 def test_seeds_that_only_one_side_has_do_not_count_in_pairs(make: Make) -> None:
     both = phased(make, "a", [0.2, 0.9], [0.5, 0.6]) + phased(make, "b", [0.1, 0.801], [0.5, 0.6])
     lone = phased(make, "a", [0.0] * 8, [0.1] * 8)[7:]
