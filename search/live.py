@@ -94,7 +94,8 @@ def note_of(report: Report) -> str:
     if report.progress:
         p = report.progress
         best = max((a for a in p.accuracy if not math.isnan(a)), default=None)
-        words += [f"step {p.step}/{p.steps}", f"loss {p.loss:.3f}"]
+        words += [f"step {p.step}/{p.steps}"]
+        words += [] if math.isnan(p.loss) else [f"loss {p.loss:.3f}"]
         words += [] if best is None else [f"best {best:.3f}"]
     return "  ".join([*words, *([] if report.eta is None else [f"{duration(report.eta)} left"])])
 

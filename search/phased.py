@@ -158,7 +158,7 @@ class PhasedTrial:
         try:
             return with_dials(arch, dials) if dials else arch
         except ValueError as error:
-            raise ValueError(f"phases[{number}].dials: {error}") from error
+            raise ValueError(f"phases: dials of phase {number + 1}: {error}") from error
 
     @property
     def name(self) -> str:

@@ -91,7 +91,7 @@ class Place:
                 continue
             with safe_open(path, framework="pt") as file:
                 about = file.metadata()
-                trials = json.loads(about["trials"])
+                trials = json.loads(about.get("trials", "[]"))  # files of earlier versions do not tell
                 if not set(self.trials) <= set(trials):
                     continue
                 self.shelf.used.append(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
@@ -126,6 +127,13 @@ def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
     with kept_on(Shelf(tmp_path, every=0)):
         assert [trained(seed).scores for seed in (3, 4)] == alone
     assert alone[0] != alone[1]
+
+
+def test_a_file_of_an_earlier_version_is_not_taken_up(tmp_path: Path) -> None:
+    expected = ended(follow([FRESH]))
+    save_file({"row 0": torch.zeros(1, 3)}, tmp_path / "old.safetensors", metadata={"said": "{}"})
+    with kept_on(Shelf(tmp_path, every=0)):
+        assert ended(follow([FRESH]))[0].scores == expected[0].scores
 
 
 def test_a_file_that_was_cut_short_is_not_read_and_goes_with_the_others(tmp_path: Path) -> None:
