@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,9 @@ class Ledger:
 
     def _dial(self, options: str) -> sqlite3.Connection:
         address = self.path.resolve().as_uri()
-        db = sqlite3.connect(f"{address}?{options}", uri=True, isolation_level=None, timeout=30)
+        # What nobody closed is closed by the thread that sweeps it up, whichever that is.
+        connect = partial(sqlite3.connect, uri=True, isolation_level=None, check_same_thread=False)
+        db = connect(f"{address}?{options}", timeout=30)
         try:
             db.execute("PRAGMA user_version")
         except sqlite3.OperationalError:
@@ -192,7 +195,7 @@ class Ledger:
             if Path(f"{self.path}-wal").exists() or os.access(self.path.parent, os.W_OK) or options != "mode=rw":
                 raise
             # A closed ledger in a folder that cannot be written: nothing is under way, so no side files are needed.
-            return sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
+            return connect(f"{address}?immutable=1")
         return db
 
     def _check(self, db: sqlite3.Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -79,6 +81,19 @@ def test_a_finished_record_stands_and_a_failed_one_gives_way(
         assert ledger.add(version(first))
         assert ledger.add(version(second)) == (kept == second)
         assert [r.study for r in ledger.all()] == [kept]
+
+
+def test_a_ledger_that_nobody_closed_may_be_swept_up_by_any_thread(filled: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        kept: list[object] = [Ledger(filled)]
+        kept.append(kept)
+        del kept
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(gc.collect).result() > 0
+    finally:
+        gc.enable()
 
 
 def test_a_record_is_found_by_its_key_or_the_beginning_of_it(filled: Path, make: Make) -> None:
