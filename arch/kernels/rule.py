@@ -202,6 +202,11 @@ class Rule:
         """Whether every token needs matrices of its own, its weights or its step, and not their products with vectors alone."""
         return self.newton_schulz > 0 or not self.retention.plain
 
+    @property
+    def lone(self) -> bool:
+        """Whether every token takes the step of its own gradient, and of no other."""
+        return self.window == 1 and self.momentum == "none" and not self.newton_schulz
+
     def affine(self, matrices: int, *, normed: bool) -> bool:
         """Whether a gradient is an affine function of the weights, so that many chunks can be solved for at once."""
         return matrices == 1 and not normed and not self.materialised and isinstance(self.loss, L2Loss | DotLoss)

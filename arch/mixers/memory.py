@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from arch import kernels
+from arch.kernels import select
 from arch.kernels.network import LayerNorm
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
@@ -29,7 +30,6 @@ LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but 
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
 KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB, before a kernel held them
 KEPT_BY_KERNEL = 2  # where matrices are small enough for that; one of them surely, not measured
-HELD = 64  # rows, and columns, of the largest that are (arch/kernels/retained)
 KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 GB
 
 
@@ -126,8 +126,12 @@ class _Memory(MemoryHeads, MixerSpec):
         matrices = self.matrices(width)
         weights = self.heads * sum(rows * columns for rows, columns in matrices)
         if not self.retention.plain:
-            held = self.window == 1 and self.momentum == "none" and max(map(max, matrices)) <= HELD
-            return (KEPT_BY_KERNEL if held else KEPT_WEIGHTS) * weights
+            sizes = {
+                "key_width": max(rows for rows, _ in matrices),
+                "value_width": max(columns for _, columns in matrices),
+            }
+            refused = select.why_not("retained", "fused", device="cuda", dtype=torch.float32, sizes=sizes)
+            return (KEPT_BY_KERNEL if self.rule.lone and refused is None else KEPT_WEIGHTS) * weights
         return KEPT_STEPS * weights if self.newton_schulz else 0.0
 
     def flops(self, width: int, length: int) -> float:

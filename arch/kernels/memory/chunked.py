@@ -205,10 +205,10 @@ class _Gram(torch.autograd.Function):
 
 def _held(sums: _Sums, rule: Rule) -> bool:
     """Whether a kernel holds a matrix for every token: where each takes its own step, on a GPU."""
-    if rule.newton_schulz or rule.window > 1 or sums.p_BHRC is not None or sums.d_BHMC.device.type == "cpu":
-        return False
-    sizes = {"key_width": sums.x_BHMR.shape[-1], "value_width": sums.d_BHMC.shape[-1]}
     like = sums.d_BHMC
+    if not rule.lone or like.device.type == "cpu":
+        return False
+    sizes = {"key_width": sums.x_BHMR.shape[-1], "value_width": like.shape[-1]}
     return select.why_not("retained", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from arch.kernels.opaque import opaque, packed, padded
 from arch.kernels.rule import KlRetention, L2Retention, Retention
+from arch.kernels.spanned_sum.fused import _matrix, _vector
 
 WIDEST = 64  # rows, and columns, of a matrix that fits into registers
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices
@@ -61,14 +62,9 @@ def _said(retention: Retention) -> tuple[str, float]:
     """A retention as its form and its one number: the scale, or q."""
     if isinstance(retention, KlRetention):
         return "softmax", retention.scale
-    if isinstance(retention, L2Retention):
+    if isinstance(retention, L2Retention) or retention.plain:
         return "norm", 2.0
     return "mirror" if retention.mirror else "norm", retention.q
-
-
-@triton.jit
-def _vector(at, index, count):
-    return tl.load(at + index, mask=index < count, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -121,8 +117,7 @@ def _forward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H  # of the first token
     r, c = tl.arange(0, RP), tl.arange(0, CP)
-    there = (r < R)[:, None] & (c < C)[None, :]
-    at = r[:, None] * C + c[None, :]
+    at, there = _matrix(r, c, R, C)
     a = tl.zeros([RP, CP], tl.float32)
     if initial is not None:
         a = tl.load(initial + head * (R * C) + at, mask=there, other=0.0)
@@ -145,8 +140,7 @@ def _backward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H + (T - 1) * H  # of the last token
     r, c = tl.arange(0, RP), tl.arange(0, CP)
-    there = (r < R)[:, None] & (c < C)[None, :]
-    at = r[:, None] * C + c[None, :]
+    at, there = _matrix(r, c, R, C)
     start = tl.zeros([RP, CP], tl.float32)
     if initial is not None:
         start = tl.load(initial + head * (R * C) + at, mask=there, other=0.0)

@@ -537,6 +537,7 @@ def test_matrices_of_their_own_may_be_held_elsewhere(
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", RETAINED, ids=named)
 def test_a_gpu_holds_matrices_of_their_own_in_a_kernel(case: tuple[Rule, int]) -> None:
+    """And loses no more of them in fp32 than products of matrices do."""
     given = inputs(*case, time=65)
     single = pytree.tree_map(lambda x: x.float() if isinstance(x, Tensor) else x, given)
     exact = everything(pytree.tree_map(lambda x: x.double() if isinstance(x, Tensor) else x, single), "recurrent", None)
@@ -544,7 +545,9 @@ def test_a_gpu_holds_matrices_of_their_own_in_a_kernel(case: tuple[Rule, int]) -
     with select.record_choices() as chosen:
         found = everything(on, "chunked", None)
     assert chosen["retained"] == "fused"
-    agree([x.cpu().double() for x in found], exact, 10 * tolerance("memory", torch.float32))
+    for x, y, z in zip(found, exact, everything(single, "chunked", None), strict=True):
+        lost = max(tolerance("memory", torch.float32) * y.norm().clamp(min=1e-3), 2 * (z - y).norm())
+        assert (x.cpu() - y).norm() <= lost
 
 
 @pytest.mark.parametrize("features", [None, cubic], ids=["few rows", "many rows"])

@@ -53,6 +53,12 @@ def test_what_keeps_all_is_linear_attention(name: str, plain: Retention) -> None
     bound = 1e-5 if name == "fused" else 1e-10
     assert_close(y, o, rtol=bound, atol=bound)
     assert_close(a, torch.as_tensor(state), rtol=bound, atol=bound)
+    k = torch.zeros_like(inputs["k"]).requires_grad_()  # of an empty matrix, too, what comes next counts in full
+    y, _ = read(name, inputs | {"k": k, "retention": plain})
+    qkv = inputs["q"], k, inputs["v"]
+    o, _ = gated_linear(*qkv, log_decay=inputs["log_decay"], scale=1.0, implementation="recurrent")
+    ours, theirs = (torch.autograd.grad(x.sum(), k)[0] for x in (y, o))
+    assert_close(ours, theirs, rtol=bound, atol=bound)
 
 
 @pytest.mark.parametrize("name", NAMES)
