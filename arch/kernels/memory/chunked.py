@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,21 +57,23 @@ def materialise_piece(
         p_BHRC = None if learned.momentum is None else learned.momentum[index]
         pushed = _Sums(weight.push, x, d, weight.slowed, p_BHRC)
         reads.append(_reader(a_BHRC, pushed, weight, tokens, rule))
-        if p_BHRC is not None:
-            momentum.append(pushed.last())
 
     def product(index: int, h_BHNR: Tensor) -> Tensor:
-        y_BHNC, behind_BHRC = reads[index](h_BHNR)
+        y_BHNC, behind_BHRC, p_BHRC = reads[index](h_BHNR)
         maps.append(Matrix(behind_BHRC))
+        if p_BHRC is not None:
+            momentum.append(p_BHRC)
         return y_BHNC
 
     y, _ = forward(tokens.q, product, len(reads), rule)
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-# What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and the matrix behind the last token [B, H, R, C].
+# What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and behind the last token the matrix [B, H, R, C]
+# and its momentum.
 
-_Read = Callable[[Tensor], tuple[Tensor, Tensor]]
+_Reading = tuple[Tensor, Tensor, Tensor | None]
+_Read = Callable[[Tensor], _Reading]
 
 
 def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, rule: Rule) -> _Read:
@@ -85,27 +87,25 @@ def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, ru
             return partial(_by_span, a_BHRC, pushed, weight.kept, tokens, rule.newton_schulz)
         step_BHNRC, _ = newton_schulz(pushed.every(), steps=rule.newton_schulz)
         if rule.retention.plain:
-            return partial(_by_steps, a_BHRC, step_BHNRC, weight)
+            return partial(_by_steps, a_BHRC, pushed, step_BHNRC, weight)
         taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
     a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
-    return partial(_by_own, a_BHNRC, rule.retention.weights(a_BHNRC))
+    return partial(_by_own, a_BHNRC, pushed, rule.retention.weights(a_BHNRC))
 
 
-def _by_own(a_BHNRC: Tensor, weights_BHNRC: Tensor, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
+def _by_own(a_BHNRC: Tensor, pushed: _Sums, weights_BHNRC: Tensor, h_BHNR: Tensor) -> _Reading:
     """Every token through the weights that it has."""
-    return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2), a_BHNRC[:, :, -1]
+    return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2), a_BHNRC[:, :, -1], pushed.last()
 
 
-def _by_retention(
-    a_BHRC: Tensor, pushed: _Sums, tokens: Tokens, retention: Retention, h_BHNR: Tensor
-) -> tuple[Tensor, Tensor]:
+def _by_retention(a_BHRC: Tensor, pushed: _Sums, tokens: Tokens, retention: Retention, h_BHNR: Tensor) -> _Reading:
     """The same, where each token takes its own step."""
     h, k, v = map(_alone, (h_BHNR, pushed.x_BHMR, -(tokens.eta[..., None] * tokens.gamma) * pushed.d_BHMC))
     log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
     start = a_BHRC.flatten(0, 1).unsqueeze(1)
     y, a = retained(h, k, v, retention=retention, log_decay=log_decay, initial_state=start, return_state=True)
     assert a is not None
-    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2])
+    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
 
 
 def _alone(x_BHN: Tensor) -> Tensor:
@@ -113,13 +113,11 @@ def _alone(x_BHN: Tensor) -> Tensor:
     return x_BHN.flatten(0, 1).unsqueeze(2)
 
 
-def _by_steps(a_BHRC: Tensor, step_BHNRC: Tensor, weight: Influence, h_BHNR: Tensor) -> tuple[Tensor, Tensor]:
-    """Through the weights of the piece's start and every step since: steps need not be added up but behind the last token."""
-    side_by_side_BHRN = step_BHNRC.transpose(2, 3).flatten(-2)
-    every_BHNNC = (h_BHNR @ side_by_side_BHRN).unflatten(-1, (-1, step_BHNRC.shape[-1]))
-    y_BHNC = weight.kept[..., None] * (h_BHNR @ a_BHRC) - (weight.rate[..., None] * every_BHNNC).sum(-2)
-    total_BHRC = (weight.rate[..., -1, :, None, None] * step_BHNRC).sum(2)
-    return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - total_BHRC
+def _by_steps(a_BHRC: Tensor, pushed: _Sums, step_BHNRC: Tensor, weight: Influence, h_BHNR: Tensor) -> _Reading:
+    """Through the weights of the piece's start and what is taken since."""
+    taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, step_BHNRC.shape[-2:])
+    y_BHNC = weight.kept[..., None] * (h_BHNR @ a_BHRC) - (h_BHNR[..., None, :] @ taken_BHNRC).squeeze(-2)
+    return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - taken_BHNRC[:, :, -1], pushed.last()
 
 
 class _Sums(NamedTuple):
@@ -140,11 +138,12 @@ class _Sums(NamedTuple):
             each_BHMF = torch.cat([each_BHMF, p.flatten(-2).unsqueeze(-2)], -2)
         return (weight @ each_BHMF).unflatten(-1, (x.shape[-1], d.shape[-1]))
 
-    def last(self) -> Tensor:
-        """That of the last token [B, H, R, C]."""
+    def last(self) -> Tensor | None:
+        """That of the last token [B, H, R, C], which the next piece begins with."""
         weight, x, d, kept, p = self
-        last_BHRC = x.mT @ (weight[:, :, -1, :, None] * d)
-        return last_BHRC if kept is None or p is None else last_BHRC + kept[:, :, -1, None, None] * p
+        if kept is None or p is None:
+            return None
+        return x.mT @ (weight[:, :, -1, :, None] * d) + kept[:, :, -1, None, None] * p
 
     def span(self) -> _Span:
         """What they span."""
@@ -165,42 +164,20 @@ class _Span(NamedTuple):
     u_BHRS: Tensor
 
 
-def _by_span(
-    a_BHRC: Tensor, pushed: _Sums, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor
-) -> tuple[Tensor, Tensor]:
+def _by_span(a_BHRC: Tensor, pushed: _Sums, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor) -> _Reading:
     """The same, of steps P_t Q_t that are never made."""
     z_BHNS, d_BHSC, u_BHRS = pushed.span()
-
-    gram_BHSS: Tensor = _Gram.apply(u_BHRS)
-    d, gram = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, gram_BHSS))
-    factor, _ = spanned_newton_schulz(_alone(z_BHNS), d, gram, steps=steps)
-    read, taken = _alone(h_BHNR @ u_BHRS), _alone(tokens.eta[..., None] * z_BHNS)
+    d, u = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, u_BHRS))
+    factor, _ = spanned_newton_schulz(_alone(z_BHNS), d, u, steps=steps)
+    read, taken = _alone(h_BHNR @ u_BHRS), _alone(-tokens.eta[..., None] * z_BHNS)
     log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
     y, w = spanned_sum(read, taken, factor, d, log_decay=log_decay, return_state=True)
     assert w is not None
     y_BHNC, w_BHSC = (x.unflatten(0, h_BHNR.shape[:2]) for x in (y.squeeze(2), w.squeeze(1)))
-    y_BHNC = kept_BHN[..., None] * (h_BHNR @ a_BHRC) - y_BHNC
-    return y_BHNC, kept_BHN[..., -1, None, None] * a_BHRC - u_BHRS @ w_BHSC
-
-
-class _Gram(torch.autograd.Function):
-    """U^T U in fp64, for a square of singular values keeps half of their digits. PyTorch's own derivative is two products."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(u: Tensor) -> Tensor:
-        wide = u.double()
-        return wide.mT @ wide
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> Tensor:
-        (u,), (d_gram,) = ctx.saved_tensors, signals
-        return (u.double() @ (d_gram + d_gram.mT)).to(u.dtype)
+    y_BHNC = torch.addcmul(y_BHNC, kept_BHN[..., None], h_BHNR @ a_BHRC)
+    added_BHRC, p_BHRC = (u_BHRS @ torch.cat([w_BHSC, z_BHNS[:, :, -1, :, None] * d_BHSC], -1)).chunk(2, -1)
+    a_BHRC = torch.addcmul(added_BHRC, kept_BHN[..., -1, None, None], a_BHRC)
+    return y_BHNC, a_BHRC, p_BHRC if pushed.kept_BHN is not None else None
 
 
 def _held(sums: _Sums, rule: Rule) -> bool:

@@ -20,7 +20,7 @@ OP = "spanned_newton_schulz"
 def spanned_newton_schulz(
     x: Tensor,
     d: Tensor,
-    gram: Tensor,
+    u: Tensor,
     *,
     steps: int = 5,
     initial_state: tuple[()] | None = None,
@@ -32,22 +32,23 @@ def spanned_newton_schulz(
 
     x               [B, T, H, S]: how much of each vector is in a token's matrix
     d               D [B, H, S, C], of all tokens
-    gram            U^T U [B, H, S, S], symmetric, of vectors of any length
+    u               U [B, H, R, S], the vectors
     steps           as those of `newton_schulz`, at least 1
     initial_state   has no meaning here, nor has `chunk`
     implementation  "auto", or one of `select.implementations("spanned_newton_schulz")`
 
-    Computes in fp64: P^T P holds the squares of P's singular values, and of those half the digits that P had. Give gram in fp64
-    where small ones count. Differentiable in x, d and gram; of a matrix of zeros Q is finite, and so is its derivative. Raises
-    ValueError on shapes that do not fit and on an implementation that cannot serve. Jordan et al. 2024 (Muon), whose steps
-    commute with P^T P; Behrouz et al. 2025 (ATLAS, section 5), whose momenta within a chunk are such matrices.
+    Computes in fp64: P^T P holds the squares of P's singular values, and of those half the digits that P had. Differentiable
+    in x, d and u; of a matrix of zeros Q is finite, and so is its derivative. Raises ValueError on shapes that do not fit and
+    on an implementation that cannot serve. Jordan et al. 2024 (Muon), whose steps commute with P^T P; Behrouz et al. 2025
+    (ATLAS, section 5), whose momenta within a chunk are such matrices.
     """
-    if x.ndim != 4 or d.ndim != 4:
-        raise ValueError(f"{OP}: x must be [B, T, H, S] and d [B, H, S, C], got {list(x.shape)} and {list(d.shape)}")
+    if not x.ndim == d.ndim == u.ndim == 4:
+        told = "x must be [B, T, H, S], d [B, H, S, C] and u [B, H, R, S]"
+        raise ValueError(f"{OP}: {told}, got {list(x.shape)}, {list(d.shape)} and {list(u.shape)}")
     batch, time, heads, vectors = x.shape
-    columns = d.shape[-1]
+    rows, columns = u.shape[-2], d.shape[-1]
     expect(OP, "d", d, (batch, heads, vectors, columns))
-    expect(OP, "gram", gram, (batch, heads, vectors, vectors))
+    expect(OP, "u", u, (batch, heads, rows, vectors))
     check_positive(OP, "steps", steps)
     check_positive(OP, "chunk", chunk)
     name = select.choose(
@@ -58,15 +59,15 @@ def spanned_newton_schulz(
         differentiable=torch.is_grad_enabled(),
         sizes={"key_width": vectors, "value_width": columns},
     )
-    if 0 in (batch, time, heads, vectors, columns):
+    if 0 in (batch, time, heads, rows, vectors, columns):
         name = "chunked"  # there is nothing to launch, or to stack
     with full_precision(x.device):
-        y: Tensor = select.load(OP, name)(x, d, gram, steps=steps)
+        y: Tensor = select.load(OP, name)(x, d, u, steps=steps)
         return y, () if return_state else None
 
 
 def spanned_newton_schulz_step(
-    state: tuple[()] | None, x: Tensor, d: Tensor, gram: Tensor, *, steps: int = 5
+    state: tuple[()] | None, x: Tensor, d: Tensor, u: Tensor, *, steps: int = 5
 ) -> tuple[Tensor, tuple[()]]:
     """One token: x [B, H, S] -> Q [B, H, C, C], and the state that there is not."""
-    return spanned_newton_schulz(x[:, None], d, gram, steps=steps)[0][:, 0], ()
+    return spanned_newton_schulz(x[:, None], d, u, steps=steps)[0][:, 0], ()

@@ -5,12 +5,13 @@ Q' = B Q,   A' = B A B,   B = a I + b A + c A^2
 Q is a polynomial of A, which is symmetric, and the derivative of such a one is its own adjoint. So the derivative by A is what
 becomes of Q where A changes by dQ made symmetric, and goes through the steps beside them, forward:
     b' = b E + c (A E + E A),   R' = b' Q + B R,   E' = b' A B + B E B + B A b',   E = dQ, R = 0 at first, dA = R in the end
-By the square, P^T P = Z^T G Z with Z = diag(x) D:   dZ = 2 G Z dA,   dG = sum_t Z dA Z^T,   dx = dZ . D,   dD = sum_t x dZ
+By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
+    dZ = 2 G Z dA,   dx = dZ . D,   dD = sum_t x dZ,   dG = sum_t Z dA Z^T,   dU = U (dG + dG^T)
 
-One launch forward. Backward one gives every token's Z dA; two more sum over tokens, BS vectors a program, always in the same
-order, so that sums are the same every time.
+Forward one launch makes G and one goes through the steps. Backward one gives every token's Z dA; two more sum over tokens, BS
+vectors a program, always in the same order, so that sums are the same every time; the last goes on to U.
 
-T tokens, H heads, S vectors, C columns, CP their power of two; BS vectors, BT tokens at once
+T tokens, H heads, R rows, S vectors, C columns, CP their power of two; BS vectors, BR rows, BT tokens at once
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -34,6 +35,8 @@ ACROSS = 32  # columns of tokens side by side
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
 BS = tl.constexpr(16)
+BR = tl.constexpr(32)
+ALONE = {"num_warps": 1, "num_stages": 1}  # of programs of one block
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -44,13 +47,13 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     return f"takes at most {MOST_VECTORS} vectors, got {vectors}" if vectors > MOST_VECTORS else None
 
 
-def fused(x: Tensor, d: Tensor, gram: Tensor, *, steps: int) -> Tensor:
-    """x [B, T, H, S], d [B, H, S, C], gram [B, H, S, S] -> [B, T, H, C, C].
+def fused(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:
+    """x [B, T, H, S], d [B, H, S, C], u [B, H, R, S] -> [B, T, H, C, C].
 
     Inputs of half precision go in as fp32: Triton 3.6 has no tensor core product in fp64 of numbers that were read in 16 bits.
     """
-    wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, d, gram))
-    (y,) = _spanned_newton_schulz(*wide, steps)
+    wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, d, u))
+    y, _ = _spanned_newton_schulz(*wide, steps)
     return y.to(x.dtype)
 
 
@@ -80,6 +83,47 @@ def _grams(gram, first, other, S: tl.constexpr):
     row, column = first + tl.arange(0, BS), other + tl.arange(0, BS)
     there = (row[:, None] < S) & (column[None, :] < S)
     return tl.load(gram + row[:, None] * S + column[None, :], mask=there, other=0.0).to(tl.float64)
+
+
+@triton.jit
+def _vectors(u, first, start, R, S: tl.constexpr):
+    """BR rows of a head's U from the first on, of BS vectors from the start on."""
+    row, column = first + tl.arange(0, BR), start + tl.arange(0, BS)
+    there = (row[:, None] < R) & (column[None, :] < S)
+    return tl.load(u + row[:, None] * S + column[None, :], mask=there, other=0.0).to(tl.float64)
+
+
+@triton.jit(do_not_specialize=["R"])
+def _square_kernel(u, gram, R, S: tl.constexpr):
+    """A head's G, BS rows by BS columns."""
+    blocks = tl.cdiv(S, BS)
+    head, block = (tl.program_id(0) // (blocks * blocks)).to(tl.int64), tl.program_id(0) % (blocks * blocks)
+    own, other = block // blocks * BS, block % blocks * BS
+    u += head * R * S
+    total = tl.zeros([BS, BS], tl.float64)
+    for first in range(0, R, BR):
+        total += _times(tl.trans(_vectors(u, first, own, R, S)), _vectors(u, first, other, R, S))
+    row, column = own + tl.arange(0, BS), other + tl.arange(0, BS)
+    there = (row[:, None] < S) & (column[None, :] < S)
+    tl.store(gram + head * (S * S) + row[:, None] * S + column[None, :], total, mask=there)
+
+
+@triton.jit(do_not_specialize=["R"])
+def _vectors_kernel(u, dgram, du, R, S: tl.constexpr):
+    """dU of a head, BR rows by BS vectors."""
+    blocks, parts = tl.cdiv(S, BS), tl.cdiv(R, BR)
+    head, part = (tl.program_id(0) // (blocks * parts)).to(tl.int64), tl.program_id(0) % (blocks * parts)
+    own, first = part % blocks * BS, part // blocks * BR
+    u += head * R * S
+    dgram += head * (S * S)
+    total = tl.zeros([BR, BS], tl.float64)
+    for other in range(0, S, BS):
+        slope = _grams(dgram, other, own, S) + tl.trans(_grams(dgram, own, other, S))
+        total += _times(_vectors(u, first, other, R, S), slope)
+    row, column = first + tl.arange(0, BR), own + tl.arange(0, BS)
+    there = (row[:, None] < R) & (column[None, :] < S)
+    to = du + head * R * S + row[:, None] * S + column[None, :]
+    tl.store(to, total.to(du.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -181,7 +225,7 @@ def _grams_kernel(
         total += _times(tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0), tl.trans(z))
     there = (own < S)[:, None] & (other < S)[None, :]
     to = dgram + head.to(tl.int64) * (S * S) + own[:, None] * S + other[None, :]
-    tl.store(to, total.to(dgram.dtype.element_ty), mask=there)
+    tl.store(to, total, mask=there)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -217,34 +261,40 @@ def _sums_kernel(
     tl.store(to, sum_d.to(dd.dtype.element_ty), mask=there)
 
 
-def _forward(x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tuple[Tensor]:
-    (y,) = _outputs(x, d, gram, steps)
-    _, time, heads, _ = x.shape
-    grid = (x.shape[:3].numel(),)
-    _forward_kernel[grid](packed(x), packed(d), packed(gram), y, steps, time, heads, **_sizes(d))
-    return (y,)
+def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Q, and U^T U."""
+    y, gram = _outputs(x, d, u, steps)
+    (batch, time, heads, _), (rows, vectors) = x.shape, u.shape[-2:]
+    blocks = triton.cdiv(vectors, BS.value)
+    _square_kernel[batch * heads * blocks**2,](packed(u), gram, rows, vectors, **ALONE)
+    _forward_kernel[batch * time * heads,](packed(x), packed(d), gram, y, steps, time, heads, **_sizes(d))
+    return y, gram
 
 
-def _outputs(x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tuple[Tensor]:
-    return (x.new_empty(*x.shape[:3], d.shape[-1], d.shape[-1]),)
+def _outputs(x: Tensor, d: Tensor, u: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    vectors, columns = d.shape[-2:]
+    square = u.new_empty(*u.shape[:2], vectors, vectors, dtype=torch.float64)
+    return x.new_empty(*x.shape[:3], columns, columns), square
 
 
-def _backward(dy: Tensor, x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dd, dgram = _gradients(dy, x, d, gram, steps)
-    batch, time, heads, vectors = x.shape
+def _backward(dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dd, du = _gradients(dy, x, d, u, steps, gram)
+    (batch, time, heads, vectors), rows = x.shape, u.shape[-2]
     sizes, count = _sizes(d), x.shape[:3].numel()
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
     z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
+    dgram = torch.empty_like(gram)
     _squares_kernel[count,](packed(dy), x, d, gram, z_da, steps, time, heads, **sizes)
     blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
     # Programs of one head are neighbours: they read the same.
     _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
     _grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)
-    return dx, dd, dgram
+    _vectors_kernel[batch * heads * blocks * triton.cdiv(rows, BR.value),](packed(u), dgram, du, rows, vectors, **ALONE)
+    return dx, dd, du
 
 
-def _gradients(dy: Tensor, x: Tensor, d: Tensor, gram: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), d.new_empty(d.shape), gram.new_empty(gram.shape)
+def _gradients(dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), d.new_empty(d.shape), u.new_empty(u.shape)
 
 
 def _sizes(d: Tensor) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from torch import Tensor
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 
 
-def recurrent(x: Tensor, d: Tensor, gram: Tensor, *, steps: int) -> Tensor:
-    """x [B, T, H, S], d [B, H, S, C], gram [B, H, S, S] -> [B, T, H, C, C]."""
+def recurrent(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:
+    """x [B, T, H, S], d [B, H, S, C], u [B, H, R, S] -> [B, T, H, C, C]."""
     factors = []
     for x_BHS in x.double().unbind(1):
-        z_BHSC = x_BHS[..., None] * d.double()
-        factors.append(factor(z_BHSC.mT @ gram.double() @ z_BHSC, steps))
+        p_BHRC = u.double() @ (x_BHS[..., None] * d.double())
+        factors.append(factor(p_BHRC.mT @ p_BHRC, steps))
     return torch.stack(factors, 1).to(x.dtype)
 
 
