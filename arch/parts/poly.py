@@ -24,20 +24,18 @@ def count_monomials(key_dim: int, degree: int) -> int:
 def poly_features(x: Tensor, roots: Tensor) -> Tensor:
     """[..., K] -> [..., F] for roots rho [p + 1], by ascending degree.
 
-    The multinomial factor is shared out: sqrt(|m|!) to a degree, 1 / sqrt(m!) to a monomial. Monomials of one degree are in
-    groups by their first variable j, and in a group as those of the degree below that it is multiplied with: the monomials of
-    j and the variables behind, which are the end of that degree.
+    Monomials of one degree are in groups by their first variable j, and in a group as those of the degree below that it is
+    multiplied with: the monomials of j and the variables behind, which are the end of that degree.
     """
-    key_dim, degree = x.shape[-1], roots.shape[0] - 1
-    weights = torch.cat(
-        [(roots[i] * math.factorial(i) ** 0.5).expand(n) for i, n in enumerate(_counts(key_dim, degree))]
-    )
+    degree = roots.shape[0] - 1
+    shares = _shares(x, degree)
+    weights = torch.cat([roots[i] * math.factorial(i) ** 0.5 * share for i, share in enumerate(shares)])
     powers: Tensor = _Monomials.apply(x, degree)
     return (powers * weights).to(x.dtype)
 
 
 class _Monomials(torch.autograd.Function):
-    """x^m / sqrt(m!) up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable.
+    """x^m up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable.
 
     A degree is made of the one below, F', by one product [..., K, F'] of which each variable takes its group.
     """
@@ -46,11 +44,9 @@ class _Monomials(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, degree: int) -> Tensor:
-        key_dim = x.shape[-1]
         parts, block = [torch.ones_like(x[..., :1]), *[x][:degree]], x
-        for i, share_KF in enumerate(_shares(x, degree), 2):
-            every = x[..., :, None] * share_KF * block[..., None, :]
-            groups = [every[..., j, start:] for j, start in enumerate(_starts(key_dim, i))]
+        for i in range(2, degree + 1):
+            groups = _groups(x[..., :, None] * block[..., None, :], i)
             parts += groups
             block = torch.cat(groups, -1) if i < degree else block
         return torch.cat(parts, -1)
@@ -67,12 +63,12 @@ class _Monomials(torch.autograd.Function):
         counts = _counts(key_dim, degree)
         blocks, d_blocks = powers.split(counts, -1), list(d_powers.split(counts, -1))
         d_x = torch.zeros_like(x)
-        for i, share_KF in reversed(list(enumerate(_shares(x, degree), 2))):
+        for i in range(degree, 1, -1):
             starts = _starts(key_dim, i)
             groups = d_blocks[i].split([counts[i - 1] - start for start in starts], -1)
             none = torch.zeros_like(d_blocks[i - 1])  # where a variable's group lacks what lies ahead of it
             rows = [part for start, group in zip(starts, groups, strict=True) for part in (none[..., :start], group)]
-            d_every = torch.cat(rows, -1).unflatten(-1, (key_dim, counts[i - 1])) * share_KF
+            d_every = torch.cat(rows, -1).unflatten(-1, (key_dim, counts[i - 1]))
             d_x = d_x + (d_every @ blocks[i - 1][..., None]).squeeze(-1)
             d_blocks[i - 1] = d_blocks[i - 1] + (x[..., None, :] @ d_every).squeeze(-2)
         return d_x + d_blocks[1] if degree else d_x, None
@@ -89,14 +85,20 @@ def _starts(key_dim: int, degree: int) -> list[int]:
     return [math.comb(key_dim + below - 1, below) - math.comb(key_dim - j + below - 1, below) for j in range(key_dim)]
 
 
+def _groups(every: Tensor, degree: int) -> list[Tensor]:
+    """Of every product [..., K, F'] of a variable and a monomial of the degree below, those that a degree takes."""
+    return [every[..., j, start:] for j, start in enumerate(_starts(every.shape[-2], degree))]
+
+
 def _shares(x: Tensor, degree: int) -> list[Tensor]:
-    """1 / sqrt(n + 1) [K, F'] for every degree from 2 on, n how often a monomial of the degree below has a variable."""
+    """1 / sqrt(m!) of the monomials of every degree."""
     unit = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    often, found = unit, []
+    often = unit  # [K, F], how often a monomial of this degree has a variable
+    found = [unit.new_ones(1), *[unit.new_ones(len(unit))][:degree]]
     for i in range(2, degree + 1):
-        found.append((often + 1).rsqrt())
+        found.append(torch.cat(_groups((often + 1).rsqrt() * found[-1], i)))
         if i < degree:
-            starts = enumerate(_starts(x.shape[-1], i))
+            starts = enumerate(_starts(len(unit), i))
             often = torch.cat([often[:, start:] + unit[:, j, None] for j, start in starts], -1)
     return found
 
