@@ -23,29 +23,30 @@ LEAST = 1e-30  # of a factor whose logarithm is summed
 class Influence(NamedTuple):
     """kept, moved, slowed [..., N]; write, push [..., N, M (or S)]. Without momentum P is what a token's window brings.
 
-    rate [..., N, N] is what P_s, taken as it is, weighs in A_t.
+    rate [..., N, N] is what P_s, taken as it is, weighs in A_t; log_decay [..., N] the logarithm of what a token keeps of A.
     """
 
     kept: Tensor
     write: Tensor
     push: Tensor
     rate: Tensor
+    log_decay: Tensor
     moved: Tensor | None = None
     slowed: Tensor | None = None
 
 
 def influence(alpha: Tensor, eta: Tensor, theta: Tensor | None, band: Tensor, order: Momentum) -> Influence:
     """alpha, eta, theta [..., N]; band [..., N, M], or [..., N, S] where a token counts once for every chunk that sees it."""
-    fade, kept = _products(alpha)
+    log_decay, fade, kept = _products(alpha)
     rate = fade * eta[..., None, :]
     if theta is None:
-        return Influence(kept, rate @ band, band, rate)
-    slow, slowed = _products(theta)
+        return Influence(kept, rate @ band, band, rate, log_decay)
+    _, slow, slowed = _products(theta)
     if order == "inside":
         push = (slow * eta[..., None, :]) @ band
-        return Influence(kept, fade @ push, push, fade, _apply(fade, slowed), slowed)
+        return Influence(kept, fade @ push, push, fade, log_decay, _apply(fade, slowed), slowed)
     push = slow @ band
-    return Influence(kept, rate @ push, push, rate, _apply(rate, slowed), slowed)
+    return Influence(kept, rate @ push, push, rate, log_decay, _apply(rate, slowed), slowed)
 
 
 def band(gamma: Tensor, *, position: int, chunk: int, cross_chunk: bool) -> Tensor:
@@ -87,10 +88,10 @@ def chunks_of(tokens: int, chunk: int, window: int, like: Tensor) -> Chunks:
     return Chunks(token, (now[:, None] - now[:, None] % chunk == ahead).to(like.dtype), ahead)
 
 
-def _products(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of factors [..., N] over s < r <= t [..., t, s], and over all up to t [..., t]."""
+def _products(factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logarithms of factors [..., N], their products over s < r <= t [..., t, s], and over all up to t [..., t]."""
     log = factor.clamp(min=LEAST).log()
-    return pair_decays(log), log.cumsum(-1).exp()
+    return log, pair_decays(log), log.cumsum(-1).exp()
 
 
 def _apply(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from arch.parts.poly import PolyFeatures, count_monomials
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
 KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB, before a kernel held them
-KEPT_BY_KERNEL = 2  # where matrices are small enough for that; one of them surely, not measured
+KEPT_BY_KERNEL = 2  # where one does: four members of MQAR at widths 32 and 48, 2.9 and 3.9 GB each for 2.0 and 3.5
 KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 GB
 
 

@@ -29,7 +29,7 @@ from arch.kernels.retained import retained
 from arch.kernels.rule import Retention, Rule
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
-from arch.kernels.window import LEAST, Influence
+from arch.kernels.window import Influence
 
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 
@@ -79,12 +79,12 @@ _Read = Callable[[Tensor], _Reading]
 def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, rule: Rule) -> _Read:
     """Of a matrix at the piece's start, by the momenta that the piece's tokens push."""
     if _held(pushed, rule):
-        return partial(_by_retention, a_BHRC, pushed, tokens, rule.retention)
+        return partial(_by_retention, a_BHRC, pushed, weight.log_decay, tokens, rule.retention)
     if not rule.newton_schulz:
         taken_BHNRC = pushed._replace(weight_BHNM=weight.write, kept_BHN=weight.moved).every()
     else:
         if rule.retention.plain and _spared(pushed):
-            return partial(_by_span, a_BHRC, pushed, weight.kept, tokens, rule.newton_schulz)
+            return partial(_by_span, a_BHRC, pushed, weight, tokens.eta, rule.newton_schulz)
         step_BHNRC, _ = newton_schulz(pushed.every(), steps=rule.newton_schulz)
         if rule.retention.plain:
             return partial(_by_steps, a_BHRC, pushed, step_BHNRC, weight)
@@ -98,12 +98,13 @@ def _by_own(a_BHNRC: Tensor, pushed: _Sums, weights_BHNRC: Tensor, h_BHNR: Tenso
     return (h_BHNR[..., None, :] @ weights_BHNRC).squeeze(-2), a_BHNRC[:, :, -1], pushed.last()
 
 
-def _by_retention(a_BHRC: Tensor, pushed: _Sums, tokens: Tokens, retention: Retention, h_BHNR: Tensor) -> _Reading:
+def _by_retention(
+    a_BHRC: Tensor, pushed: _Sums, log_decay_BHN: Tensor, tokens: Tokens, retention: Retention, h_BHNR: Tensor
+) -> _Reading:
     """The same, where each token takes its own step."""
     h, k, v = map(_alone, (h_BHNR, pushed.x_BHMR, -(tokens.eta[..., None] * tokens.gamma) * pushed.d_BHMC))
-    log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
-    start = a_BHRC.flatten(0, 1).unsqueeze(1)
-    y, a = retained(h, k, v, retention=retention, log_decay=log_decay, initial_state=start, return_state=True)
+    g, start = _alone(log_decay_BHN), a_BHRC.flatten(0, 1).unsqueeze(1)
+    y, a = retained(h, k, v, retention=retention, log_decay=g, initial_state=start, return_state=True)
     assert a is not None
     return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
 
@@ -164,20 +165,22 @@ class _Span(NamedTuple):
     u_BHRS: Tensor
 
 
-def _by_span(a_BHRC: Tensor, pushed: _Sums, kept_BHN: Tensor, tokens: Tokens, steps: int, h_BHNR: Tensor) -> _Reading:
+def _by_span(a_BHRC: Tensor, pushed: _Sums, weight: Influence, eta_BHN: Tensor, steps: int, h_BHNR: Tensor) -> _Reading:
     """The same, of steps P_t Q_t that are never made."""
     z_BHNS, d_BHSC, u_BHRS = pushed.span()
     d, u = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, u_BHRS))
     factor, _ = spanned_newton_schulz(_alone(z_BHNS), d, u, steps=steps)
-    read, taken = _alone(h_BHNR @ u_BHRS), _alone(-tokens.eta[..., None] * z_BHNS)
-    log_decay = _alone(tokens.alpha.clamp(min=LEAST).log())
-    y, w = spanned_sum(read, taken, factor, d, log_decay=log_decay, return_state=True)
+    read, taken = _alone(h_BHNR @ u_BHRS), _alone(-eta_BHN[..., None] * z_BHNS)
+    y, w = spanned_sum(read, taken, factor, d, log_decay=_alone(weight.log_decay), return_state=True)
     assert w is not None
     y_BHNC, w_BHSC = (x.unflatten(0, h_BHNR.shape[:2]) for x in (y.squeeze(2), w.squeeze(1)))
-    y_BHNC = torch.addcmul(y_BHNC, kept_BHN[..., None], h_BHNR @ a_BHRC)
-    added_BHRC, p_BHRC = (u_BHRS @ torch.cat([w_BHSC, z_BHNS[:, :, -1, :, None] * d_BHSC], -1)).chunk(2, -1)
-    a_BHRC = torch.addcmul(added_BHRC, kept_BHN[..., -1, None, None], a_BHRC)
-    return y_BHNC, a_BHRC, p_BHRC if pushed.kept_BHN is not None else None
+    y_BHNC = torch.addcmul(y_BHNC, weight.kept[..., None], h_BHNR @ a_BHRC)
+    kept = weight.kept[..., -1, None, None]
+    if pushed.p_BHRC is None:
+        return y_BHNC, torch.addcmul(u_BHRS @ w_BHSC, kept, a_BHRC), None
+    both_BHSC = torch.cat([w_BHSC, z_BHNS[:, :, -1, :, None] * d_BHSC], -1)  # what is added, and the last momentum
+    added_BHRC, p_BHRC = (u_BHRS @ both_BHSC).chunk(2, -1)
+    return y_BHNC, torch.addcmul(added_BHRC, kept, a_BHRC), p_BHRC
 
 
 def _held(sums: _Sums, rule: Rule) -> bool:
