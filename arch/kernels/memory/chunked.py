@@ -82,13 +82,13 @@ def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, ru
         return partial(_by_retention, a_BHRC, pushed, weight.log_decay, tokens, rule.retention)
     if not rule.newton_schulz:
         taken_BHNRC = pushed._replace(weight_BHNM=weight.write, kept_BHN=weight.moved).every()
+    elif rule.retention.plain and _spared(pushed):
+        return partial(_by_span, a_BHRC, pushed, weight, tokens.eta, rule.newton_schulz)
     else:
-        if rule.retention.plain and _spared(pushed):
-            return partial(_by_span, a_BHRC, pushed, weight, tokens.eta, rule.newton_schulz)
         step_BHNRC, _ = newton_schulz(pushed.every(), steps=rule.newton_schulz)
-        if rule.retention.plain:
-            return partial(_by_steps, a_BHRC, pushed, step_BHNRC, weight)
         taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
+    if rule.retention.plain:
+        return partial(_by_taken, a_BHRC, pushed, taken_BHNRC, weight.kept)
     a_BHNRC = weight.kept[..., None, None] * a_BHRC[:, :, None] - taken_BHNRC
     return partial(_by_own, a_BHNRC, pushed, rule.retention.weights(a_BHNRC))
 
@@ -114,11 +114,10 @@ def _alone(x_BHN: Tensor) -> Tensor:
     return x_BHN.flatten(0, 1).unsqueeze(2)
 
 
-def _by_steps(a_BHRC: Tensor, pushed: _Sums, step_BHNRC: Tensor, weight: Influence, h_BHNR: Tensor) -> _Reading:
-    """Through the weights of the piece's start and what is taken since."""
-    taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, step_BHNRC.shape[-2:])
-    y_BHNC = weight.kept[..., None] * (h_BHNR @ a_BHRC) - (h_BHNR[..., None, :] @ taken_BHNRC).squeeze(-2)
-    return y_BHNC, weight.kept[..., -1, None, None] * a_BHRC - taken_BHNRC[:, :, -1], pushed.last()
+def _by_taken(a_BHRC: Tensor, pushed: _Sums, taken_BHNRC: Tensor, kept_BHN: Tensor, h_BHNR: Tensor) -> _Reading:
+    """The same, through the weights of the piece's start and what was taken since."""
+    y_BHNC = kept_BHN[..., None] * (h_BHNR @ a_BHRC) - (h_BHNR[..., None, :] @ taken_BHNRC).squeeze(-2)
+    return y_BHNC, kept_BHN[..., -1, None, None] * a_BHRC - taken_BHNRC[:, :, -1], pushed.last()
 
 
 class _Sums(NamedTuple):
