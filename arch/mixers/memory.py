@@ -126,12 +126,11 @@ class _Memory(MemoryHeads, MixerSpec):
         matrices = self.matrices(width)
         weights = self.heads * sum(rows * columns for rows, columns in matrices)
         if not self.retention.plain:
-            sizes = {
-                "key_width": max(rows for rows, _ in matrices),
-                "value_width": max(columns for _, columns in matrices),
-            }
-            refused = select.why_not("retained", "fused", device="cuda", dtype=torch.float32, sizes=sizes)
-            return (KEPT_BY_KERNEL if self.rule.lone and refused is None else KEPT_WEIGHTS) * weights
+            shapes = [{"key_width": rows, "value_width": columns} for rows, columns in matrices]
+            refused = [
+                select.why_not("retained", "fused", device="cuda", dtype=torch.float32, sizes=sizes) for sizes in shapes
+            ]
+            return (KEPT_BY_KERNEL if self.rule.lone and not any(refused) else KEPT_WEIGHTS) * weights
         return KEPT_STEPS * weights if self.newton_schulz else 0.0
 
     def flops(self, width: int, length: int) -> float:

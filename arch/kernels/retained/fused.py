@@ -27,7 +27,7 @@ from arch.kernels.opaque import opaque, packed, padded
 from arch.kernels.rule import KlRetention, L2Retention, Retention
 from arch.kernels.spanned_sum.fused import _matrix, _vector
 
-WIDEST = 64  # rows, and columns, of a matrix that fits into registers
+MOST = 4096  # numbers of a matrix that fits into registers, rows and columns each a power of two
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices
 LEAST = tl.constexpr(1e-30)  # of the sum that a norm is the root of
 
@@ -36,8 +36,12 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     """What these kernels cannot do."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
-    width = max(sizes.get("key_width", 1), sizes.get("value_width", 1))
-    return f"takes matrices of at most {WIDEST} rows and columns, got {width}" if width > WIDEST else None
+    rows, columns = sizes.get("key_width", 1), sizes.get("value_width", 1)
+    if padded(rows) * padded(columns) <= MOST:
+        return None
+    return (
+        f"holds matrices that fit into {MOST:,} numbers, rows and columns each a power of two; got {rows} x {columns}"
+    )
 
 
 def fused(

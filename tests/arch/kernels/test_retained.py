@@ -96,6 +96,28 @@ def test_of_an_empty_matrix_a_softmax_reads_the_mean_and_a_norm_nothing(name: st
     assert not a.any()
 
 
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("variant", ["memora", "moneta"])
+@pytest.mark.parametrize(("rows", "columns"), [(24, 96), (96, 24), (1, 200), (200, 1)])
+def test_a_kernel_holds_a_long_matrix_that_is_narrow(variant: str, rows: int, columns: int, device: str) -> None:
+    """And loses no more of it in fp32 than the recurrence does."""
+    given = example(variant, time=3, key_width=rows, value_width=columns)
+    tensors = {n: x.float() for n, x in given.items() if isinstance(x, Tensor)}
+
+    def results(name: str, tensors: dict[str, Tensor]) -> list[Tensor]:
+        leaves = {n: x.detach().requires_grad_() for n, x in tensors.items()}
+        y, a = retained(**(given | leaves), return_state=True, implementation=name)
+        assert isinstance(a, Tensor)
+        total = (y * y.detach().cos()).sum() + (a * a.detach().cos()).sum()
+        return [y, a, *torch.autograd.grad(total, list(leaves.values()))]
+
+    found = results("fused", {n: x.to(device) for n, x in tensors.items()})
+    exact = results("recurrent", {n: x.double() for n, x in tensors.items()})
+    for x, y, z in zip(found, results("recurrent", tensors), exact, strict=True):
+        assert (x.cpu() - z).norm() <= max(1e-6 * z.norm(), 4 * (y - z).norm())
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("empty", SIZES)
 def test_of_nothing_nothing_is_read_and_the_state_stays(empty: str, name: str) -> None:
@@ -119,8 +141,8 @@ def test_shapes_that_do_not_fit_are_told(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [
-        ({"value_width": 65}, "takes matrices of at most 64 rows and columns, got 65"),
-        ({"key_width": 65}, "takes matrices of at most 64 rows and columns, got 65"),
+        ({"key_width": 33, "value_width": 65}, "holds matrices that fit into 4,096 numbers, .*; got 33 x 65"),
+        ({"key_width": 513}, "holds matrices that fit into 4,096 numbers, .*; got 513 x 5"),
         ({}, "computes in fp32 at most"),
     ],
 )
