@@ -48,7 +48,7 @@ def forget_compiled() -> None:
 
 class Recorded:
     """The step as a graph over buffers of its own. A batch of another shape is recorded anew: longer sequences can be too many
-    operations where shorter ones are not.
+    operations where shorter ones are not. Steps of all shapes share their memory: none needs what another left there.
 
     seconds  spent on compiling and recording so far
     """
@@ -56,6 +56,7 @@ class Recorded:
     def __init__(self, cohort: Cohort) -> None:
         self.cohort = cohort
         self.graphs: dict[tuple[tuple[int, ...] | None, ...], _Graph] = {}
+        self.pool: Any = None  # their memory
         self.seconds = 0.0
         self.said: dict[str, None] = {}  # of each shape, whether it was compiled
 
@@ -80,6 +81,7 @@ class Recorded:
     def forget(self) -> None:
         """Record anew from now on: the cohort has other members."""
         self.graphs.clear()
+        self.pool = None
 
     def _record(self, batch: tuple[Tensor | None, ...]) -> _Graph:
         said = self.cohort.compile(batch)
@@ -95,9 +97,10 @@ class Recorded:
         self.said[said] = None
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss_N = self.cohort.update(*buffers)
+        graph, loss_N = torch.cuda.CUDAGraph(), torch.empty_like(self.cohort.bad_step, dtype=torch.float32)
+        with torch.cuda.graph(graph, pool=self.pool):
+            loss_N.copy_(self.cohort.update(*buffers))
+        self.pool = graph.pool()
         torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 

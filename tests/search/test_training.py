@@ -275,6 +275,20 @@ def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: p
         assert figures(record) == pytest.approx(figures(run_trial(spec)), rel=1e-2, abs=2e-2)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_steps_of_every_length_share_their_memory() -> None:
+    """And each computes what it would alone."""
+    mix = tuple(Portion(task=Mqar(vocab=32, length=n, pairs=4), examples=64) for n in (16, 24, 40))
+    specs = [replace(trial(seed=s, steps=30), mix=mix) for s in (0, 1)]
+    cohort, other = (Cohort(specs, torch.device("cuda")) for _ in range(2))
+    other.recorded = None
+    ours, theirs = (torch.stack([loss_N.clone() for _, loss_N in own.trained(0)]) for own in (cohort, other))
+    assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+    assert cohort.recorded is not None
+    graphs = [recorded.graph for recorded in cohort.recorded.graphs.values()]
+    assert (len(graphs), len({graph.pool() for graph in graphs})) == (3, 1)
+
+
 def test_cohorts_hold_trials_of_equal_shape() -> None:
     same = [trial(seed=s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-2)]
     other = [trial(steps=13), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
