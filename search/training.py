@@ -444,6 +444,12 @@ def evaluation_steps(steps: int, evaluations: int) -> set[int]:
     return {math.ceil(steps * (i + 1) / evaluations) for i in range(evaluations)}
 
 
+def forget_peak(device: torch.device) -> None:
+    """From now on `peak_bytes` tells of what comes."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_bytes(device: torch.device) -> int | None:
-    """The most device memory that was held since the process started, where the device tells."""
+    """The most device memory that was held since `forget_peak`, where the device tells."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
