@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -17,8 +18,9 @@ import torch
 from results.ledger import Ledger
 from results.record import Record
 from search import codec, cohort, engine
-from search.live import line_of
+from search.live import line_of, note_of
 from search.study import StudySpec, Trial
+from search.training import Progress
 
 TINY = {
     "name": "tiny",
@@ -124,6 +126,20 @@ def test_a_trial_that_a_gpu_trained_uncompiled_says_why(device: str, compiled: s
     (record,) = engine.train(study().trials()[:1], "tiny", torch.device("cpu"), lambda _: None)
     line = line_of(replace(record, device=device, seconds=2, implementation={"compiled step": compiled}))
     assert line.endswith(f")  2.0 s{told}")
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "told"),
+    [
+        (0.25, (0.5, math.nan), "cohort 2 of 3  step 5/9  loss 0.250  best 0.500  40 s left"),
+        (math.nan, (math.nan, math.nan), "cohort 2 of 3  step 5/9  40 s left"),
+    ],
+    ids=["under way", "nothing known yet"],
+)
+def test_the_running_cohort_tells_what_it_knows(loss: float, accuracy: tuple[float, ...], told: str) -> None:
+    progress = Progress(step=5, steps=9, members=2, loss=loss, accuracy=accuracy)
+    counts = {"trials": 6, "known": 0, "done": 2, "failed": 0, "cohort": 2, "cohorts": 3}
+    assert note_of(engine.Report(**counts, seconds=20.0, eta=40.0, progress=progress)) == told
 
 
 def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
