@@ -26,7 +26,8 @@ VERSION = (
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
 # Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
-# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit.
+# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit. Those peaks are of processes,
+# whose earlier cohorts may have taken more.
 KEPT_OF_MAPS, KEPT_OF_LOGITS = 4, 3  # times the bytes of a number
 
 
