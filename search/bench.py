@@ -43,6 +43,8 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("newton_schulz", "muon", {}),
     ("spanned_newton_schulz", "atlas", {}),
     ("spanned_sum", "atlas", {}),
+    ("retained", "memora", {}),
+    ("retained", "moneta", {}),
     ("memory", "deep", {}),
     ("memory", "linear", {}),
     ("memory", "ttt", {}),

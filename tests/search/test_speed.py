@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from arch.kernels import select
 from search import codec
+from search.bench import KERNELS
 from search.speed import milliseconds
 from search.trial import Training, TrialSpec
 
@@ -34,3 +36,7 @@ def test_the_batch_of_the_trial_is_what_is_timed(monkeypatch: pytest.MonkeyPatch
     arch = replace(codec.read_arch("gla"), width=16)
     milliseconds(TrialSpec(task=task, arch=arch, training=Training(steps=1, batch=3)), CPU)
     assert set(seen) == {(3, 16)}
+
+
+def test_every_op_that_has_a_kernel_is_timed() -> None:
+    assert {op for op, _, _ in KERNELS} == {op for op in select.ops() if "fused" in select.implementations(op)}
