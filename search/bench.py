@@ -40,6 +40,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("kernel_attention", "exponential", {}),
     ("short_conv", "unit", {}),
     ("norm_gate", "silu", {}),
+    ("monomials", "quadratic", {}),
     ("newton_schulz", "muon", {}),
     ("spanned_newton_schulz", "atlas", {}),
     ("spanned_sum", "atlas", {}),

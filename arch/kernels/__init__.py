@@ -15,6 +15,7 @@ from arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
 from arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
 from arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
+from arch.kernels.monomials import monomials, monomials_step
 from arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from arch.kernels.norm_gate import norm_gate, norm_gate_step
 from arch.kernels.retained import retained, retained_step
@@ -55,6 +56,8 @@ __all__ = [
     "mesa_steps_taken",
     "mlstm",
     "mlstm_step",
+    "monomials",
+    "monomials_step",
     "newton_schulz",
     "newton_schulz_step",
     "norm_gate",

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
+from arch.kernels.monomials import count_monomials
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import HeadsState, ReadOut, check_at_least
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import PolyFeatures, count_monomials
+from arch.parts.poly import PolyFeatures
 
 KEPT_SCORES = 9  # floats for every token that one looks at, of 256: 5 to 9 on an H200
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.kernels import select
+from arch.kernels.monomials import count_monomials
 from arch.kernels.network import LayerNorm
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
 from arch.parts.heads import HeadsState, ReadOut, check_at_least
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import PolyFeatures, count_monomials
+from arch.parts.poly import PolyFeatures
 
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.testing import assert_close
 
-from arch.parts.poly import PolyFeatures, PolySketch, count_monomials, poly_features
-
-
-@pytest.mark.parametrize(("key_dim", "degree"), [(1, 3), (3, 1), (4, 2), (3, 4), (16, 2)])
-def test_monomials_give_the_kernel_of_their_coefficients(key_dim: int, degree: int) -> None:
-    x, y = torch.randn(2, 5, key_dim, dtype=torch.float64)
-    roots = torch.randn(degree + 1, dtype=torch.float64)
-    left, right = poly_features(x, roots), poly_features(y, roots)
-    assert left.shape[-1] == count_monomials(key_dim, degree) == math.comb(key_dim + degree, degree)
-    dot = (x * y).sum(-1)
-    assert_close((left * right).sum(-1), sum(roots[i] ** 2 * dot**i for i in range(degree + 1)))
-
-
-@pytest.mark.parametrize(("key_dim", "degree"), [(1, 3), (3, 1), (4, 2), (3, 4)])
-def test_their_derivative_is_that_of_their_values_for_members_too(key_dim: int, degree: int) -> None:
-    x = torch.randn(2, 3, key_dim, dtype=torch.float64, requires_grad=True)
-    roots = torch.randn(2, degree + 1, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(poly_features, (x, roots[0]))
-    assert torch.autograd.gradcheck(torch.func.vmap(poly_features), (x, roots))
-
-
-def test_of_degree_one_they_are_the_vector_itself() -> None:
-    x = torch.randn(3, 4)
-    assert torch.equal(poly_features(x, torch.tensor([0.0, 1.0]))[:, 1:], x)
-
-
-@pytest.mark.parametrize(("key_dim", "degree", "count"), [(16, 2, 153), (16, 3, 969), (64, 2, 2145), (64, 3, 47905)])
-def test_their_number_is_that_of_the_paper(key_dim: int, degree: int, count: int) -> None:
-    assert count_monomials(key_dim, degree) == count
+from arch.parts.poly import PolyFeatures, PolySketch
 
 
 def test_coefficients_start_as_those_of_the_exponential_and_are_learned() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from arch import kernels
 from arch.backbone import BackboneSpec
 from arch.block import Block
+from arch.kernels.monomials import count_monomials, monomials
 from arch.mixers import (
     HGRN2,
     Attention,
@@ -27,7 +28,6 @@ from arch.mixers import (
 )
 from arch.mixers.memory import OmegaNet
 from arch.mixers.mixer import Memory, MixerSpec
-from arch.parts.poly import count_monomials, poly_features
 from search.cli import app
 from search.probe import Keys, draw_keys, measure, probe
 
@@ -123,7 +123,7 @@ def of_polynomials(key_dim: int, degree: int) -> Memory:
     features = count_monomials(key_dim, degree)
 
     def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
-        q, k = (poly_features(x, roots) for x in (q, k))
+        q, k = (monomials(x, roots)[0] for x in (q, k))
         lam = torch.full((HEADS, features), 1e-12, dtype=torch.float64)
         return kernels.mesa(q, k, v, beta=write, lam=lam, steps=6 * features)[0]
 

@@ -18,8 +18,8 @@ from arch import kernels
 from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
 from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
 from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
+from arch.kernels.monomials import monomials
 from arch.kernels.rule import DOT, L2, Rule
-from arch.parts.poly import poly_features
 
 B, T, H, K, V = 2, 11, 2, 2, 2
 POWERS = 16  # the rest of the exponential's series is below 1e-14 on the unit ball
@@ -98,7 +98,7 @@ def test_it_is_a_memory_over_the_features_written_out(op: Op, window: int, chunk
     roots = torch.tensor([math.factorial(i) ** -0.5 for i in range(POWERS + 1)], dtype=torch.float64)
 
     def phi(x: Tensor) -> Tensor:
-        return poly_features(x, roots)
+        return monomials(x, roots)[0]
 
     first = torch.zeros(H, math.comb(K + POWERS, POWERS), V, dtype=torch.float64)
     anchors, weights = given["anchors"], (first,)

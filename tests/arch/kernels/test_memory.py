@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 from arch import kernels
 from arch.kernels import bench, select
 from arch.kernels.memory import memory, memory_read, memory_step
+from arch.kernels.monomials import monomials
 from arch.kernels.network import LayerNorm, backward, forward, learn
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, HuberLoss, KlRetention, Loss, LpLoss, LqRetention, Rule
 from arch.kernels.tolerance import error, tolerance
-from arch.parts.poly import poly_features
 
 B, T, H, K, V = 2, 11, 2, 3, 3
 GATES = ("eta", "alpha", "theta", "gamma", "delta")
@@ -29,7 +29,7 @@ GATES = ("eta", "alpha", "theta", "gamma", "delta")
 
 def cubic(x: Tensor) -> Tensor:
     """All 20 monomials of K variables up to the third degree."""
-    return poly_features(x, torch.ones(4, dtype=x.dtype, device=x.device))
+    return monomials(x, torch.ones(4, dtype=x.dtype, device=x.device))[0]
 
 
 def inputs(
@@ -365,11 +365,11 @@ def test_features_are_those_of_keys_and_queries_and_the_residual_takes_the_raw_o
     roots = torch.rand(3, dtype=torch.float64)
     x = inputs(Rule(chunk=4, window=2), 1)
     weights = (torch.randn(H, 10, V, dtype=torch.float64),)
-    by_hand = {n: poly_features(x[n], roots) for n in ("q", "k")}
-    found = outputs(x, weights=weights, features=lambda z: poly_features(z, roots))
+    by_hand = {n: monomials(x[n], roots)[0] for n in ("q", "k")}
+    found = outputs(x, weights=weights, features=lambda z: monomials(z, roots)[0])
     assert_close(found, outputs(x, weights=weights, **by_hand))
     residual = outputs(
-        x, weights=weights, features=lambda z: poly_features(z, roots), rule=replace(x["rule"], residual=True)
+        x, weights=weights, features=lambda z: monomials(z, roots)[0], rule=replace(x["rule"], residual=True)
     )
     assert_close(residual - x["q"], outputs(x, weights=weights, **(by_hand | {"v": x["v"] - x["k"]})))
 
@@ -422,7 +422,7 @@ class Wide(NamedTuple):
         rounded = {n: x.to(dtype) if n in ("q", "k", "v") else single(x) for n, x in given.items()}
         placed = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, rounded)
         roots = torch.tensor([1, 1, 0.5**0.5], device=device)
-        return placed | {"features": lambda x: poly_features(x.to(dtype), roots).to(x.dtype)}  # rounded for all alike
+        return placed | {"features": lambda x: monomials(x.to(dtype), roots)[0].to(x.dtype)}  # rounded for all alike
 
 
 def single(tree: Any) -> Any:
