@@ -5,6 +5,7 @@ phi(x)_m = sqrt(|m|! / m!) rho_|m| x^m over multi-indices |m| <= p, so that phi(
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from arch.kernels import select
@@ -27,7 +28,7 @@ def monomials(
 ) -> tuple[Tensor, tuple[()] | None]:
     """Features [..., F] in the dtype of `x`, and with `return_state` the empty state: vectors know nothing of each other.
 
-    x               [..., K]: all vectors at once
+    x               [..., K], of at least one variable: all vectors at once
     roots           rho [p + 1], by ascending degree
     initial_state   has no meaning here, nor has `chunk`
     implementation  "auto", or one of `select.implementations("monomials")`
@@ -42,8 +43,14 @@ def monomials(
     expect(OP, "roots", roots, tuple(roots.shape))
     check_positive(OP, "chunk", chunk)
     width, degree = x.shape[-1], len(roots) - 1
+    check_positive(OP, "K", width)
     name = select.choose(
-        OP, device=x.device, dtype=x.dtype, wanted=implementation, sizes={"key_width": width, "degree": degree}
+        OP,
+        device=x.device,
+        dtype=torch.promote_types(x.dtype, roots.dtype),
+        wanted=implementation,
+        differentiable=torch.is_grad_enabled(),
+        sizes={"key_width": width, "degree": degree},
     )
     if x.numel() == 0:
         name = "chunked"  # there is nothing to launch, or to stack

@@ -25,10 +25,7 @@ def chunked(x: Tensor, roots: Tensor) -> Tensor:
 
 
 class _Monomials(torch.autograd.Function):
-    """x^m up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable.
-
-    A degree is made of the one below, F', by one product [..., K, F'] of which each variable takes its group.
-    """
+    """x^m up to a degree. Left to itself, PyTorch would pad and add a derivative for every variable."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""Monomials of degree two at most in one launch forward and one backward: a program takes a block of vectors.
+"""Monomials up to the second degree in one launch forward and one backward: a program takes a block of vectors.
 
 y_il = rho_2 c_il x_i x_l,   dx_i = rho_1 dy_i + rho_2 sum_l c_il (1, or 2 of i itself) dy_il x_l,   c sqrt 2, or 1 of a square
 
@@ -97,15 +97,14 @@ def _backward_kernel(
     alone = _load(dy + n[:, None] * F + 1 + k, inside, 0.0)
     own = n // per_group * 3
     rho_1, rho_2 = _load(roots + own + 1, there, 0.0), _load(roots + own + 2, there, 0.0)
-    slope = tl.sum(
-        signal * tl.where(i == j, 2.0, ROOT) * tl.reshape(x_k, [BN, 1, KP]), 2
-    )  # the product's, by its first
+    signal *= tl.where(i == j, 2.0, ROOT)
+    slope = tl.sum(signal * tl.reshape(x_k, [BN, 1, KP]), 2)
     dx_k = rho_1[:, None] * alone + rho_2[:, None] * slope
     tl.store(dx + n[:, None] * K + k, dx_k.to(dx.dtype.element_ty), mask=inside)
     to = by_degree + n * 3
     tl.store(to, _load(dy + n * F, there, 0.0), mask=there)
     tl.store(to + 1, tl.sum(alone * x_k, 1), mask=there)
-    tl.store(to + 2, tl.sum(slope * x_k, 1) * 0.5, mask=there)  # of degree two, so that x dx is twice it
+    tl.store(to + 2, tl.sum(slope * x_k, 1) * 0.5, mask=there)  # of a form of degree two x times its slope is twice it
 
 
 def _forward(x: Tensor, roots: Tensor) -> tuple[Tensor]:
