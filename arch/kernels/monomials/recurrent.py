@@ -27,6 +27,6 @@ def recurrent(x: Tensor, roots: Tensor) -> Tensor:
     for degree, root in enumerate(roots.to(dtype)):
         for variables in combinations_with_replacement(range(x.shape[-1]), degree):
             same = math.prod(map(math.factorial, Counter(variables).values()))
-            power = wide[..., list(variables)].prod(-1)
+            power = math.prod((wide[..., j] for j in variables), start=torch.ones_like(wide[..., 0]))
             found.append(root * math.sqrt(math.factorial(degree) / same) * power)
     return torch.stack(found, -1).to(x.dtype)

@@ -29,6 +29,7 @@ from arch.kernels.spanned_sum.fused import _matrix, _vector
 
 MOST = 4096  # numbers of a matrix that fits into registers, rows and columns each a power of two
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices
+MADE_BY_PRODUCTS = range(2, 9)  # exponents
 LEAST = tl.constexpr(1e-30)  # of the sum that a norm is the root of
 
 
@@ -72,13 +73,19 @@ def _said(retention: Retention) -> tuple[str, float]:
 
 
 @triton.jit
-def _power(x, exponent):
-    """x^exponent of x >= 0, 0 where x is."""
-    return tl.where(x > 0, tl.exp(exponent * tl.log(tl.maximum(x, 1e-37))), 0.0)
+def _power(x, exponent, WHOLE: tl.constexpr):
+    """x^exponent of x >= 0, 0 where x is; by products where the exponent is WHOLE: a GPU's exponential is right to 22 bits."""
+    if WHOLE > 0:
+        power = x
+        for _ in tl.static_range(WHOLE - 1):
+            power *= x
+    else:
+        power = tl.where(x > 0, tl.exp(exponent * tl.log(tl.maximum(x, 1e-37))), 0.0)
+    return power
 
 
 @triton.jit
-def _weights(a, there, number, FORM: tl.constexpr):
+def _weights(a, there, number, WHOLE: tl.constexpr, FORM: tl.constexpr):
     """What is kept of A, and of norms what they divide by and the sum that they are the root of."""
     divisor, total = 1.0, 1.0
     if FORM == "softmax":
@@ -87,27 +94,30 @@ def _weights(a, there, number, FORM: tl.constexpr):
         weights = number * e / tl.maximum(tl.sum(e, 0), LEAST)[None, :]
     else:
         size = tl.abs(a)
-        total = tl.sum(_power(size, number))
-        divisor = tl.exp((number - 2) / number * tl.log(tl.maximum(total, LEAST)))
+        total = tl.sum(_power(size, number, WHOLE))
+        if WHOLE == 4:
+            divisor = tl.sqrt_rn(tl.maximum(total, LEAST))
+        else:
+            divisor = tl.exp((number - 2) / number * tl.log(tl.maximum(total, LEAST)))
         kept = a
         if FORM == "mirror":
-            kept = tl.where(a < 0, -1.0, 1.0) * _power(size, number - 1)
+            kept = tl.where(a < 0, -1.0, 1.0) * _power(size, number - 1, WHOLE - 1)
         weights = kept / divisor
     return weights, divisor, total
 
 
 @triton.jit
-def _through(dw, a, weights, divisor, total, number, FORM: tl.constexpr):
+def _through(dw, a, weights, divisor, total, number, WHOLE: tl.constexpr, FORM: tl.constexpr):
     """The derivative by A, of that by what is kept of it."""
     if FORM == "softmax":
         da = weights * (dw - (tl.sum(weights * dw, 0) / number)[None, :])
     else:
         size = tl.abs(a)
-        rising = _power(size, number - 1)
+        rising = _power(size, number - 1, WHOLE - 1)
         share = tl.where(total > LEAST, (number - 2) * tl.sum(dw * weights) / tl.maximum(total, LEAST), 0.0)
         da = dw / divisor
         if FORM == "mirror":
-            da = da * (number - 1) * _power(size, number - 2)
+            da = da * (number - 1) * _power(size, number - 2, WHOLE - 2)
         da -= share * rising * tl.where(a < 0, -1.0, 1.0)
     return da
 
@@ -115,7 +125,7 @@ def _through(dw, a, weights, divisor, total, number, FORM: tl.constexpr):
 @triton.jit(do_not_specialize=["number", "T", "H"])
 def _forward_kernel(
     q, k, v, log_decay, initial, y, final, kept, number, T, H,
-    FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr,
+    WHOLE: tl.constexpr, FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """kept [B, T, H, R, C]: every A."""
     head = tl.program_id(0).to(tl.int64)
@@ -129,7 +139,7 @@ def _forward_kernel(
         a = a * tl.exp(tl.load(log_decay + n)) + _vector(k + n * R, r, R)[:, None] * _vector(v + n * C, c, C)[None, :]
         if KEEP:
             tl.store(kept + n * (R * C) + at, a, mask=there)
-        weights, _, _ = _weights(a, there, number, FORM)
+        weights, _, _ = _weights(a, there, number, WHOLE, FORM)
         read = tl.sum(_vector(q + n * R, r, R)[:, None] * weights, 0)
         tl.store(y + n * C + c, read.to(y.dtype.element_ty), mask=c < C)
         n += H
@@ -139,7 +149,7 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=["number", "T", "H"])
 def _backward_kernel(
     dy, dfinal, q, k, v, log_decay, initial, kept, dq, dk, dv, dlog_decay, dinitial, number, T, H,
-    FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
+    WHOLE: tl.constexpr, FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H + (T - 1) * H  # of the last token
@@ -154,10 +164,10 @@ def _backward_kernel(
         before = tl.load(kept + (n - H) * (R * C) + at, mask=there & (back + 1 < T), other=0.0)
         before = tl.where(back + 1 < T, before, start)
         read = _vector(dy + n * C, c, C)
-        weights, divisor, total = _weights(a, there, number, FORM)
+        weights, divisor, total = _weights(a, there, number, WHOLE, FORM)
         tl.store(dq + n * R + r, tl.sum(weights * read[None, :], 1).to(dq.dtype.element_ty), mask=r < R)
         dw = _vector(q + n * R, r, R)[:, None] * read[None, :]
-        da += _through(dw, a, weights, divisor, total, number, FORM)
+        da += _through(dw, a, weights, divisor, total, number, WHOLE, FORM)
         tl.store(dk + n * R + r, tl.sum(da * _vector(v + n * C, c, C)[None, :], 1).to(dk.dtype.element_ty), mask=r < R)
         tl.store(dv + n * C + c, tl.sum(da * _vector(k + n * R, r, R)[:, None], 0).to(dv.dtype.element_ty), mask=c < C)
         fade = tl.exp(tl.load(log_decay + n))
@@ -184,7 +194,7 @@ def _forward(
     batch, time, heads, _ = v.shape
     _forward_kernel[(batch * heads,)](
         packed(q), packed(k), packed(v), packed(log_decay), packed(initial), y, final, kept, number, time, heads,
-        FORM=form, **_sizes(k, v, BY_A_WARP[0]), KEEP=keep,
+        FORM=form, WHOLE=_whole(number), **_sizes(k, v, BY_A_WARP[0]), KEEP=keep,
     )  # fmt: skip
     return y, final, kept
 
@@ -221,7 +231,8 @@ def _backward(
     results = _gradients(dy, dfinal, q, k, v, log_decay, initial, form, number, keep, kept)
     batch, time, heads, _ = v.shape
     given = (packed(t) for t in (dy, dfinal, q, k, v, log_decay, initial, kept))
-    _backward_kernel[(batch * heads,)](*given, *results, number, time, heads, FORM=form, **_sizes(k, v, BY_A_WARP[1]))
+    sizes = {"FORM": form, "WHOLE": _whole(number), **_sizes(k, v, BY_A_WARP[1])}
+    _backward_kernel[(batch * heads,)](*given, *results, number, time, heads, **sizes)
     return results
 
 
@@ -241,6 +252,11 @@ def _gradients(
     first = dfinal.new_empty(dfinal.shape[0], 0) if initial is None else dfinal.new_empty(dfinal.shape)
     by_q, by_k, by_v, by_decay = (t.new_empty(t.shape) for t in (q, k, v, log_decay))
     return by_q, by_k, by_v, by_decay, first
+
+
+def _whole(number: float) -> int:
+    """The exponent of a norm as products make it, 0 of others."""
+    return int(number) if number in MADE_BY_PRODUCTS else 0
 
 
 def _sizes(k: Tensor, v: Tensor, by_a_warp: int) -> dict[str, Any]:
