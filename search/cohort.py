@@ -17,7 +17,7 @@ import torch
 from arch.kernels.select import record_choices
 from results.record import Record
 from search import codec
-from search.training import Outcome, Progress, forget_peak, peak_bytes
+from search.training import Outcome, Progress, begin_afresh, peak_bytes
 from synth.task import Task
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def follow_cohort(
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
     name = device_name(where)  # before the members are shared out among threads of one core
-    forget_peak(where)
+    begin_afresh(where)
     with record_choices() as chosen:
         train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
         steps = train(specs, where)

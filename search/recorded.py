@@ -6,6 +6,7 @@ A step of a small model is hundreds of launches of a few microseconds each; repl
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,20 +99,26 @@ class Recorded:
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph, loss_N = torch.cuda.CUDAGraph(), torch.empty_like(self.cohort.bad_step, dtype=torch.float32)
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=_aside(self.cohort.device)):
             loss_N.copy_(self.cohort.update(*buffers))
         self.pool = graph.pool()
         torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 
     def _warm_up(self, buffers: list[Tensor | None]) -> None:
-        side = torch.cuda.Stream()
+        side = _aside(self.cohort.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 self.cohort.clock.zero_()
                 self.cohort.update(*buffers)
         torch.cuda.current_stream().wait_stream(side)
+
+
+@functools.cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Where steps are warmed up and recorded. One stream for all: cuBLAS keeps memory for every one that called it."""
+    return torch.cuda.Stream(device)
 
 
 class _Graph:

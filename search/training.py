@@ -5,6 +5,7 @@ N members, P parameters of one member, S sequences of a pool, B batch, T time, Q
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from arch.backbone import Backbone
 from search.adamw import AdamW, learning_rate
 from search.feed import EvaluationSet, Feed, Pool
 from search.gauges import gauges
-from search.recorded import MOST, Operations, Recorded, compiled
+from search.recorded import MOST, Operations, Recorded, compiled, forget_compiled
 from search.stacked import Stacked
 from search.unfinished import Place, place_of
 
@@ -444,12 +445,15 @@ def evaluation_steps(steps: int, evaluations: int) -> set[int]:
     return {math.ceil(steps * (i + 1) / evaluations) for i in range(evaluations)}
 
 
-def forget_peak(device: torch.device) -> None:
-    """From now on `peak_bytes` tells of what comes."""
+def begin_afresh(device: torch.device) -> None:
+    """Give back the memory of earlier cohorts, whose parts hold each other; from now on `peak_bytes` tells of what comes."""
     if device.type == "cuda":
+        forget_compiled()
+        gc.collect()
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most device memory that was held since `forget_peak`, where the device tells."""
+    """The most device memory that was held since `begin_afresh`, where the device tells."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

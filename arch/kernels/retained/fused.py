@@ -125,7 +125,8 @@ def _through(dw, a, weights, divisor, total, number, WHOLE: tl.constexpr, FORM: 
 @triton.jit(do_not_specialize=["number", "T", "H"])
 def _forward_kernel(
     q, k, v, log_decay, initial, y, final, kept, number, T, H,
-    WHOLE: tl.constexpr, FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr,
+    WHOLE: tl.constexpr, FORM: tl.constexpr, KEEP: tl.constexpr,
+    R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
     """kept [B, T, H, R, C]: every A."""
     head = tl.program_id(0).to(tl.int64)
@@ -149,7 +150,8 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=["number", "T", "H"])
 def _backward_kernel(
     dy, dfinal, q, k, v, log_decay, initial, kept, dq, dk, dv, dlog_decay, dinitial, number, T, H,
-    WHOLE: tl.constexpr, FORM: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
+    WHOLE: tl.constexpr, FORM: tl.constexpr,
+    R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H + (T - 1) * H  # of the last token
