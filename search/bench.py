@@ -42,6 +42,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("norm_gate", "silu", {}),
     ("monomials", "quadratic", {}),
     ("newton_schulz", "muon", {}),
+    ("spanned", "atlas", {}),
     ("spanned_newton_schulz", "atlas", {}),
     ("spanned_sum", "atlas", {}),
     ("retained", "memora", {}),

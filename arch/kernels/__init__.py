@@ -21,6 +21,7 @@ from arch.kernels.norm_gate import norm_gate, norm_gate_step
 from arch.kernels.retained import retained, retained_step
 from arch.kernels.selective_scan import selective_scan, selective_scan_step
 from arch.kernels.short_conv import short_conv, short_conv_step
+from arch.kernels.spanned import spanned, spanned_step
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
 from arch.kernels.spanned_sum import spanned_sum, spanned_sum_step
 
@@ -68,8 +69,10 @@ __all__ = [
     "selective_scan_step",
     "short_conv",
     "short_conv_step",
+    "spanned",
     "spanned_newton_schulz",
     "spanned_newton_schulz_step",
+    "spanned_step",
     "spanned_sum",
     "spanned_sum_step",
 ]

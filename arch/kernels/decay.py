@@ -26,12 +26,17 @@ def triangle(size: int, like: Tensor, diagonal: int = 0) -> Tensor:
     return torch.ones(size, size, dtype=like.dtype, device=like.device).tril(diagonal)
 
 
+def running_sums(g: Tensor) -> Tensor:
+    """g_1 + ... + g_t [..., C], by a product: a GPU takes longer to scan rows as short as these."""
+    return g @ triangle(g.shape[-1], g).mT
+
+
 def pair_decays(g: Tensor) -> Tensor:
     """exp(g_{s+1} + ... + g_t) for s <= t, 0 for s > t: [..., C] -> [..., t, s]."""
     size = g.shape[-1]
     strict = triangle(size, g, -1)
     never = torch.full((size, size), -torch.inf, dtype=g.dtype, device=g.device).triu(1)
-    until = g.double().cumsum(-1)
+    until = running_sums(g.double())
     high = until.to(g.dtype)
     exponent = high[..., :, None] - high[..., None, :]
     if g.dtype != torch.float64:

@@ -48,6 +48,7 @@ TABLE: dict[str, dict[Case, Row]] = {
     "norm_gate": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "monomials": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "newton_schulz": {"random": Row(1e-10, 5e-5, None, 5e-3, 1e-2, 1e-2)},
+    "spanned": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "spanned_newton_schulz": {"random": Row(1e-10, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "retained": {"random": Row(1e-10, 2e-5, None, 5e-3, 1e-2, 1e-2)},
     "spanned_sum": {"random": Row(1e-10, 1e-5, None, 5e-3, 1e-2, 1e-2)},

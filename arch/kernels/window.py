@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.decay import pair_decays
+from arch.kernels.decay import pair_decays, running_sums
 from arch.kernels.rule import Momentum
 
 LEAST = 1e-30  # of a factor whose logarithm is summed
@@ -91,7 +91,7 @@ def chunks_of(tokens: int, chunk: int, window: int, like: Tensor) -> Chunks:
 def _products(factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Logarithms of factors [..., N], their products over s < r <= t [..., t, s], and over all up to t [..., t]."""
     log = factor.clamp(min=LEAST).log()
-    return log, pair_decays(log), log.cumsum(-1).exp()
+    return log, pair_decays(log), running_sums(log).exp()
 
 
 def _apply(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ plain decay need those matrices; they are then made for all tokens of a chunk at
 and the momentum ahead of it span,
     P_t = sum_i push_{t,i} x_i^T d_i + slowed_t p,   NS(P_t) = P_t Q_t
 so that a token needs no more than a Q_t of as many rows as columns (spanned_newton_schulz), and what it reads of their sum no
-more than its coefficients (spanned_sum).
+more than its coefficients (spanned_sum). Where it costs more, kernels make the P_t (spanned) and read the sum of their steps.
 
 B batch, H heads, N tokens of a piece, M tokens that their windows see, R rows, C columns and F = R C entries of a
 matrix, S = M + C vectors
@@ -27,6 +27,7 @@ from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.retained import retained
 from arch.kernels.rule import Retention, Rule
+from arch.kernels.spanned import spanned
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
 from arch.kernels.window import Influence
@@ -86,6 +87,8 @@ def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, ru
         return partial(_by_span, a_BHRC, pushed, weight, tokens.eta, rule.newton_schulz)
     else:
         step_BHNRC, _ = newton_schulz(pushed.every(), steps=rule.newton_schulz)
+        if rule.retention.plain and _summed(step_BHNRC):
+            return partial(_by_steps, a_BHRC, pushed, step_BHNRC, weight.log_decay, tokens.eta)
         taken_BHNRC = (weight.rate @ step_BHNRC.flatten(-2)).unflatten(-1, a_BHRC.shape[-2:])
     if rule.retention.plain:
         return partial(_by_taken, a_BHRC, pushed, taken_BHNRC, weight.kept)
@@ -103,7 +106,7 @@ def _by_retention(
 ) -> _Reading:
     """The same, where each token takes its own step."""
     h, k, v = map(_alone, (h_BHNR, pushed.x_BHMR, -(tokens.eta[..., None] * tokens.gamma) * pushed.d_BHMC))
-    g, start = _alone(log_decay_BHN), a_BHRC.flatten(0, 1).unsqueeze(1)
+    g, start = _alone(log_decay_BHN), _as_one(a_BHRC)
     y, a = retained(h, k, v, retention=retention, log_decay=g, initial_state=start, return_state=True)
     assert a is not None
     return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
@@ -114,10 +117,29 @@ def _alone(x_BHN: Tensor) -> Tensor:
     return x_BHN.flatten(0, 1).unsqueeze(2)
 
 
+def _as_one(x_BH: Tensor) -> Tensor:
+    """The same of what all tokens share: [B, H, ...] -> [B H, 1, ...]."""
+    return x_BH.flatten(0, 1).unsqueeze(1)
+
+
 def _by_taken(a_BHRC: Tensor, pushed: _Sums, taken_BHNRC: Tensor, kept_BHN: Tensor, h_BHNR: Tensor) -> _Reading:
     """The same, through the weights of the piece's start and what was taken since."""
     y_BHNC = kept_BHN[..., None] * (h_BHNR @ a_BHRC) - (h_BHNR[..., None, :] @ taken_BHNRC).squeeze(-2)
     return y_BHNC, kept_BHN[..., -1, None, None] * a_BHRC - taken_BHNRC[:, :, -1], pushed.last()
+
+
+def _by_steps(
+    a_BHRC: Tensor, pushed: _Sums, step_BHNRC: Tensor, log_decay_BHN: Tensor, eta_BHN: Tensor, h_BHNR: Tensor
+) -> _Reading:
+    """The same, of square matrices: by a kernel that walks over their steps, as if unit vectors spanned them."""
+    start = _as_one(a_BHRC)
+    unit = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device).expand_as(start)
+    taken, g = _alone((-eta_BHN)[..., None].expand_as(h_BHNR)), _alone(log_decay_BHN)
+    y, a = spanned_sum(
+        _alone(h_BHNR), taken, _alone(step_BHNRC), unit, log_decay=g, initial_state=start, return_state=True
+    )
+    assert a is not None
+    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
 
 
 class _Sums(NamedTuple):
@@ -130,13 +152,13 @@ class _Sums(NamedTuple):
     p_BHRC: Tensor | None
 
     def every(self) -> Tensor:
-        """All of them [B, H, N, R, C], by one product of matrices."""
+        """All of them [B, H, N, R, C]."""
         weight, x, d, kept, p = self
-        each_BHMF = (x[..., :, None] * d[..., None, :]).flatten(-2)
-        if kept is not None and p is not None:
-            weight = torch.cat([weight, kept[..., None]], -1)
-            each_BHMF = torch.cat([each_BHMF, p.flatten(-2).unsqueeze(-2)], -2)
-        return (weight @ each_BHMF).unflatten(-1, (x.shape[-1], d.shape[-1]))
+        if kept is None or p is None:
+            every, _ = spanned(_alone(weight), _as_one(d), _as_one(x))
+        else:
+            every, _ = spanned(_alone(weight), _as_one(d), _as_one(x), slowed=_alone(kept), p=_as_one(p))
+        return every.squeeze(2).unflatten(0, x.shape[:2])
 
     def last(self) -> Tensor | None:
         """That of the last token [B, H, R, C], which the next piece begins with."""
@@ -167,7 +189,7 @@ class _Span(NamedTuple):
 def _by_span(a_BHRC: Tensor, pushed: _Sums, weight: Influence, eta_BHN: Tensor, steps: int, h_BHNR: Tensor) -> _Reading:
     """The same, of steps P_t Q_t that are never made."""
     z_BHNS, d_BHSC, u_BHRS = pushed.span()
-    d, u = (x.flatten(0, 1).unsqueeze(1) for x in (d_BHSC, u_BHRS))
+    d, u = _as_one(d_BHSC), _as_one(u_BHRS)
     factor, _ = spanned_newton_schulz(_alone(z_BHNS), d, u, steps=steps)
     read, taken = _alone(h_BHNR @ u_BHRS), _alone(-eta_BHN[..., None] * z_BHNS)
     y, w = spanned_sum(read, taken, factor, d, log_decay=_alone(weight.log_decay), return_state=True)
@@ -189,6 +211,15 @@ def _held(sums: _Sums, rule: Rule) -> bool:
         return False
     sizes = {"key_width": sums.x_BHMR.shape[-1], "value_width": like.shape[-1]}
     return select.why_not("retained", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
+
+
+def _summed(step_BHNRC: Tensor) -> bool:
+    """Whether a kernel walks over steps of Newton-Schulz: over those of square matrices, on a GPU."""
+    rows, columns = step_BHNRC.shape[-2:]
+    if rows != columns or step_BHNRC.device.type == "cpu":
+        return False
+    sizes = {"key_width": rows, "value_width": columns}
+    return select.why_not("spanned_sum", "fused", device=step_BHNRC.device, dtype=step_BHNRC.dtype, sizes=sizes) is None
 
 
 def _spared(sums: _Sums) -> bool:

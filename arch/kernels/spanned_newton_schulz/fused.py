@@ -8,8 +8,9 @@ becomes of Q where A changes by dQ made symmetric, and goes through the steps be
 By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
     dZ = 2 G Z dA,   dx = dZ . D,   dD = sum_t x dZ,   dG = sum_t Z dA Z^T,   dU = U (dG + dG^T)
 
-Forward one launch makes G and one goes through the steps. Backward one gives every token's Z dA; two more sum over tokens, BS
-vectors a program, always in the same order, so that sums are the same every time; the last goes on to U.
+Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
+more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
+U.
 
 T tokens, H heads, R rows, S vectors, C columns, CP their power of two; BS vectors, BR rows, BT tokens at once
 """
@@ -53,7 +54,7 @@ def fused(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:
     Inputs of half precision go in as fp32: Triton 3.6 has no tensor core product in fp64 of numbers that were read in 16 bits.
     """
     wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, d, u))
-    y, _ = _spanned_newton_schulz(*wide, steps)
+    y, _, _ = _spanned_newton_schulz(*wide, steps, torch.is_grad_enabled())
     return y.to(x.dtype)
 
 
@@ -127,8 +128,8 @@ def _vectors_kernel(u, dgram, du, R, S: tl.constexpr):
 
 
 @triton.jit
-def _begun(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """The square of a matrix, one of 1 and 0, and which entries there are; the trace and its root."""
+def _square(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+    """P^T P of a token's matrix."""
     head = (n // (T * H)) * H + n % H
     x += n.to(tl.int64) * S
     d += head.to(tl.int64) * (S * C)
@@ -139,11 +140,16 @@ def _begun(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constex
         for other in range(0, S, BS):
             seen += _times(_grams(gram, first, other, S), _rows(x, d, other, S, C, CP))
         square += _times(tl.trans(_rows(x, d, first, S, C, CP)), seen)
-    square = (square + tl.trans(square)) * 0.5
+    return (square + tl.trans(square)) * 0.5
+
+
+@triton.jit
+def _begun(square, C: tl.constexpr, CP: tl.constexpr):
+    """A matrix of 1 and 0, which entries there are, the trace and its root."""
     row, column = _tile(CP)
     unit = tl.where(row == column, 1.0, 0.0).to(tl.float64)
     trace = tl.sum(square * unit)
-    return square, unit, (row < C) & (column < C), trace, tl.sqrt(tl.maximum(trace, _LEAST))
+    return unit, (row < C) & (column < C), trace, tl.sqrt(tl.maximum(trace, _LEAST))
 
 
 @triton.jit
@@ -152,9 +158,16 @@ def _by(gram, unit):
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _forward_kernel(x, d, gram, y, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+def _forward_kernel(
+    x, d, gram, y, kept, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr
+):  # fmt: skip
+    """kept [N, C, C]: every P^T P, in fp64."""
     n = tl.program_id(0)
-    square, unit, there, _trace, size = _begun(x, d, gram, n, T, H, S, C, CP)
+    square = _square(x, d, gram, n, T, H, S, C, CP)
+    unit, there, _trace, size = _begun(square, C, CP)
+    row, column = _tile(CP)
+    if KEEP:
+        tl.store(kept + n.to(tl.int64) * (C * C) + row * C + column, square, mask=there)
     shrunk = 1.0 / (size + _EPS)
     square, factor = square * (shrunk * shrunk), unit * shrunk
     for step in range(steps):
@@ -162,17 +175,18 @@ def _forward_kernel(x, d, gram, y, steps, T, H, S: tl.constexpr, C: tl.constexpr
         factor = _times(by, factor)
         if step + 1 < steps:
             square = _times(_times(by, square), by)
-    row, column = _tile(CP)
     tl.store(y + n.to(tl.int64) * (C * C) + row * C + column, factor.to(y.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _squares_kernel(dy, x, d, gram, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+def _squares_kernel(dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
     """Z dA of every matrix, [N, S, C] in fp64."""
     n = tl.program_id(0)
-    given, unit, there, trace, size = _begun(x, d, gram, n, T, H, S, C, CP)
-    shrunk = 1.0 / (size + _EPS)
     row, column = _tile(CP)
+    own = kept + n.to(tl.int64) * (C * C) + row * C + column
+    given = tl.load(own, mask=(row < C) & (column < C), other=0.0)
+    unit, there, trace, size = _begun(given, C, CP)
+    shrunk = 1.0 / (size + _EPS)
     by_y = tl.load(dy + n.to(tl.int64) * (C * C) + row * C + column, mask=there, other=0.0).to(tl.float64)
     square, factor = given * (shrunk * shrunk), unit
     d_square, d_factor = (by_y + tl.trans(by_y)) * (0.5 * shrunk), unit * 0.0
@@ -261,30 +275,35 @@ def _sums_kernel(
     tl.store(to, sum_d.to(dd.dtype.element_ty), mask=there)
 
 
-def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Q, and U^T U."""
-    y, gram = _outputs(x, d, u, steps)
+def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, U^T U, and every P^T P where they are to be kept."""
+    y, gram, kept = _outputs(x, d, u, steps, keep)
     (batch, time, heads, _), (rows, vectors) = x.shape, u.shape[-2:]
     blocks = triton.cdiv(vectors, BS.value)
     _square_kernel[batch * heads * blocks**2,](packed(u), gram, rows, vectors, **ALONE)
-    _forward_kernel[batch * time * heads,](packed(x), packed(d), gram, y, steps, time, heads, **_sizes(d))
-    return y, gram
+    given = packed(x), packed(d), gram, y, kept
+    _forward_kernel[batch * time * heads,](*given, steps, time, heads, **_sizes(d), KEEP=keep)
+    return y, gram, kept
 
 
-def _outputs(x: Tensor, d: Tensor, u: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def _outputs(x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     vectors, columns = d.shape[-2:]
-    square = u.new_empty(*u.shape[:2], vectors, vectors, dtype=torch.float64)
-    return x.new_empty(*x.shape[:3], columns, columns), square
+    gram = u.new_empty(*u.shape[:2], vectors, vectors, dtype=torch.float64)
+    y = x.new_empty(*x.shape[:3], columns, columns)
+    kept = y.shape if keep else (y.shape[0], 0, *y.shape[2:])
+    return y, gram, y.new_empty(kept, dtype=torch.float64)
 
 
-def _backward(dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dd, du = _gradients(dy, x, d, u, steps, gram)
+def _backward(
+    dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool, gram: Tensor, kept: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dd, du = _gradients(dy, x, d, u, steps, keep, gram, kept)
     (batch, time, heads, vectors), rows = x.shape, u.shape[-2]
     sizes, count = _sizes(d), x.shape[:3].numel()
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
     z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
     dgram = torch.empty_like(gram)
-    _squares_kernel[count,](packed(dy), x, d, gram, z_da, steps, time, heads, **sizes)
+    _squares_kernel[count,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
     blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
     # Programs of one head are neighbours: they read the same.
     _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
@@ -293,7 +312,9 @@ def _backward(dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, gram: Ten
     return dx, dd, du
 
 
-def _gradients(dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    dy: Tensor, x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool, gram: Tensor, kept: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), d.new_empty(d.shape), u.new_empty(u.shape)
 
 

@@ -507,6 +507,36 @@ def test_steps_need_not_be_made(
     agree(everything(given, "chunked", None, at=6), expected, bound)
 
 
+@pytest.mark.parametrize("rule", [Rule(window=2, chunk=4, newton_schulz=5, momentum=m) for m in ("none", "outside")])
+@pytest.mark.parametrize("summed", [True, False])
+def test_the_sum_of_steps_may_be_read_elsewhere(rule: Rule, *, summed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those of a square matrix, the second of three."""
+    module = import_module("arch.kernels.memory.chunked")
+    monkeypatch.setattr(module, "_spared", lambda *_: False)
+    monkeypatch.setattr(module, "_summed", lambda step: summed and step.shape[-2] == step.shape[-1])
+    given = inputs(rule, depth=3)
+    expected, bound = everything(given, "recurrent", None), tolerance("memory_newton_schulz", torch.float64)
+    with select.record_choices() as chosen:
+        agree(everything(given, "chunked", None), expected, bound)
+    assert ("spanned_sum" in chosen) == summed
+    agree(everything(given, "chunked", None, at=6), expected, bound)
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_steps_and_reads_their_sum_in_kernels() -> None:
+    """And loses no more in fp32 than products of matrices do."""
+    given = inputs(Rule(window=2, chunk=16, newton_schulz=5, momentum="outside"), depth=3, time=65)
+    single = pytree.tree_map(lambda x: x.float() if isinstance(x, Tensor) else x, given)
+    exact = everything(pytree.tree_map(lambda x: x.double() if isinstance(x, Tensor) else x, single), "recurrent", None)
+    on = pytree.tree_map(lambda x: x.cuda() if isinstance(x, Tensor) else x, single)
+    with select.record_choices() as chosen:
+        found = everything(on, "chunked", None)
+    assert (chosen["spanned"], chosen["spanned_sum"]) == ("fused", "fused")
+    for x, y, z in zip(found, exact, everything(single, "chunked", None), strict=True):
+        lost = max(tolerance("memory_newton_schulz", torch.float32) * y.norm().clamp(min=1e-3), 2 * (z - y).norm())
+        assert (x.cpu() - y).norm() <= lost
+
+
 RETAINED = [
     (Rule(chunk=4, retention=KlRetention(scale=2)), 2),
     (Rule(chunk=16, loss=LP, retention=LQ, residual=True, bias=True), 2),
