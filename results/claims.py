@@ -57,8 +57,8 @@ CLAIMS = (
         source="MesaNet, appendix I, figure 8",
         tasks=("parity",),
         rule=_beyond_trained(("mesa",), "signed_decay", better=True, worse=False),
-        remark="Of the published size the unsigned one has a single seed here. The table parity_cpu has two of each, at a "
-        "smaller size, at four times the trained length; of other recurrences the two claims below have three.",
+        remark="The table parity_cpu has two seeds of each, at a smaller size, at four times the trained length; of other "
+        "recurrences see the two claims below.",
     ),
     Claim(
         name="parity-writes",
