@@ -1,4 +1,4 @@
-"""Newton-Schulz of spanned matrices, a matrix a program, in registers and in fp64.
+"""Newton-Schulz of spanned matrices, a matrix a program, in registers and in fp64 (Z dA lies between launches as inputs do).
 
 Q' = B Q,   A' = B A B,   B = a I + b A + c A^2
 
@@ -180,7 +180,7 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
 def _squares_kernel(dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """Z dA of every matrix, [N, S, C] in fp64."""
+    """Z dA of every matrix, [N, S, C]."""
     n = tl.program_id(0)
     row, column = _tile(CP)
     own = kept + n.to(tl.int64) * (C * C) + row * C + column
@@ -236,7 +236,8 @@ def _grams_kernel(
         z = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
         z *= tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
         at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
-        total += _times(tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0), tl.trans(z))
+        own_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0).to(tl.float64)
+        total += _times(own_z_da, tl.trans(z))
     there = (own < S)[:, None] & (other < S)[None, :]
     to = dgram + head.to(tl.int64) * (S * S) + own[:, None] * S + other[None, :]
     tl.store(to, total, mask=there)
@@ -258,7 +259,7 @@ def _sums_kernel(
         dz = tl.zeros([BS, BT * CP], tl.float64)
         for other in range(0, S, BS):
             at, row, column, there = _side_by_side(n, other + tl.arange(0, BS), first, T, H, S, C, CP, BT)
-            other_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0)
+            other_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0).to(tl.float64)
             dz += _times(_grams(gram, start, other, S), other_z_da)
         dz *= 2.0
         at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
@@ -301,7 +302,7 @@ def _backward(
     (batch, time, heads, vectors), rows = x.shape, u.shape[-2]
     sizes, count = _sizes(d), x.shape[:3].numel()
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
-    z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
+    z_da = x.new_empty(count, *d.shape[-2:])
     dgram = torch.empty_like(gram)
     _squares_kernel[count,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
     blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
