@@ -71,11 +71,13 @@ class Expansion(NamedTuple):
         past = keys.shape[2] - fresh
         count = self.points.shape[2]
         known = min(past, count)  # a window that reaches back over the first token changes nothing there
-        again = F.pad(change[:, :, past - known : past], (0, 0, count - known, 0))
-        old = kept[..., None, None] * self.coefficients - again
+        parts = [kept[..., None, None] * self.coefficients]
+        if known:
+            old, seen = parts[0].split([count - known, known], 2)
+            parts = [old, seen - change[:, :, past - known : past]]
         return self._replace(
             points=torch.cat([self.points, keys[:, :, past:]], 2),
-            coefficients=torch.cat([old, -change[:, :, past:]], 2),
+            coefficients=torch.cat([*parts, -change[:, :, past:]], 2),
         )
 
 
