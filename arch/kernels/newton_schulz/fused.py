@@ -33,7 +33,6 @@ WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
 FRESH = 3  # steps that A goes without being made anew
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
-SCRATCH_OF_REGISTERS = 5 * 2**20  # likewise, where matrices are in registers: what a Hopper's L2 cache holds
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -531,14 +530,13 @@ def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     (dx,) = _gradients(dy, x, steps)
     form, sizes = _sizes(x)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
-    most = SCRATCH
     if form.block is not None:
         kernel, floats = _long_backward_kernel, 2 * steps * squares
     elif form.tile is None:
-        kernel, floats, most = _backward_kernel, steps * others, SCRATCH_OF_REGISTERS
+        kernel, floats = _backward_kernel, steps * others
     else:
         kernel, floats = _tiled_backward_kernel, 5 * squares + (2 + steps) * others
-    room, programs = scratch(x, floats, most)
+    room, programs = scratch(x, floats, SCRATCH)
     kernel[programs,](dy, x, dx, room, *where, steps, matrices(x), **sizes, **form.options())
     return (dx,)
 

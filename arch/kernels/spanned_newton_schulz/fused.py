@@ -10,8 +10,7 @@ By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
 
 Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
 more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
-U. Sums, and Z dA between launches, are in the precision of inputs: gradients through P Q lose no more by it than by products
-with inputs.
+U.
 
 T tokens, H heads, R rows, S vectors, C columns, CP their power of two; BS vectors, BR rows, BT tokens at once
 """
@@ -20,7 +19,6 @@ T tokens, H heads, R rows, S vectors, C columns, CP their power of two; BS vecto
 # Kernels have no types that Python could tell.
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any
 
 import torch
@@ -55,8 +53,7 @@ def fused(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:
 
     Inputs of half precision go in as fp32: Triton 3.6 has no tensor core product in fp64 of numbers that were read in 16 bits.
     """
-    dtype = reduce(torch.promote_types, (x.dtype, d.dtype, u.dtype), torch.float32)
-    wide = (t.to(dtype) for t in (x, d, u))
+    wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, d, u))
     y, _, _ = _spanned_newton_schulz(*wide, steps, torch.is_grad_enabled())
     return y.to(x.dtype)
 
@@ -64,16 +61,6 @@ def fused(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:
 @triton.jit
 def _times(x, y):
     return tl.dot(x, y, out_dtype=tl.float64)
-
-
-@triton.jit
-def _summed(x, y):
-    """A product in the precision of inputs: of fp32 by three of tensor cores, which keep 21 bits."""
-    if x.dtype == tl.float64:
-        product = _times(x, y)
-    else:
-        product = tl.dot(x, y, input_precision="tf32x3")
-    return product
 
 
 @triton.jit
@@ -104,7 +91,7 @@ def _vectors(u, first, start, R, S: tl.constexpr):
     """BR rows of a head's U from the first on, of BS vectors from the start on."""
     row, column = first + tl.arange(0, BR), start + tl.arange(0, BS)
     there = (row[:, None] < R) & (column[None, :] < S)
-    return tl.load(u + row[:, None] * S + column[None, :], mask=there, other=0.0)
+    return tl.load(u + row[:, None] * S + column[None, :], mask=there, other=0.0).to(tl.float64)
 
 
 @triton.jit(do_not_specialize=["R"])
@@ -116,8 +103,7 @@ def _square_kernel(u, gram, R, S: tl.constexpr):
     u += head * R * S
     total = tl.zeros([BS, BS], tl.float64)
     for first in range(0, R, BR):
-        u_own = _vectors(u, first, own, R, S).to(tl.float64)
-        total += _times(tl.trans(u_own), _vectors(u, first, other, R, S).to(tl.float64))
+        total += _times(tl.trans(_vectors(u, first, own, R, S)), _vectors(u, first, other, R, S))
     row, column = own + tl.arange(0, BS), other + tl.arange(0, BS)
     there = (row[:, None] < S) & (column[None, :] < S)
     tl.store(gram + head * (S * S) + row[:, None] * S + column[None, :], total, mask=there)
@@ -131,15 +117,14 @@ def _vectors_kernel(u, dgram, du, R, S: tl.constexpr):
     own, first = part % blocks * BS, part // blocks * BR
     u += head * R * S
     dgram += head * (S * S)
-    dtype = u.dtype.element_ty
-    total = tl.zeros([BR, BS], dtype)
+    total = tl.zeros([BR, BS], tl.float64)
     for other in range(0, S, BS):
         slope = _grams(dgram, other, own, S) + tl.trans(_grams(dgram, own, other, S))
-        total += _summed(_vectors(u, first, other, R, S), slope.to(dtype))
+        total += _times(_vectors(u, first, other, R, S), slope)
     row, column = first + tl.arange(0, BR), own + tl.arange(0, BS)
     there = (row[:, None] < R) & (column[None, :] < S)
     to = du + head * R * S + row[:, None] * S + column[None, :]
-    tl.store(to, total, mask=there)
+    tl.store(to, total.to(du.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -195,7 +180,7 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
 def _squares_kernel(dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """Z dA of every matrix, [N, S, C]."""
+    """Z dA of every matrix, [N, S, C] in fp64."""
     n = tl.program_id(0)
     row, column = _tile(CP)
     own = kept + n.to(tl.int64) * (C * C) + row * C + column
@@ -245,12 +230,13 @@ def _grams_kernel(
     own, other = block // blocks * BS + tl.arange(0, BS), block % blocks * BS + tl.arange(0, BS)
     n = (head // H).to(tl.int64) * T * H + head % H  # of the first token
     d += head.to(tl.int64) * (S * C)
-    total = tl.zeros([BS, BS], x.dtype.element_ty)
+    total = tl.zeros([BS, BS], tl.float64)
     for first in range(0, T, BT):
         at, row, column, there = _side_by_side(n, other, first, T, H, S, C, CP, BT)
-        z = tl.load(x + at * S + row, mask=there, other=0.0) * tl.load(d + row * C + column, mask=there, other=0.0)
+        z = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
+        z *= tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
         at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
-        total += _summed(tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0), tl.trans(z))
+        total += _times(tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0), tl.trans(z))
     there = (own < S)[:, None] & (other < S)[None, :]
     to = dgram + head.to(tl.int64) * (S * S) + own[:, None] * S + other[None, :]
     tl.store(to, total, mask=there)
@@ -267,27 +253,26 @@ def _sums_kernel(
     d += head.to(tl.int64) * (S * C)
     gram += head.to(tl.int64) * (S * S)
     own = start + tl.arange(0, BS)
-    dtype = x.dtype.element_ty
-    sum_d = tl.zeros([BS, CP], dtype)
+    sum_d = tl.zeros([BS, CP], tl.float64)
     for first in range(0, T, BT):
-        dz = tl.zeros([BS, BT * CP], dtype)
+        dz = tl.zeros([BS, BT * CP], tl.float64)
         for other in range(0, S, BS):
             at, row, column, there = _side_by_side(n, other + tl.arange(0, BS), first, T, H, S, C, CP, BT)
             other_z_da = tl.load(z_da + at * (S * C) + row * C + column, mask=there, other=0.0)
-            dz += _summed(_grams(gram, start, other, S).to(dtype), other_z_da)
+            dz += _times(_grams(gram, start, other, S), other_z_da)
         dz *= 2.0
         at, row, column, there = _side_by_side(n, own, first, T, H, S, C, CP, BT)
-        d_b = tl.load(d + row * C + column, mask=there, other=0.0)
-        x_b = tl.load(x + at * S + row, mask=there, other=0.0)
+        d_b = tl.load(d + row * C + column, mask=there, other=0.0).to(tl.float64)
+        x_b = tl.load(x + at * S + row, mask=there, other=0.0).to(tl.float64)
         token = first + tl.arange(0, BT)
         by_token = tl.sum(tl.reshape(dz * d_b, [BS, BT, CP]), 2)
         there = (own < S)[:, None] & (token < T)[None, :]
-        tl.store(dx + (n + token * H)[None, :] * S + own[:, None], by_token, mask=there)
+        tl.store(dx + (n + token * H)[None, :] * S + own[:, None], by_token.to(dx.dtype.element_ty), mask=there)
         sum_d += tl.sum(tl.reshape(dz * x_b, [BS, BT, CP]), 1)
     column = tl.arange(0, CP)
     there = (own < S)[:, None] & (column < C)[None, :]
     to = dd + head.to(tl.int64) * (S * C) + own[:, None] * C + column[None, :]
-    tl.store(to, sum_d, mask=there)
+    tl.store(to, sum_d.to(dd.dtype.element_ty), mask=there)
 
 
 def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -316,8 +301,8 @@ def _backward(
     (batch, time, heads, vectors), rows = x.shape, u.shape[-2]
     sizes, count = _sizes(d), x.shape[:3].numel()
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
-    z_da = x.new_empty(count, *d.shape[-2:])
-    dgram = x.new_empty(gram.shape)
+    z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
+    dgram = torch.empty_like(gram)
     _squares_kernel[count,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
     blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
     # Programs of one head are neighbours: they read the same.
