@@ -32,7 +32,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
         return "computes in fp32 at most"
     rows, columns, vectors = sizes.get("key_width", 1), sizes.get("value_width", 1), sizes.get("vectors", 1)
     if max(rows, columns) > WIDEST:
-        return f"makes matrices of at most {WIDEST} rows and columns, got {rows} x {columns}"
+        return f"takes at most {WIDEST} rows and columns, got {rows} x {columns}"
     return f"takes at most {MOST_VECTORS} vectors, got {vectors}" if vectors > MOST_VECTORS else None
 
 

@@ -108,8 +108,8 @@ def test_what_stood_ahead_is_not_given_by_half(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [
-        ({"key_width": 33, "value_width": 5}, "makes matrices of at most 32 rows and columns, got 33 x 5"),
-        ({"key_width": 5, "value_width": 33}, "makes matrices of at most 32 rows and columns, got 5 x 33"),
+        ({"key_width": 33, "value_width": 5}, "takes at most 32 rows and columns, got 33 x 5"),
+        ({"key_width": 5, "value_width": 33}, "takes at most 32 rows and columns, got 5 x 33"),
         ({}, "computes in fp32 at most"),
     ],
 )
