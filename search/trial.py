@@ -26,8 +26,10 @@ VERSION = (
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
 # Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
-# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit. Those peaks are of processes,
-# whose earlier cohorts may have taken more.
+# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit. Those peaks are of
+# processes, whose earlier cohorts may have taken more. Of five cohorts whose own peaks are known (Atlas on MAD, OmegaNet,
+# PolySketch and RLS on MQAR, Mesa on parity) the peak is 1.4 to 1.6 times `bytes`, Mesa's 2.4 times; a cohort is made for a
+# quarter of the memory.
 KEPT_OF_MAPS, KEPT_OF_LOGITS = 4, 3  # times the bytes of a number
 
 
