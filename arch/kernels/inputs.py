@@ -7,6 +7,7 @@ K key width, V value width
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -15,6 +16,11 @@ from torch import Tensor
 def working_dtype(*tensors: Tensor | None) -> torch.dtype:
     """fp64 where any input is; fp32 otherwise, for bf16 and fp16 too: gates, sums, solves and states need it."""
     return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def promoted(*tensors: Tensor | None) -> torch.dtype:
+    """The type that holds all of these, of 16 bits where all are: what a kernel is asked to compute in."""
+    return reduce(torch.promote_types, (x.dtype for x in tensors if x is not None))
 
 
 def expect(op: str, name: str, x: Tensor | None, *shapes: tuple[int, ...]) -> None:

@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.attention.state import AttentionState, keep, start
+from arch.kernels.inputs import promoted
 from arch.kernels.opaque import dense, opaque, padded
 
 WIDEST = 256
@@ -426,7 +427,7 @@ def fused(
     handed in, fp32 at most."""
     past = start(initial_state, (*k.shape[:1], *k.shape[2:]), (*v.shape[:1], *v.shape[2:]), window, prefix, v)
     keys, values = (torch.cat(x, 1) if past.position else x[1] for x in ((past.keys, k), (past.values, v)))
-    dtype = torch.promote_types(q.dtype, torch.promote_types(keys.dtype, values.dtype))
+    dtype = promoted(q, keys, values)
     dtype = torch.float32 if dtype == torch.float64 else dtype
     held = values.shape[1]
     banded = window is not None and window < held

@@ -109,7 +109,7 @@ def _by_retention(
     g, start = _alone(log_decay_BHN), _as_one(a_BHRC)
     y, a = retained(h, k, v, retention=retention, log_decay=g, initial_state=start, return_state=True)
     assert a is not None
-    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
+    return _of_heads(y, 2, h_BHNR), _of_heads(a, 1, h_BHNR), pushed.last()
 
 
 def _alone(x_BHN: Tensor) -> Tensor:
@@ -120,6 +120,11 @@ def _alone(x_BHN: Tensor) -> Tensor:
 def _as_one(x_BH: Tensor) -> Tensor:
     """The same of what all tokens share: [B, H, ...] -> [B H, 1, ...]."""
     return x_BH.flatten(0, 1).unsqueeze(1)
+
+
+def _of_heads(x: Tensor, lone: int, like_BH: Tensor) -> Tensor:
+    """Either undone: without the `lone` axis, and [B, H, ...] again."""
+    return x.squeeze(lone).unflatten(0, like_BH.shape[:2])
 
 
 def _by_taken(a_BHRC: Tensor, pushed: _Sums, taken_BHNRC: Tensor, kept_BHN: Tensor, h_BHNR: Tensor) -> _Reading:
@@ -139,7 +144,7 @@ def _by_steps(
         _alone(h_BHNR), taken, _alone(step_BHNRC), unit, log_decay=g, initial_state=start, return_state=True
     )
     assert a is not None
-    return y.squeeze(2).unflatten(0, h_BHNR.shape[:2]), a.squeeze(1).unflatten(0, h_BHNR.shape[:2]), pushed.last()
+    return _of_heads(y, 2, h_BHNR), _of_heads(a, 1, h_BHNR), pushed.last()
 
 
 class _Sums(NamedTuple):
@@ -158,7 +163,7 @@ class _Sums(NamedTuple):
             every, _ = spanned(_alone(weight), _as_one(d), _as_one(x))
         else:
             every, _ = spanned(_alone(weight), _as_one(d), _as_one(x), slowed=_alone(kept), p=_as_one(p))
-        return every.squeeze(2).unflatten(0, x.shape[:2])
+        return _of_heads(every, 2, x)
 
     def last(self) -> Tensor | None:
         """That of the last token [B, H, R, C], which the next piece begins with."""
@@ -194,7 +199,7 @@ def _by_span(a_BHRC: Tensor, pushed: _Sums, weight: Influence, eta_BHN: Tensor, 
     read, taken = _alone(h_BHNR @ u_BHRS), _alone(-eta_BHN[..., None] * z_BHNS)
     y, w = spanned_sum(read, taken, factor, d, log_decay=_alone(weight.log_decay), return_state=True)
     assert w is not None
-    y_BHNC, w_BHSC = (x.unflatten(0, h_BHNR.shape[:2]) for x in (y.squeeze(2), w.squeeze(1)))
+    y_BHNC, w_BHSC = _of_heads(y, 2, h_BHNR), _of_heads(w, 1, h_BHNR)
     y_BHNC = torch.addcmul(y_BHNC, weight.kept[..., None], h_BHNR @ a_BHRC)
     kept = weight.kept[..., -1, None, None]
     if pushed.p_BHRC is None:
@@ -206,30 +211,30 @@ def _by_span(a_BHRC: Tensor, pushed: _Sums, weight: Influence, eta_BHN: Tensor, 
 
 def _held(sums: _Sums, rule: Rule) -> bool:
     """Whether a kernel holds a matrix for every token: where each takes its own step, on a GPU."""
-    like = sums.d_BHMC
-    if not rule.lone or like.device.type == "cpu":
-        return False
-    sizes = {"key_width": sums.x_BHMR.shape[-1], "value_width": like.shape[-1]}
-    return select.why_not("retained", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
+    return rule.lone and _on_gpu("retained", sums.d_BHMC, sums.x_BHMR.shape[-1])
 
 
 def _summed(step_BHNRC: Tensor) -> bool:
     """Whether a kernel walks over steps of Newton-Schulz: over those of square matrices, on a GPU."""
     rows, columns = step_BHNRC.shape[-2:]
-    if rows != columns or step_BHNRC.device.type == "cpu":
-        return False
-    sizes = {"key_width": rows, "value_width": columns}
-    return select.why_not("spanned_sum", "fused", device=step_BHNRC.device, dtype=step_BHNRC.dtype, sizes=sizes) is None
+    return rows == columns and _on_gpu("spanned_sum", step_BHNRC, rows)
 
 
 def _spared(sums: _Sums) -> bool:
     """Whether steps are better not made: where fewer vectors span them than they have rows, on a CPU of narrow matrices alone
     and elsewhere where a kernel spares them."""
-    (seen, rows), columns, like = sums.x_BHMR.shape[-2:], sums.d_BHMC.shape[-1], sums.d_BHMC
+    (seen, rows), columns = sums.x_BHMR.shape[-2:], sums.d_BHMC.shape[-1]
     vectors = seen if sums.p_BHRC is None else seen + columns
     if vectors >= rows:
         return False
-    if like.device.type == "cpu":
+    if sums.d_BHMC.device.type == "cpu":
         return columns <= WIDEST_SQUARE
-    sizes = {"key_width": vectors, "value_width": columns}
-    return select.why_not("spanned_newton_schulz", "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None
+    return _on_gpu("spanned_newton_schulz", sums.d_BHMC, vectors)
+
+
+def _on_gpu(op: str, like: Tensor, rows: int) -> bool:
+    """Whether a GPU's kernel of the op takes so many rows, or vectors, as wide as these."""
+    if like.device.type == "cpu":
+        return False
+    sizes = {"key_width": rows, "value_width": like.shape[-1]}
+    return select.why_not(op, "fused", device=like.device, dtype=like.dtype, sizes=sizes) is None

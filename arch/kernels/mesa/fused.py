@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from arch.kernels.inputs import promoted
 from arch.kernels.mesa.conjugate import DRIFTED, FRESH, Solver
 from arch.kernels.mesa.state import MesaState
 from arch.kernels.opaque import opaque, padded
@@ -76,7 +77,7 @@ def fused(
     chunk: int | None,
 ) -> tuple[Tensor, MesaState | None, Tensor]:
     """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    dtype = promoted(q, k, v)
     kk, kv = initial_state or (None, None)
     ratio = max(solver.tolerance or 0.0, SPLIT_ROUNDING if dtype == torch.bfloat16 else ROUNDING)
     o, final_kk, final_kv, _, taken, _, _ = _mesa(

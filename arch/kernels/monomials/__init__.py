@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision
+from arch.kernels.inputs import check_positive, expect, full_precision, promoted
 from arch.kernels.monomials.recurrent import count_monomials
 
 __all__ = ["count_monomials", "monomials", "monomials_step"]
@@ -47,7 +47,7 @@ def monomials(
     name = select.choose(
         OP,
         device=x.device,
-        dtype=torch.promote_types(x.dtype, roots.dtype),
+        dtype=promoted(x, roots),
         wanted=implementation,
         differentiable=torch.is_grad_enabled(),
         sizes={"key_width": width, "degree": degree},

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, state_or_zero
+from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, promoted, state_or_zero
 from arch.kernels.retained.recurrent import step as retained_step
 from arch.kernels.rule import Retention
 
@@ -54,7 +54,7 @@ def retained(
     name = select.choose(
         OP,
         device=v.device,
-        dtype=torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype),
+        dtype=promoted(q, k, v),
         wanted=implementation,
         differentiable=torch.is_grad_enabled(),
         sizes={"batch": batch, "time": time, "heads": heads, "key_width": rows, "value_width": columns},

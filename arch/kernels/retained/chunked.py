@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.decay import pair_decays
+from arch.kernels.decay import pair_decays, running_sums
 from arch.kernels.inputs import state_or_zero
 from arch.kernels.rule import Retention
 
@@ -34,7 +34,7 @@ def chunked(
     for q_BHNR, k_BHNR, v_BHNC, g_BHN in zip(*pieces, strict=True):
         each_BHNF = (k_BHNR[..., :, None] * v_BHNC[..., None, :]).flatten(-2)
         taken_BHNRC = (pair_decays(g_BHN) @ each_BHNF).unflatten(-1, state.shape[-2:])
-        a_BHNRC = g_BHN.cumsum(-1).exp()[..., None, None] * state[:, :, None] + taken_BHNRC
+        a_BHNRC = running_sums(g_BHN).exp()[..., None, None] * state[:, :, None] + taken_BHNRC
         outputs.append((q_BHNR[..., None, :] @ retention.weights(a_BHNRC)).squeeze(-2))
         state = a_BHNRC[:, :, -1]
     return torch.cat(outputs, 2).transpose(1, 2).to(v.dtype), state if return_state else None

@@ -5,13 +5,11 @@ P_t = sum_s x_{t,s} u_s^T d_s + slowed_t P_0 = U^T diag(x_t) D + slowed_t P_0
 
 from __future__ import annotations
 
-from functools import reduce
-
 import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision
+from arch.kernels.inputs import check_positive, expect, full_precision, promoted
 
 __all__ = ["spanned", "spanned_step"]
 
@@ -58,7 +56,7 @@ def spanned(
     name = select.choose(
         OP,
         device=x.device,
-        dtype=reduce(torch.promote_types, (t.dtype for t in (x, d, u, slowed, p) if t is not None)),
+        dtype=promoted(x, d, u, slowed, p),
         wanted=implementation,
         differentiable=torch.is_grad_enabled(),
         sizes={"vectors": vectors, "key_width": rows, "value_width": columns},

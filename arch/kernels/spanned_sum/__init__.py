@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision, state_or_zero
+from arch.kernels.inputs import check_positive, expect, full_precision, promoted, state_or_zero
 from arch.kernels.spanned_sum.recurrent import step as spanned_sum_step
 
 __all__ = ["spanned_sum", "spanned_sum_step"]
@@ -61,7 +61,7 @@ def spanned_sum(
     name = select.choose(
         OP,
         device=x.device,
-        dtype=torch.promote_types(x.dtype, d.dtype),
+        dtype=promoted(q, x, factor, d),
         wanted=implementation,
         differentiable=torch.is_grad_enabled(),
         sizes={"batch": batch, "time": time, "key_width": vectors, "value_width": columns},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.decay import pair_decays
+from arch.kernels.decay import pair_decays, running_sums
 from arch.kernels.inputs import working_dtype
 
 AT_ONCE = 16  # tokens
@@ -49,5 +49,5 @@ def _piece(
     w_BHSC = (fade_BHNN[:, :, -1:, :, None] * taken_BHSNC).sum(-2)
     if state is None:
         return y_BHNC, w_BHSC
-    kept_BHN = g_BHN.cumsum(-1).exp()
+    kept_BHN = running_sums(g_BHN).exp()
     return y_BHNC + kept_BHN[..., None] * (q_BHNS @ state), w_BHSC + kept_BHN[..., -1, None, None] * state

@@ -104,7 +104,6 @@ def test_a_kernel_holds_a_long_matrix_that_is_narrow(variant: str, rows: int, co
     """And loses no more of it in fp32 than the recurrence does, of the same signals."""
     given = example(variant, time=3, key_width=rows, value_width=columns)
     tensors = {n: x.float() for n, x in given.items() if isinstance(x, Tensor)}
-
     signals = drawn(*tensors["v"].shape).float(), drawn(2, 3, rows, columns).float()
 
     def results(name: str, tensors: dict[str, Tensor]) -> list[Tensor]:

@@ -124,3 +124,10 @@ def test_more_vectors_than_the_kernels_hold_are_told() -> None:
     x, d, u = torch.ones(1, 1, 1, 65), torch.ones(1, 1, 65, 2), torch.ones(1, 1, 65, 2)
     with pytest.raises(ValueError, match="implementation 'fused' takes at most 64 vectors, got 65; use 'chunked'"):
         spanned(x, d, u, implementation="fused")
+
+
+@pytest.mark.parametrize("name", ["x", "d", "u", "slowed", "p"])
+def test_what_has_twice_the_digits_is_not_rounded(name: str) -> None:
+    inputs = {n: x if n == name else x.float() for n, x in example().items()}
+    with pytest.raises(ValueError, match="implementation 'fused' computes in fp32 at most; use 'chunked'"):
+        spanned(**inputs, implementation="fused")

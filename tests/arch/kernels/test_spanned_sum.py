@@ -93,3 +93,10 @@ def test_what_the_kernels_cannot_hold_is_told(sizes: dict[str, int], told: str) 
     given = {n: x.float() for n, x in inputs.items()} if sizes else inputs
     with pytest.raises(ValueError, match=f"implementation 'fused' {told}; use 'chunked'"):
         spanned_sum(**given, implementation="fused")
+
+
+@pytest.mark.parametrize("name", ["q", "x", "factor", "d"])
+def test_what_has_twice_the_digits_is_not_rounded(name: str) -> None:
+    inputs = {n: x if n == name else x.float() for n, x in example().items()}
+    with pytest.raises(ValueError, match="implementation 'fused' computes in fp32 at most; use 'chunked'"):
+        spanned_sum(**inputs, implementation="fused")
