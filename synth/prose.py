@@ -126,7 +126,7 @@ class ZipfMarkov:
         drawn = _steps()[_fine(rng, (length, count))]
         afresh = drawn == _SUCCESSORS
         offset = drawn.astype(np.int32)
-        offset[afresh] = self._anywhere[_fine(rng, int(afresh.sum()))] + self.words * _SUCCESSORS
+        offset[afresh] = self._anywhere[_fine(rng, int(afresh.sum()))].astype(np.int32) + self.words * _SUCCESSORS
         stride = np.where(afresh, np.int32(0), np.int32(_SUCCESSORS))
         words = np.empty((length, count), dtype=np.int32)
         word = self._anywhere[_fine(rng, count)].astype(np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import MISSING, fields
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import numpy as np
 
@@ -65,10 +65,19 @@ def _block_size(length: int) -> int:
 
 def _fingerprint(task: Task) -> int:
     """64 bits of the dials that are not at their defaults, so that a new dial leaves the bits of old settings alone."""
-    dials = {"kind": task.kind}
+    dials, hints = {"kind": task.kind}, get_type_hints(type(task))
     for dial in fields(task):
         value = getattr(task, dial.name)
         default = dial.default if dial.default_factory is MISSING else dial.default_factory()
         if value != default:
-            dials[dial.name] = repr(float(value) if isinstance(default, float) else value)
+            dials[dial.name] = repr(_as_typed(value, hints[dial.name]))
     return int.from_bytes(hashlib.sha256(repr(sorted(dials.items())).encode()).digest()[:8], "big")
+
+
+def _as_typed(value: object, hint: object) -> object:
+    """Numbers that are equal, as the one that the dial's type says: 50 and 50.0, 8 and numpy's 8."""
+    value = value.item() if isinstance(value, np.generic) else value
+    kind = next((kind for kind in (bool, float, int) if kind in (hint, *get_args(hint))), None)
+    if kind is None or not isinstance(value, (bool, float, int)):
+        return value
+    return kind(value) if kind(value) == value else value

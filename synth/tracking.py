@@ -112,19 +112,23 @@ class StateTracking(Task):
     ) -> dict[str, float]:
         """Besides the scores of tokens:
 
-        scaled_accuracy      (accuracy - chance) / (1 - chance), of the whole and of every part
+        scaled_accuracy      (accuracy - chance) / (1 - chance), of the whole and of every part; parts have no answer that
+                             is known beforehand
         accuracy/length=L    of answers due after so many symbols: more than the next smaller L there is, at most L
-        exact_match/length=L share of sequences that are right throughout their first L symbols (labels `all`)
+        exact_match/length=L share of sequences of L symbols or more that are right throughout the first L (labels `all`)
         """
         scores = score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
-        chance = self.chance()
         for name, accuracy in list(scores.items()):
             if name.startswith("accuracy"):
+                chance = 1 / len(self.answers) if "/" in name else self.chance()
                 scores[f"scaled_{name}"] = (accuracy - chance) / (1 - chance)
         if self.labels == "all":
-            right = ((batch.targets == IGNORE) | (predictions == batch.targets)).cumprod(axis=1)
+            asked = batch.targets != IGNORE
+            right = (~asked | (predictions == batch.targets)).cumprod(axis=1)
             for edge in _EDGES[right.shape[1] - self._first >= _EDGES].tolist():
-                scores[f"exact_match/length={edge}"] = float(right[:, self._first + edge - 1].mean())
+                last = self._first + edge - 1
+                if asked[:, last].any():
+                    scores[f"exact_match/length={edge}"] = float(right[asked[:, last], last].mean())
         return scores
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:

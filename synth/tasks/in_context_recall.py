@@ -110,7 +110,7 @@ class PairRecall(MadTask):
 
     def _repeated(self, keys: NDArray[np.int64], noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which slots, the last one included, hold a key that an earlier slot held."""
-        symbols = keys.astype(np.uint16)
+        symbols = keys.astype(np.min_scalar_type(self._content + noisy.shape[1]))
         symbols[:, :-1][noisy] = np.broadcast_to(self._content + np.arange(noisy.shape[1]), noisy.shape)[noisy]
         return previous_same(symbols) >= 0
 
@@ -128,7 +128,8 @@ class PairRecall(MadTask):
         """The value after the last earlier occurrence of the key."""
         keys = self._content // 2
         alone = keys + np.arange(batch.inputs.shape[1])
-        last = previous_same(np.where(batch.inputs < keys, batch.inputs, alone).astype(np.uint16))
+        symbols = np.where(batch.inputs < keys, batch.inputs, alone)
+        last = previous_same(symbols.astype(np.min_scalar_type(alone[-1])))
         return np.where((batch.targets != IGNORE) & (last >= 0), last + 1, -1)
 
     def choices(self, batch: Batch) -> NDArray[np.int64]:

@@ -38,6 +38,7 @@ _BELONGS = {  # dial -> mappings that have it
 }
 _EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
 _LOGITS = 2**22  # attention weights held at a time
+_COLDEST = 1e-6  # temperature: float32 holds what is divided by it
 _ORACLES = 256  # sequences over which the ceiling is averaged
 
 
@@ -99,8 +100,8 @@ class Learnability(Task):
             raise ValueError(f"rank must lie in 3..{self.width} (the width), got {self.rank}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, got {self.window}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if not self.temperature >= _COLDEST:
+            raise ValueError(f"temperature must be at least {_COLDEST}, got {self.temperature}")
 
     @property
     def vocab(self) -> int:
@@ -132,10 +133,11 @@ class Learnability(Task):
         return 0.0
 
     def ceiling(self) -> float:
-        """One who knows all but the last matrix of the mapping and solves for it: least squares on the features of the
-        questions answered so far, right from position F on. Before that, the share of a question's feature energy
-        within their span (averaged over sequences). For low_rank, whose only matrix is the last, nobody can do better:
-        t / d at position t."""
+        """The share of the answers' energy that follows for one who knows all but the last matrix of the mapping and solves
+        for it: least squares on the features of the questions answered so far, right from position F on, and before that
+        the share of a question's feature energy within their span (averaged over sequences; of low_rank, whose only
+        matrix is the last, t / d at position t). `explained` averages relative errors, to which answers that happen to be
+        small add more: under it the same least squares stay below, by 0.01 at the defaults."""
         return _ceiling(self)
 
     def score(

@@ -73,7 +73,8 @@ class Memorization(MadTask):
 
     def ceiling(self) -> float:
         """Of perfect memory for all that training showed: the expected share of facts in 256 sequences under "mad-lab".
-        Under "repaired" 1, given a training set of 2 keys / length sequences or more."""
+        Under "repaired" 1, given a training set of 2 keys / length sequences or more; where that is more than a stream
+        draws at once (1,024), of some such sets more, for each draw deals afresh."""
         if not self.published:
             return 1.0
         return 1 - (1 - 1 / self._keys) ** (PUBLISHED_TRAIN * self.length // 2)

@@ -14,6 +14,8 @@ from synth.lookback import previous_same
 from synth.task import Split, Task
 from synth.vocab import Roles
 
+_STEEPEST = 650  # the logarithm of how many times as likely the last slot may be as the first: floats end at 709
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mqar(Task):
@@ -59,6 +61,9 @@ class Mqar(Task):
             )
         if not 0 < self.power < np.inf:
             raise ValueError(f"power must be positive and finite (1.0 is uniform), got {self.power}")
+        if self._gaps > 1 and (self.power - 1) * np.log(self._gaps) > _STEEPEST:
+            most = 1 + _STEEPEST / np.log(self._gaps)
+            raise ValueError(f"power must be at most {int(most)} with {self._gaps} slots for queries, got {self.power}")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,9 +86,14 @@ class Mqar(Task):
         np.put_along_axis(targets, queries, values, axis=1)
         return Batch(inputs=inputs, targets=targets)
 
+    @property
+    def _gaps(self) -> int:
+        """Slots in which a pair may be asked for."""
+        return self.length // 2 - self.pairs
+
     def _slots(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """int64 [n, pairs]: the slot in which each pair is asked for."""
-        weights = np.arange(1, self.length // 2 - self.pairs + 1, dtype=np.float64) ** (self.power - 1)
+        weights = np.arange(1, self._gaps + 1, dtype=np.float64) ** (self.power - 1)
         slots = weighted_order(rng, weights, count, self.pairs)
         return slots if self.protocol == "zoology" else rng.permuted(slots, axis=1)
 

@@ -43,13 +43,12 @@ def test_every_setting_is_a_trial_and_none_comes_twice(suite: str, tier: str) ->
 
 @pytest.mark.parametrize(("suite", "tier"), TIERS, ids=lambda part: part)
 def test_every_setting_says_all_dials_of_its_tasks(suite: str, tier: str) -> None:
-    """It is laid over the task of a trial, which may say others."""
-    optional = {"protocol", "source_seed", "template_seed"}
+    """It is laid over the task of a trial, which may say others; a protocol only where there are several."""
     for said, trial in zip(codec.read_suite(suite, tier), trials(suite, tier), strict=True):
         told = [said["task"], *(part["task"] for part in said.get("mix", [])), *said.get("tests", [])]
         tasks = [trial.task, *(part.task for part in trial.mix), *trial.tests]
         for dials, task in zip(told, tasks, strict=True):
-            assert set(codec.plain(task)) - set(dials) <= optional
+            assert set(codec.plain(task)) - set(dials) <= {"protocol"}
 
 
 @pytest.mark.parametrize("suite", codec.builtin("suite"))

@@ -73,6 +73,20 @@ def test_words_follow_each_other_as_the_table_says() -> None:
     assert np.abs(share - SOURCE.transitions[often]).max() < 0.02
 
 
+@pytest.mark.parametrize("words", [256, 4096])
+def test_words_that_do_not_follow_are_drawn_from_all(words: int) -> None:
+    source = ZipfMarkov(words, 0)
+    tokens = spelled(source, 500, 500)[0].astype(np.int64) - WORD
+    here, there = tokens[:, :-1], tokens[:, 1:]
+    both = (here >= 0) & (there >= 0)
+    here, there = here[both], there[both]
+    afresh = ~(source.successors[here] == there[:, None]).any(axis=1)
+    left = np.tile(source.unigram, (words, 1))  # of words that are no successors
+    np.put_along_axis(left, source.successors, 0, axis=1)
+    rare = (left[:, words // 8 :].sum(axis=1) / left.sum(axis=1))[here[afresh]].mean()
+    assert (there[afresh] >= words // 8).mean() == pytest.approx(rare, abs=0.02)
+
+
 def test_new_names_leave_a_sequence_its_form_but_not_its_words() -> None:
     plain, renamed = spelled(SOURCE, 2000, 200)[0], spelled(SOURCE, 2000, 200, permuted=True)[0]
     for tokens, most in ((plain, 0.02), (renamed, 0.006)):

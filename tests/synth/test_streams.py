@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from synth.streams import Stream
-from synth.task import Split
-from synth.tasks import InContextRecall, Memorization, Mqar
+from synth.task import Split, Task
+from synth.tasks import InContextRecall, Memorization, Mqar, Needle
 
 
 def test_two_settings_share_no_chance() -> None:
@@ -31,8 +31,16 @@ def test_a_new_dial_at_its_default_leaves_the_bits_alone() -> None:
     assert (first[0] != first[2]).any()
 
 
-def test_equal_specs_have_one_stream() -> None:
-    one, other = Mqar(power=1), Mqar(power=1.0)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Mqar(power=1), Mqar(power=1.0)),
+        (Mqar(pairs=8), Mqar(pairs=np.int64(8))),
+        (Needle(depth=50), Needle(depth=50.0)),
+        (Needle(permuted=True), Needle(permuted=1)),
+    ],
+)
+def test_equal_specs_have_one_stream(one: Task, other: Task) -> None:
     assert one == other
     assert (Stream(one, 0, "test").take(0, 8).inputs == Stream(other, 0, "test").take(0, 8).inputs).all()
 

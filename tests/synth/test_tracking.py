@@ -101,6 +101,8 @@ def test_scaled_accuracy_is_zero_by_chance_and_one_by_rights(task: StateTracking
     guesses = rng.integers(task.answers.start, task.answers.stop, size=asked.shape)
     if task.protocol == "repaired":
         assert task.score(batch, guesses)["scaled_accuracy"] == pytest.approx(0, abs=0.04)
+    parts = {name: value for name, value in task.score(batch, guesses).items() if name.startswith("scaled_accuracy/")}
+    assert parts == pytest.approx(dict.fromkeys(parts, 0), abs=0.1)  # of no part is an answer known beforehand
     half = np.where(rng.random(asked.shape) < 0.5, batch.targets, -1)
     c = task.chance()
     scores = task.score(batch, half)
@@ -138,6 +140,13 @@ def test_exact_match_falls_with_the_first_mistake(draw: Draw) -> None:
     scores = task.score(batch, answers)
     assert [scores[f"exact_match/length={edge}"] for edge in (16, 40, 64, 96, 128)] == [0.75, 0.5, 0.5, 0.5, 0.25]
     assert scores["exact_match"] == 0.25
+
+
+def test_exact_match_counts_sequences_that_are_long_enough(draw: Draw) -> None:
+    task = Parity(min_length=2, length=64)
+    batch = draw(task)
+    scores = task.score(batch, np.where(np.arange(64) < 16, batch.targets, -1))
+    assert [scores[f"exact_match/length={edge}"] for edge in (16, 40, 64)] == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

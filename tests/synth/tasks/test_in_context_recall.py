@@ -143,6 +143,17 @@ def test_chance_is_a_guess_among_values(task: PairRecall, assert_expects: Callab
     assert task.chance() == pytest.approx(1 / len(values))
 
 
+@pytest.mark.parametrize(
+    "task", [InContextRecall(vocab=140_000, length=16), NoisyInContextRecall(vocab=70_000, noise_vocab=4000, noise=0.5)]
+)
+def test_many_symbols_are_told_apart(task: PairRecall, draw: Draw) -> None:
+    batch = draw(task, count=64)
+    source = task.sources(batch)
+    asked = batch.targets != IGNORE
+    assert ((source >= 0) == asked).all()
+    assert (np.take_along_axis(batch.inputs, source, axis=1) == batch.targets)[asked].all()
+
+
 @pytest.mark.parametrize("task", ALL, ids=str)
 def test_the_ceiling_is_a_reader(task: PairRecall, assert_expects: Callable[..., None]) -> None:
     def answer(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:

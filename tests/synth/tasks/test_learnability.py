@@ -200,7 +200,8 @@ def test_of_a_linear_map_nobody_knows_more_than_was_shown() -> None:
         ({"mapping": "window_mlp", "window": 0}, "window must be at least 1"),
         ({"mapping": "mlp", "temperature": 2.0}, "temperature belongs to attention_mlp, attention_inputs, window_mlp"),
         ({"bias": True}, "bias belongs to mlp"),
-        ({"mapping": "attention_mlp", "temperature": 0.0}, "temperature must be positive"),
+        ({"mapping": "attention_mlp", "temperature": 0.0}, "temperature must be at least 1e-06"),
+        ({"mapping": "attention_mlp", "temperature": float("nan")}, "temperature must be at least 1e-06"),
         ({"mapping": "rnn"}, "mapping must be one of low_rank, mlp"),
     ],
 )

@@ -154,6 +154,7 @@ def test_the_ceiling_is_a_look_at_the_pairs(task: Mqar, assert_expects: Callable
         ({"vocab": 64, "protocol": "zoology"}, "use protocol 'repaired'"),
         ({"power": 0.0}, "power must be positive"),
         ({"power": float("nan")}, "power must be positive"),
+        ({"power": 200.0, "length": 1024}, "power must be at most 105 with 508 slots"),
     ],
 )
 def test_impossible_geometry_is_refused_with_a_remedy(dials: dict[str, Any], said: str) -> None:
