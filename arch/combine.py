@@ -14,7 +14,7 @@ B batch, T time, D model width, P persistent tokens
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -35,7 +35,7 @@ class _Combination(ABC):
     """A block as any other, whose mixer is made of two.
 
     memory      what learns at test time; any mixer for gate and layer
-    attention   any mixer; one with a dial `prefix` keeps the persistent tokens in sight whatever its window
+    attention   any mixer; softmax attention keeps the persistent tokens in sight whatever its window
     persistent  learned tokens ahead of the first one
     """
 
@@ -56,10 +56,9 @@ class _Combination(ABC):
         return _Combined(kind=self.kind, of=self)
 
     @property
-    def sighted(self) -> Mixer:
+    def sighted(self) -> MixerSpec:
         """The attention with the persistent tokens in sight."""
-        dials = {f.name for f in fields(self.attention)}
-        return replace(self.attention, prefix=self.persistent) if "prefix" in dials else self.attention  # type: ignore[call-arg]
+        return self.attention.sighted(self.persistent)
 
     def check(self, width: int) -> None:
         for name, part in (("memory", self.memory), ("attention", self.attention)):

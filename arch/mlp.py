@@ -39,10 +39,10 @@ class SwiGLU(MlpSpec):
         _check_expand(self.expand)
 
     def build(self, width: int) -> nn.Module:
-        return _SwiGLU(width, round(self.expand * width))
+        return _SwiGLU(width, _inner(self.expand, width))
 
     def flops(self, width: int) -> float:
-        return 6 * width * round(self.expand * width)
+        return 6 * width * _inner(self.expand, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,10 @@ class Mlp2(MlpSpec):
         _check_expand(self.expand)
 
     def build(self, width: int) -> nn.Module:
-        return _Mlp2(width, round(self.expand * width), self.activation)
+        return _Mlp2(width, _inner(self.expand, width), self.activation)
 
     def flops(self, width: int) -> float:
-        return 4 * width * round(self.expand * width)
+        return 4 * width * _inner(self.expand, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,11 @@ class _Mlp2(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.out(self.activation(self.inner(x_BTD)))
+
+
+def _inner(expand: float, width: int) -> int:
+    """Channels between the maps, one at least."""
+    return max(1, round(expand * width))
 
 
 def _check_expand(expand: float) -> None:

@@ -108,7 +108,8 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     Trials compete where their specs differ only in `training` (and the seed), but for how much they read: longer training
     is another setting, no better hyper-parameter. Only hyper-parameters under which the most seeds finished may win, so
     that a lucky survivor does not. `on="test"` chooses as some published protocols do, on the figures that are then
-    reported. Raises ValueError where there is a choice and no score to make it by.
+    reported, by the seeds that were trained of all hyper-parameters: further ones are of what validation chose. Raises
+    ValueError where there is a choice and no score to make it by.
     """
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -127,17 +128,19 @@ def measures(
 
 def answers(record: Record, on: On = "validation") -> list[Answer]:
     """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
-    earlier phases trained is part of what was asked."""
+    earlier phases trained is part of what was asked, and so are those dials of the task in which tests differ from training."""
     around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
     around |= {f"training.{name}": value for name, value in extent(record).items()}
     for phase in record.spec.get("phases", [])[:-1]:
         around |= {f"training.trained_{name}": value for name, value in phase.get("dials", {}).items()}
     if "version" in record.spec:
         around["spec.version"] = record.spec["version"]
+    trained, specs = _dials(record.spec.get("task", {})), record.spec.get("tests", [])
+    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(_dials(test).get(d) != v for test in specs)}
     found = [
         Answer(
             task=record.task,
-            dials={**_dials(record.spec.get("task", {})), **around},
+            dials={**trained, **around},
             state_bytes=record.state_bytes,
             state_length=record.length,
             chance=record.chance,
@@ -146,7 +149,6 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             scores=reported(record, on),
         )
     ]
-    specs = record.spec.get("tests", [])
     for index, test in enumerate(record.tests):
         if (test["task"], test["setting"]) == (record.task, record.setting):
             continue  # the setting that it trained on, once more
@@ -268,13 +270,17 @@ def _choose(group: Sequence[Record], on: On) -> Choice:
     for record in group:
         cells[_identity(record, without=("seed",))].append(record)
     done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
-    most = max(len(trials) for trials in done)
-    able = [trials for trials in done if trials and len(trials) == most]
+    seeds = {r.seed for r in group}
+    if on == "test":  # of what validation chose there are further seeds
+        seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values())) or seeds
+    judged = [[r for r in trials if r.seed in seeds] for trials in done]
+    most = max(map(len, judged))
+    able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
     best: list[Record] = []
     if len(able) == 1:
-        best = able[0]
+        best = done[able[0]]
     elif able:
-        best = max(able, key=lambda trials: tuple(np.mean([_judged(r, on) for r in trials], axis=0)))
+        best = done[max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))]
     return Choice(
         on=on,
         trials=tuple(sorted(best, key=lambda r: r.seed)),

@@ -197,7 +197,10 @@ class OnAverage(Rule):
             return float(np.mean([np.mean(column) for column in tasks]))
 
         values = {seed: mean(seed) for seed in sorted(seeds)}
-        return replace(own[0], values=values, dials={"settings": len({m.setting for m in own})}) if values else None
+        if not values:
+            return None
+        tasks, settings = len({m.task for m in own}), len({m.setting for m in own})
+        return replace(own[0], task=f"mean of {tasks} tasks", values=values, dials={"settings": settings})
 
 
 def verdict_of(evidence: Sequence[Evidence]) -> Verdict:

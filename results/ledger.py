@@ -53,7 +53,8 @@ INDICES = ("study", "task", "arch")
 _KEEP = (
     f"INSERT INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join(f':{name}' for name in COLUMNS)}) "
     f"ON CONFLICT (key) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS if name != 'key')} "
-    "WHERE records.status = 'failed'"  # a done record stands; a failed one gives way to whatever comes
+    "WHERE records.status = 'failed' AND (excluded.status = 'done' "
+    "OR excluded.created >= records.created AND excluded.record != records.record)"  # a done record stands
 )
 
 
@@ -110,8 +111,9 @@ class Ledger:
             self._lock = None
 
     def add(self, record: Record) -> bool:
-        """Keep a record; when this returns it survives a crash. A `done` record is never replaced; False where one was
-        there. Raises LedgerError where it cannot be written, or where the record is not plain data."""
+        """Keep a record; when this returns it survives a crash. A `done` record is never replaced, a failed one by what is
+        done or failed later; False where one stays. Raises LedgerError where it cannot be written, or where the record is not
+        plain data."""
         self._hold()
         try:
             row = _row(record)

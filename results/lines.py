@@ -86,7 +86,8 @@ def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> 
     """Published figures of what was measured on one setting, or means over all the settings that each group, of one
     architecture, was measured on; each at the largest state that ours has there."""
     every = [measure for own in groups for measure in own]
-    each = {m.setting: Column(name=m.setting, tasks=(m.task,), dials=m.dials) for m in every}
+    known = dict.fromkeys(dial for m in every for dial in m.dials)
+    each = {m.setting: Column(name=m.setting, tasks=(m.task,), dials={d: m.dials.get(d) for d in known}) for m in every}
     mean = [Column(name="mean", mean=True)] if len(each) > 1 else []
     marks = []
     for source in beside:

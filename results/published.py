@@ -26,7 +26,7 @@ class Column:
     """Which of our measurements a published column speaks of.
 
     tasks     kinds of tasks, averaged where there are several
-    dials     dials of the task's setting; a setting with other values is another column
+    dials     dials of the task's setting, None where it has none of the name; a setting with other values is another column
     mean      the mean of the columns beside it, or of the settings in `over`
     over      the dials of every setting that a mean averages, where they are no columns of their own
     settings  how many settings of a task the published figure averages
@@ -34,7 +34,7 @@ class Column:
 
     name: str
     tasks: tuple[str, ...] = ()
-    dials: Mapping[str, Value] = field(default_factory=dict)
+    dials: Mapping[str, Value | None] = field(default_factory=dict)
     mean: bool = False
     over: tuple[Mapping[str, Value], ...] = ()
     settings: int | None = None

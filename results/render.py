@@ -15,6 +15,7 @@ Format = Literal["markdown", "csv", "latex", "html"]
 
 MISSING = "–"
 _DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
+_MARKUP = re.compile(r"[\\|*`\[\]]|\b_|_\b")  # what Markdown reads; not the _ within a name
 _UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
 
 
@@ -33,7 +34,7 @@ def markdown(table: Table) -> str:
     """A table with its notes below; published figures and differences are rows under the architecture's own."""
 
     def escape(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        return _MARKUP.sub(r"\\\g<0>", text).replace("<", "&lt;").replace("\n", " ")
 
     def row(words: Sequence[str]) -> str:
         return f"| {' | '.join(words)} |"

@@ -33,7 +33,8 @@ ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task 
 class Cell:
     """One figure of a table, a fraction unless the task's metric is none.
 
-    mean       over seeds, and over settings where the column has several; None where there is nothing to show
+    mean       over seeds, and over settings where the column has several, of the seeds that all of these have if there are
+               two; None where there is nothing to show
     interval   95 % t interval over seeds; None for fewer than two
     published  what stands beside it
     alike      whether that is a mean over as many settings; if not, there is no difference to speak of
@@ -56,15 +57,15 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published figure."""
-        return None if self.mean is None or self.published is None or not self.alike else self.mean - self.published
+        """Ours less the published figure, where they are of the same settings."""
+        if self.mean is None or self.published is None or not self.alike or self.mark == "partial":
+            return None
+        return self.mean - self.published
 
     @property
     def outside(self) -> bool:
         """Whether the published figure lies outside our interval; no where there is no interval."""
-        return (
-            self.interval is not None and self.published is not None and self.alike and not self._holds(self.published)
-        )
+        return self.interval is not None and self.difference is not None and not self._holds(self.published or 0.0)
 
     def _holds(self, value: float) -> bool:
         low, high = self.interval or (value, value)
@@ -196,7 +197,7 @@ def task_table(
     several = len({m.task for m in settings}) > 1
     columns: list[Column] = []
     for measure in settings:
-        dials = {d: measure.dials[d] for d in shown if d in measure.dials}
+        dials = {d: measure.dials.get(d) for d in shown}  # one that a setting lacks tells it apart, too
         name = ", ".join([*([measure.task] if several else []), *words(dials, shown)])
         name = name or ("score" if len(settings) == 1 else "default")
         taken = sum(column.name.split(" #")[0] == name for column in columns)
@@ -292,7 +293,8 @@ class Sheet:
             return Cell(failed=0 if any(m.values for m in own) else max(m.failed for m in own))
         whole = all({m.setting for m in group} == set(self.settings(p)) for group, p in zip(scored, parts, strict=True))
         if any({m.task for m in group} != set(p.tasks) for group, p in zip(scored, parts, strict=True)):
-            return Cell(failed=failed)
+            tried = all({m.task for m in group} == set(p.tasks) for group, p in zip(held, parts, strict=True))
+            return Cell(failed=failed if tried or not any(m.values for m in own) else 0)
         if column.mean and not whole:
             return Cell(failed=failed)
 
@@ -300,10 +302,12 @@ class Sheet:
             return float(np.mean([_over_tasks(g, p, value) for g, p in zip(scored, parts, strict=True)]))
 
         seeds = sorted(set.intersection(*(set(m.values) for group in scored for m in group)))
+        several = len(seeds) > 1  # then of these alone, so that the interval is that of the mean
+        by_seed = [average(lambda m, s=seed: m.values[s]) for seed in seeds]  # type: ignore[misc]
         return Cell(
-            mean=average(lambda m: float(np.mean(list(m.values.values())))),
-            seeds=min(len(m.values) for group in scored for m in group),
-            interval=t_interval([average(lambda m, s=seed: m.values[s]) for seed in seeds]),  # type: ignore[misc]
+            mean=float(np.mean(by_seed)) if several else average(lambda m: float(np.mean(list(m.values.values())))),
+            seeds=len(seeds) if several else min(len(m.values) for group in scored for m in group),
+            interval=t_interval(by_seed),
             chance=self._average_bound(scored, parts, "chance"),
             ceiling=self._average_bound(scored, parts, "ceiling"),
             failed=failed,
@@ -441,7 +445,8 @@ def _order_notes(sheet: Sheet, lines: Sequence[Line]) -> list[str]:
     """Whether architectures come in the published order, which can be told where settings differ and figures do not compare."""
     said = []
     for column, cells in zip(sheet.columns, zip(*(line.cells for line in lines), strict=True), strict=True):
-        both = [(round(c.mean, 3), c.published) for c in cells if c.mean is not None and c.published is not None]
+        whole = [cell for cell in cells if cell.mark != "partial"]
+        both = [(round(c.mean, 3), c.published) for c in whole if c.mean is not None and c.published is not None]
         if len(both) >= FEW:
             found = spearman([ours for ours, _ in both], [theirs for _, theirs in both])
             said.append(f"{column.name} {'all alike' if found is None else f'{found:+.2f}'} of {len(both)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from results.index import Index, Names
 from results.interval import t_interval
 from results.lines import cuts_of, cuts_of_mean, held_by, hollow
 from results.order import by_size
-from results.pareto import front, front_band, front_shares
+from results.pareto import front_band, front_shares
 from results.progress import hypervolumes, importance
 from results.published import Column, Published
 from results.record import SHORT, Record
@@ -95,7 +96,7 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
         most = max((len(found) for found in scored.values()), default=0)
         if most > 1:
             whole = {key: found for key, found in scored.items() if len(found) == most}
-            groups = [own for own in by_choice.values() if len(own) == most]
+            groups = [own for own in by_choice.values() if len(own) == most and _common(own)]
             view = _view(f"{group}: mean over {most} settings", whole, groups, index)
             cuts = cuts_of_mean([m for own in groups for m in own], index)
             views.append(view | {"cuts": cuts, "published": hollow(groups, beside)})
@@ -179,13 +180,14 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
         "state": max(m.state_bytes for m in own),
         "mean": round(cell.mean or 0.0, 5),
         "half": half,
+        "count": cell.seeds,  # of many trials, whose hyper-parameters are not the same
         "trials": [index.trial[key] for key in cell.keys],
     }
 
 
 def _mad_seeds(own: Sequence[Measure]) -> list[float]:
     """The mean over tasks, each the mean over its settings, of every seed that all of them have."""
-    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
+    seeds = _common(own)
     tasks: dict[str, list[Measure]] = defaultdict(list)
     for measure in own:
         tasks[measure.task].append(measure)
@@ -199,18 +201,26 @@ def _mad_hollow(
     beside: Sequence[Published],
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Published averages of MAD, each at the state that ours has."""
+    """Published means over the tasks that ours is over, made of their columns, each at the state that ours has."""
     marks = []
     other = "" if protocol == "mad-lab" else ", of protocol mad-lab"
+    trained = {m.task for m in found}
     for source in beside:
         for table in tables_about(source, "mad"):
-            mean = next((column for column in table.columns if column.mean), None)
-            sheet = Sheet(found, list(table.columns), [table])
-            for row in cells if mean else ():
-                score = sheet.published(mean, sheet.published_rows(rows[row][0])) if mean else None
-                if score is not None:
+            parts = [column for column in table.columns if not column.mean]
+            if sorted(task for column in parts for task in column.tasks) != sorted(trained):
+                continue
+            sheet = Sheet(found, parts, [table])
+            for row in cells:
+                theirs = sheet.published_rows(rows[row][0])
+                scores = [sheet.published(column, theirs) for column in parts]
+                told = [score for score in scores if score is not None]
+                if len(told) == len(parts):
+                    score = float(np.average(told, weights=[len(column.tasks) for column in parts]))
                     state = max(m.state_bytes for m in rows[row])
-                    marks.append({"name": row, "source": source.source + other, "state": state, "score": score})
+                    marks.append(
+                        {"name": row, "source": source.source + other, "state": state, "score": round(score, 5)}
+                    )
     return marks
 
 
@@ -240,16 +250,12 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
 
 
 def _sure(means: list[dict[str, Any]]) -> dict[str, Any]:
-    """The means with their places on the front, and the band of the front, which needs two seeds of one of them."""
-    on_front = front([(m["mean"], m["state"]) for m in means], [True, False])
+    """The means with how often seeds drawn anew put them on the front, and its band, which needs two seeds of one of them."""
     seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
     sure = any(len(own) > 1 for own in seeds)
-    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else on_front.astype(float)
+    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1)
     return {
-        "means": [
-            {**mean, "front": bool(on), "share": round(float(share), 2)}
-            for mean, on, share in zip(means, on_front, shares, strict=True)
-        ],
+        "means": [{**mean, "share": round(float(share), 2)} for mean, share in zip(means, shares, strict=True)],
         "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
     }
 
@@ -260,7 +266,7 @@ def _mean(found: list[Answer]) -> float:
 
 def _point(own: list[Measure], index: Index) -> dict[str, Any]:
     """The mean over seeds of one architecture, over all the settings that it was measured on."""
-    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
+    seeds = _common(own)
     values = [float(np.mean([m.values[seed] for m in own])) for seed in seeds]
     spread = t_interval(values)
     return {
@@ -273,6 +279,11 @@ def _point(own: list[Measure], index: Index) -> dict[str, Any]:
         "trials": [index.trial[key] for key in own[0].keys],
         "seeds": values,
     }
+
+
+def _common(own: Sequence[Measure]) -> list[int]:
+    """The seeds that all measures have."""
+    return sorted(set.intersection(*(set(m.values) for m in own)))
 
 
 def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceiling: float) -> dict[str, Any]:
@@ -325,11 +336,12 @@ def _learnt(means: list[dict[str, Any]], index: Index) -> str:
     passed: dict[str, float] = {}
     never = []
     for mean in means:
-        steps = [step for number in mean["trials"] if (step := _half_way(index.done[number])) is not None]
+        told = [_half_way(index.done[number]) for number in mean["trials"] if index.done[number].curve]
+        steps = [math.inf if step is None else step for step in told]  # a seed that never got there is the slowest
         name = index.rows.names[mean["row"]]
-        if len(steps) * 2 > len(mean["trials"]):
-            passed[name] = float(np.median(steps))
-        elif any(index.done[number].curve for number in mean["trials"]):
+        if steps and (middle := sorted(steps)[len(steps) // 2]) < math.inf:
+            passed[name] = middle if len(steps) % 2 else float(np.median(steps))
+        elif steps and min(steps) == math.inf:
             never.append(name)
     parts = []
     if passed:

@@ -7,7 +7,7 @@ B batch, T time, D model width, H heads, K channels of a head
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -36,6 +36,7 @@ class Attention(MixerSpec):
     window: int | None = None
     bias: bool = False
 
+    prefix: ClassVar[int] = 0  # first tokens that stay in sight, see `sighted`
     equation: ClassVar[str] = "o_t = sum_j softmax_j(q_t . k_j / sqrt(K)) v_j,  t - window < j <= t"
     state_formula: ClassVar[str] = "2 H K min(t, window)"
     source: ClassVar[str] = "Vaswani et al. 2017, eq. 1; rotary positions: Su et al. 2021; window: Beltagy et al. 2020"
@@ -59,15 +60,20 @@ class Attention(MixerSpec):
 
     def state_size(self, width: int, length: int) -> StateSize:
         a_token = 2 * self.heads * self.size(width)
-        if self.window is not None and length >= self.window:
-            return StateSize(a_token * self.window)
+        if self.window is not None and length >= self.window + self.prefix:
+            return StateSize(a_token * (self.window + self.prefix))
         return StateSize(0, growing=a_token * length)
 
     def flops(self, width: int, length: int) -> float:
         channels = self.heads * self.size(width)
-        window = length if self.window is None else min(self.window, length)
-        seen = window - window * (window - 1) / (2 * length)  # the mean of min(t, window) over t = 1 ... length
+        window = length if self.window is None else min(self.window + self.prefix, length)
+        seen = window - window * (window - 1) / (
+            2 * length
+        )  # the mean of min(t, window + prefix) over t = 1 ... length
         return 8 * width * channels + 4 * channels * seen
+
+    def sighted(self, prefix: int) -> MixerSpec:
+        return _Sighted(**{f.name: getattr(self, f.name) for f in fields(self)}, prefix=prefix)
 
     def memory(self, width: int) -> Memory:
         """Without positions, and as sharp as queries can make it."""
@@ -81,6 +87,13 @@ class Attention(MixerSpec):
 
         bounds = {} if self.window is None else {"window": self.window - 1}
         return Memory(self.heads, head_dim, head_dim, answer, bounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sighted(Attention):
+    """With a prefix, which is no dial of its own: it is that of the block around."""
+
+    prefix: int = 0  # type: ignore[misc]
 
 
 class _Attention(MixerModule):
@@ -101,6 +114,7 @@ class _Attention(MixerModule):
             k_BTHK,
             v_BTHK,
             window=self.spec.window,
+            prefix=self.spec.prefix,
             initial_state=state,
             return_state=return_state,
             implementation=self.implementation,

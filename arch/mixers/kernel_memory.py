@@ -30,6 +30,7 @@ from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from arch.parts.poly import PolyFeatures
 
 KEPT_SCORES = 9  # floats for every token that one looks at, of 256: 5 to 9 on an H200
+STEEPEST = 40  # scale of the exponent: its gradients are squares of e^40
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 
 
@@ -37,7 +38,7 @@ LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but 
 class _KernelMemory(MemoryHeads, MixerSpec):
     """
     kernel     "exponential", or "polynomial" up to `degree`
-    scale      of the exponent
+    scale      of the exponent, and at first what anchors are divided by
     degree     of the polynomial
     anchors    learned points at which a deep memory knows something before the first token
     """
@@ -54,8 +55,10 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         super().__post_init__()
         check_at_least(1, degree=self.degree)
         check_at_least(0, anchors=self.anchors)
-        if self.scale <= 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
+        if not 0 < self.scale <= STEEPEST:
+            raise ValueError(
+                f"scale must be positive and at most {STEEPEST}, whose exponential floats still hold; got {self.scale}"
+            )
 
     @property
     @abstractmethod
@@ -219,6 +222,10 @@ class _KernelAttention(_KernelMemory):
         super().__post_init__()
         if self.normalize and (self.depth > 1 or self.residual):
             raise ValueError("normalize needs a linear memory without residual; set depth to 1 and residual to false")
+        if self.normalize and self.kernel == "polynomial":
+            raise ValueError(
+                "normalize divides by a sum of weights, which those of a polynomial can cancel; set kernel to exponential"
+            )
 
     @property
     def op(self) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from arch.kernels.network import LayerNorm
 from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import HeadsState, ReadOut, check_at_least
+from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_normed
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from arch.parts.poly import PolyFeatures
 
@@ -67,6 +67,11 @@ class _Memory(MemoryHeads, MixerSpec):
         if self.gated and self.depth < 2:
             raise ValueError("a gated memory needs hidden units; set depth to 2 or more, or gated to false")
         self.rule  # noqa: B018 - it checks itself
+
+    def check(self, width: int) -> None:
+        super().check(width)
+        if self.inner_norm:
+            check_normed("answers", self.sizes(width)[1])
 
     @property
     def rule(self) -> Rule:

@@ -7,7 +7,6 @@ B batch, T time, D model width, H heads, K key width, V value width
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,10 +16,11 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength
+from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength, inverse_softplus
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
 from arch.parts.precision import widen
 
+UNROLLED = 5  # steps from which on the implicit gradient is close to theirs
 LEAST_RIDGE = 1e-9  # of the probe: what a memory holds with Lambda -> 0
 SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a token can add up to and be turned over
 
@@ -29,7 +29,8 @@ SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a t
 class Mesa(Heads, MixerSpec):
     """MesaNet's mixer. The solver is conjugate gradients, all tokens at once.
 
-    cg_steps      steps at most; 0 with x0 "q" is gated linear attention
+    cg_steps      steps at most; 0 with x0 "q" is gated linear attention. Below 5 the gradient is that of the very steps taken,
+                  from there on that of the solution they approach, from which it then differs by less than 1 %
     tolerance     stop a token whose residual is below this share of its first one; None: all take all steps
     x0            where the solver starts: "diag", q / diag(H_t + Lambda); "q"; "zero"
     lambda_floor  Lambda = floor + softplus(learned), a key channel each; keeps H + Lambda well conditioned
@@ -56,6 +57,10 @@ class Mesa(Heads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(0, cg_steps=self.cg_steps)
+        if self.cg_steps == 0 and self.x0 == "zero":
+            raise ValueError(
+                "a solver that starts at zero and takes no step answers nothing: raise cg_steps, or set x0 to 'q' or 'diag'"
+            )
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance must lie in (0, 1) or be null (take all steps), got {self.tolerance}")
         if self.lambda_floor <= 0:
@@ -104,7 +109,7 @@ class _Mesa(MixerModule):
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)
         self.decay: nn.Module = (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
         self.write = WriteStrength(width, spec.heads, bias=True)
-        first = math.log(math.expm1(spec.lambda_init - spec.lambda_floor))
+        first = inverse_softplus(spec.lambda_init - spec.lambda_floor)
         self.ridge = nn.Parameter(torch.full((spec.heads, key_dim), first))
         self.read = ReadOut(spec, width)
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
@@ -141,6 +146,7 @@ class _Mesa(MixerModule):
             "sign": sign_BTH,
             "lam": self.spec.lambda_floor + F.softplus(widen(self.ridge)),
             "steps": self.spec.cg_steps,
+            "gradient": "unroll" if self.spec.cg_steps < UNROLLED else "implicit",
             "tolerance": self.spec.tolerance,
             "x0": self.spec.x0,
         }

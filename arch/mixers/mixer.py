@@ -122,6 +122,10 @@ class MixerSpec(ABC):
         """The key-value memory, for the capacity probe; None where there is none, or where it has not been said."""
         return None
 
+    def sighted(self, prefix: int) -> MixerSpec:
+        """This mixer with that many first tokens in sight of every later one, where it has a window to lose them by."""
+        return self
+
     def merged(self, width: int) -> MixerSpec | None:
         """This mixer with all its heads in one of as many channels; None where it has no heads to merge."""
         return None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_normed
 from arch.parts.poly import PolySketch
 from arch.parts.precision import widen
 
@@ -46,6 +46,10 @@ class PolySketchFormer(Heads, MixerSpec):
         check_at_least(1, sketch=self.sketch)
         if self.degree not in (2, 4, 8, 16):
             raise ValueError(f"degree must be 2, 4, 8 or 16, got {self.degree}")
+
+    def check(self, width: int) -> None:
+        super().check(width)
+        check_normed("keys", self.sizes(width)[0])
 
     def features(self, width: int) -> int:
         return PolySketch.count(self.sizes(width)[0], self.degree, self.sketch)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, check_at_least, head_size
+from arch.parts.heads import HeadsState, check_at_least, check_normed, head_size
 from arch.parts.norm import l2_norm
 from arch.parts.precision import widen
 
@@ -50,7 +50,7 @@ class Rwkv7(MixerSpec):
         check_at_least(1, decay_rank=self.decay_rank, rate_rank=self.rate_rank, gate_rank=self.gate_rank)
 
     def check(self, width: int) -> None:
-        self.size(width)
+        check_normed("outputs", self.size(width))
 
     def size(self, width: int) -> int:
         """K in a model of `width`."""

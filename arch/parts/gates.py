@@ -17,6 +17,11 @@ RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5
 LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a chunk sums up after it
 
 
+def inverse_softplus(x: float) -> float:
+    """What softplus makes x of, for x > 0."""
+    return x + math.log(-math.expm1(-x))
+
+
 class WriteStrength(nn.Module):
     """beta = most * sigmoid(x W + b): [B, T, D] -> [B, T, H] in (0, most)."""
 

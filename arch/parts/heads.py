@@ -38,6 +38,14 @@ def check_at_least(least: int, **dials: int | None) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def check_normed(what: str, channels: int) -> None:
+    """Raise ValueError where a head has one channel, of which a LayerNorm leaves nothing."""
+    if channels < 2:
+        raise ValueError(
+            f"{what} of a head go through a LayerNorm, which leaves nothing of a single channel: take fewer heads"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heads:
     """The dials that every mixer with a matrix state a head has in common.

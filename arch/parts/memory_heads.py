@@ -35,8 +35,9 @@ class MemoryHeads(Heads):
     residual   the memory is M(x) = x + ...
     forget     a learned retention alpha; without, nothing fades
     eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
-               1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory is stable
-               whatever it reads, and that over `safety` where the memory is deep
+               1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory that descends
+               squared errors is stable whatever it reads (of higher powers only while errors stay near 1), and that over
+               `safety` where the memory is deep
     eta_over   "target": in a deep memory without LayerNorm inside, where v - k (v without residual) is longer than `safety`,
                the rate falls as one over that length, for the weights grow with what they answer, and with them falls the rate
                at which descent is stable; "key": it does not

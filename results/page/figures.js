@@ -56,6 +56,21 @@ const ink = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const colour = (arch) => ink(`c${arch % COLOURS}`);
 const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch / COLOURS) % FIXED.length];
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"); // Plotly reads markup in text
+// Text in the order of its numbers; sizes of state go by their bytes.
+const BYTES = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9 };
+const numbered = (text) => {
+  const [, least, unit, common] = text.match(/^([\d.]+)(?:\s([kMG]?B))?(?:–[\d.]+\s([kMG]?B))?/) ?? [];
+  return unit || common ? [Number(least) * BYTES[unit ?? common]] : text.split(/(\d+(?:\.\d+)?(?:e[-+]?\d+)?)/);
+};
+const natural = (a, b) => {
+  const [one, other] = [numbered(a), numbered(b)];
+  for (let i = 0; i < Math.min(one.length, other.length); i++) {
+    const sizes = typeof one[i] === "number" && typeof other[i] === "number";
+    const found = sizes || i % 2 ? one[i] - other[i] : String(one[i]).localeCompare(String(other[i]));
+    if (found) return found;
+  }
+  return one.length - other.length;
+};
 const figure = (value, percent) =>
   value === null ? "–" : percent ? `${(100 * value).toFixed(1)} %` : value.toFixed(3);
 const spread = (mean, half, percent) => figure(mean, percent) + (half === null ? "" : ` ± ${figure(half, percent)}`);
@@ -285,7 +300,7 @@ function drawState() {
           `<b>${plain(rows[m.row])}</b>`,
           spread(m.mean, m.half, view.percent),
           `state ${bytes(m.state)}`,
-          `${count(m.trials.length, "seed")}, ${plain(data.hypers[trials.hyper[m.trials[0]]])}`,
+          m.count ? count(m.count, "seed") : `${count(m.trials.length, "seed")}, ${plain(data.hypers[trials.hyper[m.trials[0]]])}`,
           `on the front in ${Math.round(100 * m.share)} % of resampled seeds`,
         ].join("<br>"),
       ),
@@ -330,7 +345,7 @@ function drawState() {
       meta: "band",
     });
   traces.splice(0, 2, traces[1], traces[0]); // the lower edge first: the upper one is filled down to it
-  const front = view.means.filter((m) => m.front && !now.hidden.has(m.arch));
+  const front = frontOf(view.means.filter((m) => !now.hidden.has(m.arch)));
   // Above the band, which comes first; beyond the last state the front goes on as it is.
   traces.splice(2, 0, {
     type: "scatter",
@@ -357,6 +372,13 @@ function drawState() {
     xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.states) },
   });
   return plot("state", traces, layout, setup());
+}
+
+// The means that no other reaches with as little state.
+function frontOf(means) {
+  let best = -Infinity;
+  const ordered = [...means].sort((a, b) => a.state - b.state || b.mean - a.mean);
+  return ordered.filter((m) => m.mean > best && ((best = m.mean), true));
 }
 
 function curve(trial) {
@@ -635,15 +657,17 @@ function drawHeat() {
     high = ink("high");
   const x = table.columns.map((_, i) => i),
     y = table.rows.map((_, i) => i);
+  const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
-  $("heat").style.minWidth = `${(narrow() ? 130 : 190) + 44 * x.length}px`;
+  const named = table.rows.map((name) => words(name, small ? 24 : 44)),
+    beside = 24 + 6.8 * Math.max(...named.map((name) => name.length)); // of the rows' names, in pixels
+  $("heat").style.minWidth = `${beside + 44 * x.length}px`;
   const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
     heading = (name) => plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
     lines = Math.max(2, ...table.columns.map((name) => heading(name).split("<br>").length)),
     tall = small ? 136 : 6 + 17 * lines; // of the columns' headings, in pixels
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + 36 * y.length}px`;
-  const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
   const hover = table.cells.map((line, row) =>
     line.map(([mean, half, seeds], column) =>
@@ -700,7 +724,7 @@ function drawHeat() {
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    wide = ($("heat").clientWidth - (narrow() ? 130 : 170)) / x.length; // of a column, in pixels
+    wide = ($("heat").clientWidth - beside) / x.length; // of a column, in pixels
   const titles = groups.map(([name, size], i) => ({
     x: ends[i] - size - 0.5,
     y: 1,
@@ -753,7 +777,7 @@ function drawHeat() {
       ticklabelstandoff: 6,
       fixedrange: true,
       range: [y.length - 0.5, -0.5],
-      ticktext: table.rows.map((name) => words(name, small ? 24 : 44)),
+      ticktext: named,
     },
   });
   $("heatseen").textContent = table.seen;

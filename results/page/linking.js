@@ -67,7 +67,7 @@ function fillTrials() {
   const written = ({ values }) => values.map((value, i) => (WORDS[names[i]] ?? String)(value, view)).join(" ");
   const kept = now.filter ? lines.filter((line) => holds(written(line))) : lines;
   const by = names.indexOf(column),
-    order = (a, b) => (typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : (a ?? -Infinity) - (b ?? -Infinity));
+    order = (a, b) => (typeof a === "string" ? natural(a, b) : (a ?? -Infinity) - (b ?? -Infinity));
   kept.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
   const first = kept.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
   const right = (name) => (name in WORDS ? { class: "figure" } : {});
@@ -224,7 +224,7 @@ function sortable(table) {
         line.cells[column].classList.contains("figure")
           ? Number(line.cells[column].dataset.value ?? -Infinity)
           : line.cells[column].textContent;
-      const order = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
+      const order = (a, b) => (typeof a === "number" ? a - b : natural(a, b));
       const body = table.tBodies[0];
       body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * order(value(a), value(b))));
       enter(table, linesOf(table)[0]);

@@ -65,6 +65,14 @@ def test_a_cut_changes_nothing_and_the_state_is_as_large_as_said(spec: Combinati
     assert block(x)[1] is None
 
 
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[2]], ids=lambda s: s.kind)
+def test_persistent_tokens_stay_in_sight_of_a_window(spec: Gate | Layer) -> None:
+    block = built(spec)
+    z = tokens(length=LENGTH + 4).requires_grad_()
+    (by_token,) = torch.autograd.grad(block.mixer.attention(z)[0][:, -1].sum(), z)
+    assert by_token.abs().sum((0, 2)).nonzero().flatten().tolist() == [0, 1, 2, 3, *range(LENGTH - 1, LENGTH + 4)]
+
+
 @of_every_combination
 def test_the_future_does_not_reach_the_past(spec: Combination) -> None:
     block, x = built(spec), tokens()

@@ -306,6 +306,21 @@ def test_a_click_in_the_legend_hides_an_architecture_everywhere(browser: Browser
     assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 2
 
 
+def test_the_front_goes_through_those_that_are_shown(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    front = "return document.getElementById('state').data.find((t) => t.meta === 'front').y.length - 1"
+    assert browser.run(front) == 2
+    browser.run("document.querySelectorAll('#legend button')[0].click()")
+    browser.wait(f"{front.replace('return', 'return 1 ===')}")
+
+
+def test_sizes_and_rates_are_sorted_as_numbers(browser: Browser, few: Path) -> None:
+    browser.show(few)
+    order = "return arguments[0].sort(natural)"
+    assert browser.run(order, ["1.4 MB", "5.12 kB", "512 B", "1–4 kB"]) == ["512 B", "1–4 kB", "5.12 kB", "1.4 MB"]
+    assert browser.run(order, ["lr 0.001", "lr 0.0005", "lr 1e-05"]) == ["lr 1e-05", "lr 0.0005", "lr 0.001"]
+
+
 def test_a_choice_of_one_is_not_offered(browser: Browser, few: Path) -> None:
     browser.show(few)
     assert browser.run("return [...document.querySelectorAll('select')].map((one) => one.checkVisibility())") == [

@@ -9,6 +9,7 @@ import pytest
 
 from results.choose import answers, choose_hyperparameters, measures, row_names
 from results.record import Record
+from results.tables import table_of
 
 Make = Callable[..., Record]
 
@@ -109,6 +110,14 @@ def test_a_published_protocol_chooses_on_what_it_reports(make: Make) -> None:
     assert [m.values for m in measures(records, on="validation")] == [{0: 0.6}]
 
 
+def test_a_choice_on_test_is_made_by_the_seeds_that_all_have(make: Make) -> None:
+    chosen = [make(training={"lr": 1e-3}, seed=s, score=0.6, validation=0.9) for s in range(3)]
+    rival = make(training={"lr": 1e-4}, score=0.8, validation=0.1)
+    lost = make(training={"lr": 1e-2}, error="diverged")
+    assert measures([*chosen, rival, lost], on="test")[0].values == {0: 0.8}
+    assert measures([*chosen, rival, lost])[0].values == {0: 0.6, 1: 0.6, 2: 0.6}
+
+
 def test_a_choice_without_a_score_to_choose_by_is_an_error(make: Make) -> None:
     records = [replace(make(training={"lr": lr}), validation={}) for lr in (1e-3, 1e-4)]
     with pytest.raises(ValueError, match=r"differ in hyper-parameters, but .* has no validation score 'accuracy'"):
@@ -137,6 +146,21 @@ def test_settings_that_were_only_tested_on_are_measured_too(make: Make) -> None:
         (128, True, {0: 0.5, 1: 0.5}),
         (256, True, {0: 0.2, 1: 0.2}),
     ]
+
+
+def test_what_was_trained_on_another_setting_is_measured_apart(make: Make) -> None:
+    specs = [{"kind": "mqar", "vocab": 256, "length": 256, "pairs": 4}]
+    records = [make(dials={"length": n}, tests=[further(256, n / 128)], test_specs=specs) for n in (64, 128)]
+    found = [m for m in measures(records) if m.tested]
+    assert [(m.dials["length"], m.dials["tests.trained_length"], m.values) for m in found] == [
+        (256, 64, {0: 0.5}),
+        (256, 128, {0: 1.0}),
+    ]
+    assert len({m.setting for m in found}) == 2
+    (table,) = table_of(records)
+    assert table.columns[:4] == tuple(
+        f"length {n}, pairs 4, trained_length {m}" for n, m in ((64, 64), (128, 128), (256, 64), (256, 128))
+    )
 
 
 def test_the_setting_trained_on_is_not_counted_twice(make: Make) -> None:

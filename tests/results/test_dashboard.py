@@ -128,10 +128,10 @@ def test_the_front_is_drawn_through_the_means(make: Make) -> None:
     sizes = {"small": (1000, 0.5), "worse": (2000, 0.4), "large": (3000, 0.9)}
     records = [make(arch=a, state_bytes=b, score=s, seed=n) for a, (b, s) in sizes.items() for n in range(2)]
     (view,) = figures(records, [])["views"]
-    assert [(m["state"], m["mean"], m["front"]) for m in view["means"]] == [
-        (1000, 0.5, True),
-        (2000, 0.4, False),
-        (3000, 0.9, True),
+    assert [(m["state"], m["mean"], m["share"]) for m in view["means"]] == [
+        (1000, 0.5, 1),
+        (2000, 0.4, 0),
+        (3000, 0.9, 1),
     ]
 
 
@@ -209,8 +209,12 @@ def test_the_mean_of_mad_is_a_view_with_published_averages(make: Make) -> None:
     scores = {"selective_copying": 0.8, "compression": 0.4}
     records = [make(task=task, score=score) for task, score in scores.items()]
     records += [make(arch="gla", task="compression", score=0.3)]  # not on all tasks, so without a mean
-    view = figures(records, [], beside=[paper("mad", columns, mesa=(0.9, 0.5, 0.7))])["views"][0]
+    told = paper("mad", columns, mesa=(0.9, 0.5, 0.7))
+    more = figures([*records, make(task="memorization")], [], beside=[told])["views"][0]
+    assert (more["label"], more["published"]) == ("MAD: mean over 3 tasks", [])  # the published one is not over three
+    view = figures(records, [], beside=[told])["views"][0]
     assert view["label"] == "MAD: mean over 2 tasks"
+    assert [m["count"] for m in view["means"]] == [1]
     assert [(m["mean"], m["trials"]) for m in view["means"]] == [(pytest.approx(0.6), [0, 1])]
     assert [mark["score"] for mark in view["published"]] == [0.7]
 
@@ -443,6 +447,18 @@ def test_the_heat_map_is_the_table_from_chance_to_ceiling(make: Make) -> None:
     (table,) = figures(records, table_of(records))["tables"]
     assert table["cells"][0][:2] == [[0.6, None, 1, 0.5], [0.1, None, 1, 0.0]]
     assert table["chance"][:2] == [0.2, 0.2]
+
+
+def test_a_seed_that_never_learns_is_the_slowest(make: Make) -> None:
+    def learner(arch: str, seed: int, at: int) -> Record:
+        scores = [0.9 if step >= at else 0.3 for step in (100, 200, 300)]
+        return make(arch=arch, seed=seed, score=0.5, curve={"step": [100, 200, 300], "validation_accuracy": scores})
+
+    records = [learner("mixed", seed, at) for seed, at in enumerate((100, 300, 999))]
+    records += [learner("rare", seed, at) for seed, at in enumerate((100, 999, 999))]
+    assert figures(records, [])["views"][0]["learnt"] == (
+        "First half-way from chance to ceiling: mixed, after 300 steps (median over seeds)."
+    )
 
 
 # At the edges

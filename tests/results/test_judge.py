@@ -209,6 +209,7 @@ def test_an_average_is_over_columns_and_over_what_both_have(make: Make) -> None:
     (one,) = weigh(rule, of("a", 0.0) + of("b", 0.2) + extra)
     assert one.figures.startswith("0.605")  # ((0.9 + 0.7) / 2 + 0.4) / 2, and half of 0.01
     assert one.verdict == "reproduced"
+    assert one.where.startswith("mean of 3 tasks")
     assert weigh(rule, of("a", 0.0) + of("b", 0.2, ("compression",))) == []
 
 

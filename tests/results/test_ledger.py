@@ -67,6 +67,8 @@ def test_a_ledger_not_begun_has_no_keys_and_is_not_made_by_asking(path: Path) ->
         ("failed", "done", "done"),
         ("done", "failed", "done"),
         ("failed", "failed again", "failed again"),
+        ("failed", "failed before", "failed"),
+        ("failed", "failed", "failed"),
         ("done", "done again", "done"),
     ],
 )
@@ -75,11 +77,12 @@ def test_a_finished_record_stands_and_a_failed_one_gives_way(
 ) -> None:
     def version(name: str) -> Record:
         status = "failed" if "failed" in name else "done"
-        return Record.from_dict({**make().to_dict(), "status": status, "study": name})
+        created = "2025-01-01T00:00:00+00:00" if "before" in name else make().created
+        return Record.from_dict({**make().to_dict(), "status": status, "study": name, "created": created})
 
     with Ledger(path) as ledger:
         assert ledger.add(version(first))
-        assert ledger.add(version(second)) == (kept == second)
+        assert ledger.add(version(second)) == (kept == second != first)
         assert [r.study for r in ledger.all()] == [kept]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from results.published import Published
+from results.published import Column, Published, PublishedTable, Row
 from results.record import Record
 from results.render import html, latex, markdown, render
 from results.tables import MAD, Cell, Line, Table, size, table_of
@@ -142,6 +142,11 @@ def test_html_keeps_names_harmless(make: Make) -> None:
     assert "| &lt;script>alert(1)&lt;/script>\\|& |" in markdown(table)
 
 
+def test_markdown_reads_nothing_into_names(make: Make) -> None:
+    (table,) = table_of([make(arch="*a* [b](c) `d` _e_ g_h")])
+    assert r"| \*a\* \[b\](c) \`d\` \_e\_ g_h |" in markdown(table)
+
+
 def test_an_unknown_format_says_the_known_ones(small: list[Record]) -> None:
     with pytest.raises(ValueError, match="markdown, csv, latex or html, got 'word'"):
         render(table_of(small), "word")  # type: ignore[arg-type]
@@ -174,6 +179,13 @@ def test_columns_have_names_of_their_own(make: Make) -> None:
     fresh = make(task="compression", data={"pool": {"size": 1}, "hall": {"size": 2}})
     (table,) = table_of([*twins, fresh])
     assert len(set(table.columns)) == 4
+
+
+def test_what_one_setting_says_beyond_another_tells_them_apart(make: Make) -> None:
+    plain, mixed = make(task="compression", score=1.0), make(task="compression", data={"train": 800}, score=0.3)
+    (table,) = table_of([plain, mixed])
+    assert table.columns[:2] == ("train 800", "default")
+    assert [cell(table, "mesa", name).mean for name in table.columns[:2]] == [0.3, 1.0]
 
 
 def test_protocols_are_kept_apart_and_a_published_one_is_shown_both_ways(make: Make) -> None:
@@ -214,6 +226,19 @@ def test_a_mean_over_tasks_needs_all_of_them(small: list[Record]) -> None:
     assert any("Not trained here: fuzzy recall, compression, memorization" in note for note in table.notes)
 
 
+def test_a_column_with_a_setting_missing_is_set_beside_nothing(make: Make) -> None:
+    archs = ("gla", "hawk", "mesa", "mlstm")
+    columns = (Column(name="compression", tasks=("compression",)), Column(name="memorization", tasks=("memorization",)))
+    rows = tuple(Row(arch=arch, values=(n / 4, n / 4)) for n, arch in enumerate(archs))
+    paper = PublishedTable(about="mad", where="Table 9", columns=columns, rows=rows)
+    records = [make(task=t, arch=a, score=n / 4) for n, a in enumerate(archs) for t in ("compression", "memorization")]
+    harder = [make(task="compression", arch=a, dials={"vocab": 64}, score=0.1) for a in archs[1:]]
+    (mad,) = table_of(records + harder, Published(name="a_paper", source="A paper", tables=(paper,)))
+    assert cell(mad, "gla", "compression").mark == "partial"
+    assert cell(mad, "gla", "compression").difference is None
+    assert any("memorization +1.00 of 4" in note and "compression" not in note for note in mad.notes)
+
+
 def test_a_column_with_a_setting_missing_is_marked_and_cannot_be_best(make: Make) -> None:
     easy = [make(task="parity", arch="gla", dials={"length": 40}, score=0.99)]
     both = [make(task="parity", dials={"length": n}, score=s) for n, s in ((40, 0.9), (80, 0.5))]
@@ -248,6 +273,24 @@ def test_the_interval_is_over_seeds_of_the_mean_not_over_settings(make: Make) ->
     ]
     (table,) = table_of(records)
     assert cell(table, "mesa", "mean").interval == pytest.approx((0.5, 0.5))
+
+
+def test_the_interval_is_that_of_the_mean_where_a_setting_lacks_a_seed(make: Make) -> None:
+    records = [make(task="parity", seed=s, dials={"length": 40}, score=0.9 - 0.3 * (s == 2)) for s in range(3)]
+    records += [make(task="parity", seed=s, dials={"length": 80}, score=0.5) for s in range(2)]
+    mean = cell(table_of(records)[0], "mesa", "mean")
+    assert (mean.mean, mean.interval, mean.seeds) == (pytest.approx(0.7), pytest.approx((0.7, 0.7)), 2)
+
+
+def test_what_was_not_trained_did_not_fail(make: Make) -> None:
+    tasks = ("compression", "memorization")
+    records = [
+        *(make(arch="gla", task=t) for t in tasks),
+        make(task=tasks[0]),
+        make(task=tasks[0], seed=1, error="lost"),
+    ]
+    (mad,) = table_of(records)
+    assert (cell(mad, "mesa", "compression").failed, cell(mad, "mesa", "mean").failed) == (1, 0)
 
 
 def test_the_best_shares_its_mark_with_what_reads_the_same(make: Make) -> None:

@@ -91,6 +91,8 @@ def test_its_dials_can_be_turned(preset: type[Dot], dials: dict[str, Any]) -> No
     ("dials", "message"),
     [
         ({"scale": 0.0}, "scale must be positive"),
+        ({"scale": 100.0}, "scale must be positive and at most 40"),
+        ({"kernel": "polynomial", "normalize": True, "depth": 1, "residual": False}, "set kernel to exponential"),
         ({"anchors": -1}, "anchors must be at least 0"),
         ({"degree": 0}, "degree must be at least 1"),
         ({"normalize": True}, "set depth to 1 and residual to false"),

@@ -26,6 +26,8 @@ from arch.mixers.memory import (
     Yaad,
 )
 from arch.mixers.mixer import MixerSpec, StateSize
+from arch.mixers.polysketch import PolySketchFormer
+from arch.mixers.rwkv7 import Rwkv7
 from arch.parts.memory_heads import RETENTION, stable_rate
 from arch.parts.poly import PolyFeatures
 
@@ -221,6 +223,23 @@ def test_its_operations_are_those_of_the_table() -> None:
     muon = replace(spec, newton_schulz=5)
     sizes = ((k, hidden), (v, hidden))
     assert muon.flops(d, 100) == spec.flops(d, 100) + h * sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes)
+
+
+@pytest.mark.parametrize("spec", [OmegaNet(heads=2), Yaad(heads=2, window=2, bias=True)], ids=lambda s: s.kind)
+def test_what_a_window_pads_with_has_no_gradient(spec: OmegaNet) -> None:
+    """Its threshold is 0, and its answer none where an empty memory answers something."""
+    torch.manual_seed(0)
+    module = replace(spec, loss=HuberLoss(beyond="norm")).build(16)
+    module(torch.randn(2, 32, 16))[0].square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    "spec", [TttLinear(), Titans(inner_norm=True), PolySketchFormer(), Rwkv7()], ids=lambda s: s.kind
+)
+def test_a_norm_of_one_channel_is_refused(spec: MixerSpec) -> None:
+    with pytest.raises(ValueError, match="leaves nothing of a single channel: take fewer heads"):
+        replace(spec, heads=8).check(8)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.testing import assert_close
 
 from arch.mixers.gla import GatedLinearAttention
@@ -19,6 +20,26 @@ def test_without_a_step_from_the_query_it_is_gla() -> None:
     gla.load_state_dict({n: p for n, p in mesa.state_dict().items() if n != "ridge"})
     x = torch.randn(2, 37, 16, dtype=torch.float64)
     assert_close(mesa(x)[0], gla(x)[0])
+    for module in (mesa, gla):
+        module(x)[0].square().sum().backward()
+    of_mesa = {name: p.grad for name, p in mesa.named_parameters()}
+    assert_close(
+        {name: of_mesa[name] for name, _ in gla.named_parameters()}, {n: p.grad for n, p in gla.named_parameters()}
+    )
+    assert of_mesa["ridge"] is None or not of_mesa["ridge"].any()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_of_few_steps_the_gradient_is_their_own(steps: int) -> None:
+    torch.manual_seed(0)
+    module, x = Mesa(heads=2, cg_steps=steps).build(16).double(), torch.randn(1, 9, 16, dtype=torch.float64)
+    names, given = zip(*((name, p.detach().requires_grad_()) for name, p in module.named_parameters()), strict=True)
+
+    def answer(*given: Tensor) -> Tensor:
+        y: Tensor = functional_call(module, dict(zip(names, given, strict=True)), (x,))[0]
+        return y
+
+    assert torch.autograd.gradcheck(answer, given, fast_mode=True)
 
 
 @pytest.mark.parametrize(
