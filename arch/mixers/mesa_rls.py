@@ -27,8 +27,8 @@ LEAST_RIDGE = 1e-6  # in a memory that is measured: the recursion loses digits b
 @dataclass(frozen=True, kw_only=True)
 class MesaRls(Heads, MixerSpec):
     """In MesaNet's surroundings. P grows by 1 / a a token wherever no key points, so a must not come near 0, and fp32 loses
-    what lies there: where one token repeats, outputs are off by a third after 256 tokens at a = 0.95, by 5e-4 after 1,000 at the a
-    that models begin with. Mesa, which keeps no inverse, has no such bound.
+    what lies there: where one token repeats, outputs are off by a third after 256 tokens at a = 0.95, by 5e-4 after 1,000 at
+    the a that models begin with. Mesa, which keeps no inverse, has no such bound.
 
     least_decay   a lies in (least_decay, 1); 1: nothing fades, and this is Mesa without decay
     lambda_floor  Lambda = floor + softplus(learned), a key channel each
