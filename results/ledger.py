@@ -99,7 +99,7 @@ class Ledger:
         self.close()
 
     def __len__(self) -> int:
-        return int(self._ask("SELECT count(*) FROM records")[0][0]) if self._db else 0
+        return sum(count for (count,) in self._ask("SELECT count(*) FROM records")) if self._db else 0
 
     def close(self) -> None:
         """Let go of the file; everything added is in it already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
 
     Makes the folder where there is none. Raises OSError where it cannot be written.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -81,6 +81,8 @@ def bench_step(
     512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
     matrices reaches on this device in this precision. Raises RuntimeError where the losses disagree: what is wrong is not
     timed."""
+    if dtype not in get_args(get_type_hints(Training)["dtype"]):
+        raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
     training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
     base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]

@@ -179,7 +179,7 @@ def run(
     given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
     verb = "best" if isinstance(spec.space, Search) else "table"
     print(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
-    if end.failed:
+    if end.failed or (isinstance(spec.space, Search) and not end.known + end.done):
         raise typer.Exit(1)
 
 
@@ -235,10 +235,16 @@ def best(
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or _default_ledger(spec)
-    with Ledger.open(path) as held:
-        found = findings.findings_of(spec, held, Journal(journal_of(path)))
+    given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+    try:
+        with Ledger.open(path) as held:
+            found = findings.findings_of(spec, held, Journal(journal_of(path)))
+    except ValueError as error:  # a goal that nothing scores
+        refuse(f"best: {error}")
     if not found.candidates:
-        refuse(f"{path}: no point of {spec.name} is trained to its end yet: recallmap run {shlex.join([study])}")
+        refuse(
+            f"{path}: no point of {spec.name} is trained to its end yet: recallmap run {shlex.join([study, *given])}"
+        )
     try:
         one = findings.winner(found, point)
         text = findings.arch_document(found, one) if output is not None else ""
@@ -324,7 +330,9 @@ def merge(
 
     if output.suffix not in (".sqlite", ".db", ".jsonl"):
         refuse(f"--output: {output} may end in .sqlite or .jsonl")
-    found = [_held(Path(s), False) if Path(s).suffix in (".sqlite", ".db") else _kept(Path(s)) for s in sources]
+    found = [
+        _held(Path(s), False) if Path(s).suffix in (".sqlite", ".db") else _kept(Path(s)) for s in _unfolded(sources)
+    ]
     if output.suffix == ".jsonl":
         before = _kept(output) if output.exists() else []
         merged = unique(record for own in [before, *found] for record in own)
@@ -644,6 +652,11 @@ def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool =
     from search import codec
 
     path = Path(source)
+    of_records = source not in codec.builtin("study") and (path.suffix in (".jsonl", ".sqlite", ".db") or path.is_dir())
+    if of_records and (ledger or sets):
+        refuse(
+            f"{'--ledger' if ledger else '--set'}: {source} is records themselves, only a study has that; leave it out"
+        )
     if source in codec.builtin("study"):
         found = _of_study(source, ledger, sets, patient)
     elif path.suffix == ".jsonl" or path.is_dir():
@@ -654,6 +667,21 @@ def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool =
         found = _of_study(source, ledger, sets, patient)
     if not found.records and not patient:
         refuse(f"{source}: there are no records yet, fill it with: recallmap run STUDY")
+    return found
+
+
+def _unfolded(sources: Sequence[str]) -> list[str]:
+    """Each, but of a folder the ledgers and files of records in it, of which there must be one."""
+    found: list[str] = []
+    for source in sources:
+        path = Path(source)
+        if not path.is_dir():
+            found.append(source)
+            continue
+        inside = sorted(str(p) for p in path.iterdir() if p.suffix in (".sqlite", ".db", ".jsonl"))
+        if not inside:
+            refuse(f"{source}: there is no ledger in this folder, .sqlite or .jsonl")
+        found += inside
     return found
 
 

@@ -44,13 +44,17 @@ def shape(spec: TrialSpec) -> Hashable:
 Room = Callable[["Trial"], int]  # how many trials like this one a cohort has at most
 
 
-def pack(specs: Sequence[Trial], room: Room) -> list[list[int]]:
+def pack(specs: Sequence[Trial], room: Room, laid: Sequence[frozenset[str]] = ()) -> list[list[int]]:
     """Cohorts of as many members as there is room for, as indices into `specs`, in the order of their first members. A
     family, which learns a first phase once, stays together even where it is larger than that: learnt twice, on a GPU, it is
-    not the same to the last digit, and what follows can no longer be compared seed by seed."""
+    not the same to the last digit, and what follows can no longer be compared seed by seed. So do those whose keys are in one
+    of `laid`, with no others, for what they have learned lies in one place."""
+    keys = [codec.key(spec) for spec in specs] if laid else []
+    held = {key: number for number, own in reversed(list(enumerate(laid))) for key in own}
     groups: dict[Hashable, dict[Hashable, list[int]]] = {}
     for index, spec in enumerate(specs):
-        groups.setdefault((spec.kind, spec.shape), {}).setdefault(spec.family, []).append(index)
+        together = held.get(keys[index]) if laid else None
+        groups.setdefault((spec.kind, spec.shape, together), {}).setdefault(spec.family, []).append(index)
     cohorts: list[list[int]] = []
     for families in groups.values():
         first, *others = families.values()

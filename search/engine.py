@@ -122,6 +122,7 @@ class Driver:
     on     the kind of device that cohorts train on; None: as `where`
     part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
     seeds  after the whole grid, so many seeds of what won on it; see `Further`
+    laid   keys of trials that were interrupted together: each of these is a cohort of its own, to go on where it was
     """
 
     def __init__(
@@ -135,12 +136,14 @@ class Driver:
         on: str | None = None,
         part: tuple[int, int] = (1, 1),
         seeds: int = 0,
+        laid: Sequence[frozenset[str]] = (),
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
             raise ValueError("a search is not shared out: what it asks next depends on all that was answered")
         if seeds and (isinstance(study.space, Search) or part != (1, 1)):
             raise ValueError("further seeds are of what won on a whole grid: not of a search, nor of a part")
         self.part = part
+        self.laid = laid
         self.study = study
         self.ledger = ledger
         self.where = torch.device(where or default_device())
@@ -200,7 +203,7 @@ class Driver:
         missing = [trial for trial in wanted if codec.key(trial) not in self._book]
         self._planned.update(new)
         first = len(self.plan.missing)
-        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room)]
+        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.laid)]
         number = len(self.plan.cohorts)
         self.plan = Plan(
             trials=(*self.plan.trials, *new.values()),
@@ -252,7 +255,7 @@ def run(
     many `seeds` of what won on it, see Further. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
     with Ledger(ledger_path) as ledger, kept_on(Shelf(Path(ledger_path).with_suffix(".unfinished"))) as shelf:
-        driver = Driver(study, ledger, report=report, most=most, where=where, part=part, seeds=seeds)
+        driver = Driver(study, ledger, report=report, most=most, where=where, part=part, seeds=seeds, laid=shelf.laid())
         while (work := driver.next()) is not None:
 
             def tell(progress: Progress, work: Work = work) -> None:

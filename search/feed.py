@@ -197,8 +197,8 @@ def _order(spec: TrialSpec) -> list[int]:
         return [0] * (each * (training.epochs or 0) if training.steps is None else training.steps)
     epoch = np.repeat(np.arange(len(spec.mix)), [math.ceil(p.examples / training.batch) for p in spec.mix])
     epochs = training.epochs or math.ceil((training.steps or 0) / len(epoch))
-    order = np.concatenate([np.random.default_rng([0, number]).permutation(epoch) for number in range(epochs)])
-    return [int(which) for which in order[: training.steps]]
+    orders = [np.random.default_rng([0, number]).permutation(epoch) for number in range(epochs)]
+    return [int(which) for order in orders for which in order][: training.steps]
 
 
 def _shuffled(step: int, batch: int, seed: int, size: int | None) -> NDArray[np.int64]:

@@ -139,6 +139,7 @@ def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate
         shared = {name: said[name] for name in said if name not in ("seed", "task", "tests", "mix", "data")}
         groups.setdefault(codec.canonical(shared), []).append(trial)
     most = max((len(trials) for trials in groups.values()), default=0)
+    scored, why = 0, ""
     for ordinal, trials in enumerate(groups.values()):
         found = tuple(kept[codec.key(trial)] for trial in trials if codec.key(trial) in kept)
         if len(found) < most:
@@ -147,8 +148,10 @@ def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate
         try:
             chosen = tuple(goal.of(found, None) for goal in study.goals)
             by_seed = _by_seed(study.goals, found, None)
-        except ValueError:  # a goal that these tasks do not score
+        except ValueError as error:  # a goal that these tasks do not score
+            why = str(error)
             continue
+        scored += 1
         yield Candidate(
             proposer="grid",
             ordinal=ordinal,
@@ -158,6 +161,8 @@ def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate
             chosen=chosen,
             by_seed=by_seed,
         )
+    if why and not scored:
+        raise ValueError(f"{why}; give the study other goals")
 
 
 def _by_seed(

@@ -453,6 +453,10 @@ class Search:
                     yield Fault(rule.keys[name], f"{path}.{name}", self._no_dial(name))
                 elif isinstance(said.value, dict) and not set(said.value) <= {"least", "most"}:
                     yield Fault(said.place, f"{path}.{name}", "may come a value, a list of values, or {least, most}")
+                elif isinstance(said.value, dict):
+                    for bound, end in said.value.items():
+                        if isinstance(end.value, bool) or not isinstance(end.value, int | float):
+                            yield Fault(end.place, f"{path}.{name}.{bound}", f"may come a number, came {end.text}")
 
     def _anchor_faults(self) -> Iterator[Fault]:
         for index, node in enumerate(self.anchors):
@@ -483,7 +487,7 @@ class Given:
     def choice(self, name: str, options: tuple[Scalar, ...]) -> Scalar:
         value = self._of(name, options[0])
         found = next((o for o in options if _same(o, value)), None)
-        if found is None and value is not None:
+        if found is None and not any(o is None and value is None for o in options):
             self.wrong[name] = f"came {value!r}, may come {typed.either([str(o) for o in options])}"
             return options[0]
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.online import OnlineTrial
 from search.phased import PhasedTrial
-from search.space import Choices, Given, Grid, Point, Search, Space, words_of
+from search.space import Choices, Given, Grid, Point, Search, Space, axis_values, words_of
 from search.trial import TrialSpec
 
 Trial = TrialSpec | PhasedTrial | OnlineTrial
@@ -354,7 +355,36 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     if lost:
         why = "the space varies {axis}, so this would be lost: set {place}.{axis} instead"
         raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis, place=place)) for patch, axis, place in lost)
+    whole = list(_laid_over(study.get("space")))
+    said = [patch for patch in overrides if any(_says(node, patch.path.removeprefix("trial.")) for node in whole)]
+    if said:
+        why = "the space lays settings over the trial that say it too, so this would be lost: write them out instead"
+        raise SpecError(Fault(patch.at, patch.path, why) for patch in said)
     return study
+
+
+def _laid_over(space: Node | None) -> Iterator[Node]:
+    """The mappings that axes `trial` lay over the whole trial; of one that is at fault it is told elsewhere."""
+    axes = None if space is None else space.get("axes")
+    values = axes.get("trial") if axes is not None and isinstance(axes.value, dict) else None
+    if values is not None:
+        with suppress(SpecError):
+            yield from axis_values("trial", values)
+    spaces = None if space is None else space.get("spaces")
+    for part in spaces.value if spaces is not None and isinstance(spaces.value, tuple) else ():
+        yield from _laid_over(part)
+
+
+def _says(node: Node, path: str) -> bool:
+    """Whether a mapping, laid over a trial, lays something over what is at the path."""
+    if not isinstance(node.value, dict):
+        return True
+    return any(
+        key == path
+        or key.startswith(f"{path}.")
+        or (path.startswith(f"{key}.") and _says(part, path.removeprefix(f"{key}.")))
+        for key, part in node.value.items()
+    )
 
 
 def _with_arch(study: Node) -> Node:

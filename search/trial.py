@@ -88,6 +88,8 @@ class Training:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         if not all(0 <= b < 1 for b in self.betas):
             raise ValueError(f"betas must lie in [0, 1), got {self.betas}")
+        if self.eps <= 0:
+            raise ValueError(f"eps must be positive, got {self.eps}")
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"clip must be positive or null, got {self.clip}")
 
@@ -114,6 +116,10 @@ class Portion:
     task: Task
     examples: int
 
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise ValueError(f"examples must be at least 1, got {self.examples}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
@@ -139,6 +145,13 @@ class TrialSpec:
             raise ValueError(
                 f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out"
             )
+        for name, tasks in (("mix", [portion.task for portion in self.mix]), ("tests", self.tests)):
+            for task in tasks:
+                if _interface(task) != _interface(self.task):
+                    raise ValueError(
+                        f"{name}: one model answers all, but {task.kind} has {_in_words(task)}, task {self.task.kind} "
+                        f"{_in_words(self.task)}"
+                    )
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
 
@@ -196,6 +209,15 @@ class TrialSpec:
     def train(specs: Sequence[TrialSpec], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
         """All of one shape, together; an Outcome for every spec, in order."""
         return training.train(specs, device)
+
+
+def _interface(task: Task) -> tuple[object, ...]:
+    """What the model must fit: tasks that agree in it can be answered by one."""
+    return task.signal, task.shape[1], task.readout
+
+
+def _in_words(task: Task) -> str:
+    return f"{task.shape[1]} {'channels' if task.signal == 'vectors' else 'tokens'} and readout {task.readout!r}"
 
 
 @cache

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from results.ledger import LedgerError
+from results.write import write_whole
 from search import codec
 
 if TYPE_CHECKING:
@@ -34,16 +37,42 @@ class Shelf:
 
     def __init__(self, folder: Path, every: float = EVERY) -> None:
         self.folder, self.every = folder, every
-        self.used: list[Path] = []
+        self.used: list[tuple[Path, list[str]]] = []
+
+    def laid(self) -> list[frozenset[str]]:
+        """The keys of the trials of every cohort that lies here: those that go on only together with each other."""
+        return [frozenset(json.loads(about.get("keys", "[]"))) for _, about in self.files()]
 
     def clear(self) -> None:
-        """Forget the cohorts that were taken up or laid down since the last call: they are through."""
-        for path in self.used:
-            path.unlink(missing_ok=True)
+        """Forget the cohorts that were taken up or laid down since the last call: they are through. What others were laid down
+        with stays until they are."""
+        for path, trials in self.used:
             _beside(path).unlink(missing_ok=True)
+            if not path.exists():
+                continue
+            known = _through(path)
+            through = {*trials, *(json.loads(known.read_text()) if known.exists() else ())}
+            about = _about(path)
+            if about is not None and not _going(about) <= through:
+                write_whole(known, json.dumps(sorted(through)))
+                continue
+            path.unlink()
+            known.unlink(missing_ok=True)
         self.used = []
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+    def files(self, first: Path | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
+        """All that lies here, and what each says of itself. One that cannot be read is told of and goes, for its trials to
+        begin anew."""
+        found = sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []
+        for path in sorted(found, key=lambda path: path != first):
+            about = _about(path)
+            if about is None:
+                warnings.warn(f"{path} is damaged: what was unfinished there begins anew", RuntimeWarning, stacklevel=2)
+                path.unlink()
+            else:
+                yield path, about
 
 
 class Place:
@@ -55,10 +84,11 @@ class Place:
             hashlib.sha256(f"{torch.__version__}\n{codec.key(spec)}\n".encode() + row.tobytes()).hexdigest()[:32]
             for spec, row in zip(specs, starts, strict=True)
         ]
+        self.keys = [codec.key(spec) for spec in specs]
         name = hashlib.sha256("\n".join(self.trials).encode()).hexdigest()[:32]
         self.shelf, self.path = shelf, shelf.folder / f"{name}.safetensors"
         self.every, self.last = shelf.every, time.monotonic()
-        shelf.used.append(self.path)
+        shelf.used.append((self.path, self.trials))
 
     @property
     def due(self) -> bool:
@@ -74,7 +104,10 @@ class Place:
         apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(apart, beside, metadata={"said": json.dumps(said), "trials": json.dumps(self.trials)})
+            about = {"said": said, "trials": self.trials, "keys": self.keys}
+            save_file(apart, beside, metadata={name: json.dumps(value) for name, value in about.items()})
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())  # before it takes the place of what is whole
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
             raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {error}") from error
@@ -85,19 +118,36 @@ class Place:
         There may be more in it: those that were through have left the cohort."""
         from safetensors import safe_open
 
-        others = sorted(self.shelf.folder.glob("*.safetensors")) if self.shelf.folder.is_dir() else []
-        for path in [self.path, *others]:
-            if not path.exists():
-                continue
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata()
-                trials = json.loads(about.get("trials", "[]"))  # files of earlier versions do not tell
-                if not set(self.trials) <= set(trials):
-                    continue
-                self.shelf.used.append(path)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        for path, about in self.shelf.files(self.path):
+            trials = json.loads(about.get("trials", "[]"))  # files of earlier versions do not tell
+            if set(self.trials) <= set(trials):
+                with safe_open(path, framework="pt") as file:
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                self.shelf.used.append((path, self.trials))
                 return tensors, json.loads(about["said"]), [trials.index(trial) for trial in self.trials]
         return None
+
+
+def _about(path: Path) -> dict[str, str] | None:
+    """What a file says of itself; None where it cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata())
+    except SafetensorError:
+        return None
+
+
+def _going(about: Mapping[str, str]) -> set[str]:
+    """Of the trials in a file those that were not through when it was written."""
+    trials = json.loads(about.get("trials", "[]"))
+    return {trials[member] for member in json.loads(about["said"])["members"]} if trials else set()
+
+
+def _through(path: Path) -> Path:
+    """Where the trials of a file are told that are through since."""
+    return path.with_suffix(".through")
 
 
 def _beside(path: Path) -> Path:

@@ -296,6 +296,12 @@ COMPLAINTS = {
     "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
     "a file that is no ledger": (("export", "story.yaml", "-o", "a.csv"), "story.yaml is not an SQLite file"),
     "a folder without records": (("table", "."), ".: there are no records yet"),
+    "a folder without a ledger": (("merge", ".", "-o", "a.sqlite"), ".: there is no ledger in this folder"),
+    "a change of records": (("table", "a.jsonl", "--set", "trial.seed=1"), "--set: a.jsonl is records themselves"),
+    "a step in a precision that none trains in": (
+        ("bench", "step", "--dtype", "float64"),
+        "bench step: a step trains in float32 or bfloat16, got float64",
+    ),
     "an unknown source of figures": (("table", "story.yaml", "--beside", "mesanett"), "(did you mean 'mesanet'?)"),
     "an architecture that is not there": (("cost", "mesaa"), "(did you mean 'mesa'?)"),
     "a study where an arch is wanted": (

@@ -185,6 +185,15 @@ def test_a_grid_has_a_front_too(folder: Path) -> None:
     assert [(one.trial.arch.width, one.choices["lr"], len(one.by_seed)) for one in front] == [(8, 1e-2, 2)]  # type: ignore[union-attr]
 
 
+def test_goals_that_nothing_scores_are_told(folder: Path) -> None:
+    axes = {"trial.training.lr": [1e-3, 1e-2]}
+    goals = [{"score": "nope", "direction": "maximise"}]
+    grid = codec.read_study(STUDY | {"space": {"kind": "grid", "axes": axes}, "goals": goals})
+    drive(grid, folder / "a.sqlite")
+    with pytest.raises(ValueError, match=r"mqar has no validation score 'nope'.*give the study other goals"):
+        found(grid, folder / "a.sqlite")
+
+
 # The verbs. ---------------------------------------------------------------------------------------
 
 

@@ -325,6 +325,13 @@ FAULTS = {
             "10:48: space.exclude[1].trial.training.lr: may come a value",
         ],
     ),
+    "an exclusion by what is no number": (
+        "  dials:\n" + LR + "  exclude: [{trial.training.lr: {least: '1e-3', most: null}}]\n",
+        [
+            "10:41: space.exclude[0].trial.training.lr.least: may come a number, came 1e-3",
+            "10:55: space.exclude[0].trial.training.lr.most: may come a number",
+        ],
+    ),
     "an exclusion of everything": (
         "  dials:\n" + LR + "  exclude: [{trial.training.lr: {least: 0}}]\n",
         ["10:13: space.exclude: forbids every corner of the space"],

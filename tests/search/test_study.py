@@ -306,6 +306,12 @@ def test_what_an_axis_would_undo_is_refused(file: Path) -> None:
     )
 
 
+def test_what_a_suite_would_undo_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"trial\.data\.test: the space lays settings over the trial that say it too"):
+        codec.read_study("mad", overrides=["trial.data.test=64"])
+    assert codec.read_study("mad", overrides=["trial.training.dtype=float32"])
+
+
 def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> None:
     other = file.parent / "other.yaml"
     other.write_text("name: other\nstack:\n  - {kind: block, mixer: {kind: attention, windw: 3}}\n")

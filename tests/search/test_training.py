@@ -6,6 +6,7 @@ import math
 import re
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def test_where_every_token_has_matrices_of_its_own_there_is_room_for_fewer(monke
     study = codec.read_study("mqar_zoology")
     gpu = room(torch.device("cuda"))
     found = {trial.arch.name: gpu(trial) for trial in study.trials() if trial.arch.width == 64}
-    assert [found[f"conv_{kind}"] for kind in ("titans", "dot", "atlas", "memora")] == [8, 3, 1, 1]
+    assert [found[f"conv_{kind}"] for kind in ("titans", "dot", "atlas", "memora")] == [8, 3, 3, 1]
 
 
 def test_what_is_read_out_takes_room_and_half_the_digits_half_of_it() -> None:
@@ -347,3 +348,26 @@ def test_the_schedule_rises_to_its_peak_and_falls_to_its_floor() -> None:
 def test_the_last_step_is_always_looked_at() -> None:
     assert evaluation_steps(10, 3) == {4, 7, 10}
     assert evaluation_steps(2, 5) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("dials", "said"),
+    [
+        ({"tests": (Mqar(vocab=64, length=16, pairs=2),)}, "tests: one model answers all, but mqar has 64 tokens"),
+        ({"mix": (Portion(task=Mqar(vocab=16, length=16, pairs=2), examples=8),)}, "mix: one model answers all"),
+    ],
+)
+def test_what_one_model_cannot_answer_is_refused(dials: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(trial(), **dials)
+
+
+def test_an_empty_portion_is_refused() -> None:
+    with pytest.raises(ValueError, match="examples must be at least 1, got 0"):
+        Portion(task=TASK, examples=0)
+
+
+def test_a_mix_may_take_no_step() -> None:
+    none = replace(trial(steps=0), mix=(Portion(task=TASK, examples=8),))
+    (record,) = run_cohort([none])
+    assert (record.status, record.steps) == ("done", 0)

@@ -208,3 +208,48 @@ def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
         engine.run(study, tmp_path / "tiny.sqlite")
     assert Ledger(tmp_path / "tiny.sqlite").all() == []
+
+
+def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of them is through there would be room for one that has not begun, which would go on from nowhere."""
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    space = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None], "trial.seed": [0, 1]}}
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": space})
+    path, seen = tmp_path / "tiny.sqlite", list[tuple[int, int]]()
+
+    def report(told: engine.Report) -> None:
+        if told.progress is not None:
+            seen.append((told.progress.step, told.progress.members))
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(study, path, report=report, most=3)
+    engine.run(study, path, report=report, most=3)
+    assert seen == [(3, 3), (6, 3), (9, 1), (12, 1), (3, 1), (6, 1), (9, 1), (12, 1)]
+    assert not (tmp_path / "tiny.unfinished").exists()
+
+
+def test_what_others_still_need_stays(tmp_path: Path) -> None:
+    one, two = FRESH, replace(FRESH, seed=1)
+    shelf = Shelf(tmp_path / "shelf", every=0)
+    with kept_on(shelf):
+        steps = follow([one, two])
+        next(steps), next(steps)
+        steps.close()  # type: ignore[attr-defined]
+    for spec in (one, two):
+        later = Shelf(tmp_path / "shelf", every=0)  # another process
+        with kept_on(later):
+            rest = follow([spec])
+            assert next(rest).step == 9
+            ended(rest)
+            later.clear()
+    assert not (tmp_path / "shelf").exists()
+
+
+def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
+    expected = ended(follow([FRESH]))
+    (tmp_path / "0123.safetensors").write_bytes(b"")
+    with kept_on(Shelf(tmp_path, every=1e6)), pytest.warns(RuntimeWarning, match=r"0123\.safetensors is damaged"):
+        assert ended(follow([FRESH]))[0].scores == expected[0].scores
+    assert not list(tmp_path.iterdir())
