@@ -100,6 +100,16 @@ class Feed:
         for portion in self.portions:
             portion.keep(positions)
 
+    @property
+    def columns(self) -> list[int]:
+        """Of every portion's pools, which those that follow keep."""
+        return [portion.columns for portion in self.portions]
+
+    @columns.setter
+    def columns(self, found: Sequence[int]) -> None:
+        for portion, columns in zip(self.portions, found, strict=True):
+            portion.columns = columns
+
     def __iter__(self) -> Iterator[tuple[Pool, Tensor]]:
         return self.after(0)
 
@@ -120,6 +130,7 @@ class Portion:
         self.streams = {(task, seed): Stream(task, seed, "train") for task, seed, _ in self.asked}
         self.pool: Pool | None = None
         self.pool_start = -1
+        self.columns = 1  # the most Q so far: sums are in its order, to their last digit
 
     def keep(self, positions: list[int]) -> None:
         self.asked = [self.asked[i] for i in positions]
@@ -140,8 +151,9 @@ class Portion:
     def _draw(self, start: int, count: int, device: torch.device) -> Pool:
         keys = list(dict.fromkeys(self.asked))
         batches = [self.streams[task, seed].take(start, size or count) for task, seed, size in keys]
-        columns = 1 if self.pool is None else self.pool.columns
-        return Pool(batches, [keys.index(asked) for asked in self.asked], device, columns)
+        pool = Pool(batches, [keys.index(asked) for asked in self.asked], device, self.columns)
+        self.columns = pool.columns
+        return pool
 
 
 class EvaluationSet:

@@ -229,7 +229,9 @@ def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np
 def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[Agreement]:
     rungs = study.space.rungs if isinstance(study.space, Search) else None
     for step, value in enumerate(rungs.values if rungs else ()):
-        pairs = [(one.rungs[step][0], one.chosen[0]) for one in candidates if len(one.rungs) > step]
+        # Proposers may begin with the same points.
+        apart = {tuple(r.key for r in one.records): one for one in candidates}
+        pairs = [(one.rungs[step][0], one.chosen[0]) for one in apart.values() if len(one.rungs) > step]
         name = rungs.path.rpartition(".")[2] if rungs else ""
         yield from _agreement(f"{name}={value}", "whole budget", pairs)
 

@@ -332,6 +332,7 @@ def _lay_down(
     said = {
         "step": step,
         "members": cohort.members,
+        "columns": cohort.feed.columns,
         "outcomes": [{name: getattr(outcome, name) for name in TOLD} for outcome in outcomes],
         "keepers": [keeper.known() for keeper in keepers],
     }
@@ -356,6 +357,7 @@ def _take_up(
     for number, tensor in enumerate(cohort.rows() if kept else ()):
         tensor.copy_(tensors[f"row {number}"][rows])
     cohort.clock.fill_(said["step"])
+    cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions do not tell
     chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
     return int(said["step"])
 

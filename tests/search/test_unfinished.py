@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import Attention, BaseConv
 from results.ledger import Ledger, LedgerError
-from search import codec, engine, training
+from search import codec, engine, feed, training
 from search.training import Outcome, Progress
 from search.trial import Data, Portion, Training, TrialSpec
 from search.unfinished import Shelf, kept_on
-from synth.tasks import Mqar
+from synth.tasks import Mqar, Regbench
 
 TASK = Mqar(vocab=16, length=16, pairs=2)
 ARCH = BackboneSpec(name="tiny", width=16, stack=(Block(mixer=BaseConv()), Block(mixer=Attention(heads=2))))
@@ -253,3 +254,21 @@ def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
     with kept_on(Shelf(tmp_path, every=1e6)), pytest.warns(RuntimeWarning, match=r"0123\.safetensors is damaged"):
         assert ended(follow([FRESH]))[0].scores == expected[0].scores
     assert not list(tmp_path.iterdir())
+
+
+def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sequences ask for more or less, pools keep the room that one before had: sums go by it, to the last digit."""
+    monkeypatch.setattr(feed, "HORIZON", 1)
+    dials: dict[str, Any] = {"letters": 6, "states": (3, 4), "alphabet": (3, 6), "out_degree": (1, 2), "words": (3, 5)}
+    spec = replace(
+        FRESH,
+        task=Regbench(**dials, word_length=(1, 8), length=44),
+        training=replace(STEPS, steps=24, batch=2, lr=1e-2),
+    )
+    expected = ended(follow([spec]))
+    with kept_on(Shelf(tmp_path, every=0)):
+        steps = follow([spec])
+        next(steps), next(steps), next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        (found,) = ended(follow([spec]))
+    assert found.curve == expected[0].curve
