@@ -68,6 +68,8 @@ class Shelf:
         found = sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []
         for path in sorted(found, key=lambda path: path != first):
             about = _about(path)
+            if not path.exists():
+                continue  # another worker was through with it just now
             if about is None:
                 warnings.warn(f"{path} is damaged: what was unfinished there begins anew", RuntimeWarning, stacklevel=2)
                 path.unlink()
@@ -135,7 +137,7 @@ def _about(path: Path) -> dict[str, str] | None:
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata())
-    except SafetensorError:
+    except (FileNotFoundError, SafetensorError):
         return None
 
 

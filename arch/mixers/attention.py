@@ -67,9 +67,7 @@ class Attention(MixerSpec):
     def flops(self, width: int, length: int) -> float:
         channels = self.heads * self.size(width)
         window = length if self.window is None else min(self.window + self.prefix, length)
-        seen = window - window * (window - 1) / (
-            2 * length
-        )  # the mean of min(t, window + prefix) over t = 1 ... length
+        seen = window - window * (window - 1) / (2 * length)  # mean of min(t, window + prefix), t = 1 ... length
         return 8 * width * channels + 4 * channels * seen
 
     def sighted(self, prefix: int) -> MixerSpec:
