@@ -176,7 +176,7 @@ def run(
         return
     end = live.last
     print(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
-    given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+    given = _given(ledger, sets)
     verb = "best" if isinstance(spec.space, Search) else "table"
     print(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
     if end.failed or (isinstance(spec.space, Search) and not end.known + end.done):
@@ -235,7 +235,7 @@ def best(
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or _default_ledger(spec)
-    given = [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+    given = _given(ledger, sets)
     try:
         with Ledger.open(path) as held:
             found = findings.findings_of(spec, held, Journal(journal_of(path)))
@@ -668,6 +668,11 @@ def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool =
     if not found.records and not patient:
         refuse(f"{source}: there are no records yet, fill it with: recallmap run STUDY")
     return found
+
+
+def _given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
+    """The words of a command that say these, for the next one."""
+    return [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
 
 
 def _unfolded(sources: Sequence[str]) -> list[str]:

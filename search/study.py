@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -346,16 +345,17 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     study = _with_arch(study)
     for patch in patches:
         study = _with_arch(patched(study, patch))
+    axes = _axes(study.get("space"))
     lost = [
         (patch, axis, place)
         for patch in patches
-        for place, axis in _axes(study.get("space"))
+        for place, axis, _ in axes
         if axis != "trial" and _is_within(patch.path, axis)
     ]
     if lost:
         why = "the space varies {axis}, so this would be lost: set {place}.{axis} instead"
         raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis, place=place)) for patch, axis, place in lost)
-    whole = list(_laid_over(study.get("space")))
+    whole = [node for _, axis, values in axes if axis == "trial" for node in _mappings(values)]
     said = [patch for patch in overrides if any(_says(node, patch.path.removeprefix("trial.")) for node in whole)]
     if said:
         why = "the space lays settings over the trial that say it too, so this would be lost: write them out instead"
@@ -363,16 +363,12 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     return study
 
 
-def _laid_over(space: Node | None) -> Iterator[Node]:
-    """The mappings that axes `trial` lay over the whole trial; of one that is at fault it is told elsewhere."""
-    axes = None if space is None else space.get("axes")
-    values = axes.get("trial") if axes is not None and isinstance(axes.value, dict) else None
-    if values is not None:
-        with suppress(SpecError):
-            yield from axis_values("trial", values)
-    spaces = None if space is None else space.get("spaces")
-    for part in spaces.value if spaces is not None and isinstance(spaces.value, tuple) else ():
-        yield from _laid_over(part)
+def _mappings(values: Node) -> tuple[Node, ...]:
+    """The mappings that an axis `trial` lays over the whole trial; of one that is at fault it is told elsewhere."""
+    try:
+        return axis_values("trial", values)
+    except SpecError:
+        return ()
 
 
 def _says(node: Node, path: str) -> bool:
@@ -406,17 +402,18 @@ def _chosen_budget(study: Node) -> tuple[Patch, ...]:
     return tuple(Patch(path, value, patches.keys[path]) for path, value in patches.value.items())
 
 
-def _axes(space: Node | None) -> tuple[tuple[str, str], ...]:
-    """The paths that a space varies and under which key, read before the space is."""
+def _axes(space: Node | None) -> tuple[tuple[str, str, Node], ...]:
+    """What a space varies, read before the space is: under which key, the path, and its values."""
     if space is None:
         return ()
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, Node]] = []
     for key in ("axes", "dials", "over"):
         axes = space.get(key)
-        found += [(f"space.{key}", path) for path in axes.value] if axes and isinstance(axes.value, dict) else []
+        if axes is not None and isinstance(axes.value, dict):
+            found += [(f"space.{key}", path, values) for path, values in axes.value.items()]
     spaces = space.get("spaces")
     inner = spaces.value if spaces is not None and isinstance(spaces.value, tuple) else ()
-    return tuple(found) + tuple(path for part in inner for path in _axes(part))
+    return tuple(found) + tuple(one for part in inner for one in _axes(part))
 
 
 def _is_within(path: str, whole: str) -> bool:

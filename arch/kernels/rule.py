@@ -86,9 +86,8 @@ class HuberLoss:
         error, limit = answer - value, threshold[..., None]
         norm = error.square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt()
         if self.beyond == "norm":
-            return error * (limit / norm).clamp(
-                max=1
-            )  # of a threshold of 0, as of what a window pads with, nothing is left
+            # Of a threshold of 0, as of what a window pads with, nothing is left.
+            return error * (limit / norm).clamp(max=1)
         return torch.where(norm <= limit, error, limit * error.sign())
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.channels import ChannelBlock, Channels
+from arch.parts.gates import inverse_softplus
 from arch.parts.heads import HeadsState
 
 FIRST_STEPS = (1e-3, 1e-1)  # before training, log-uniform
@@ -57,7 +58,7 @@ class _Mamba1(MixerModule):
         super().__init__()
         channels = spec.channels(width)
         step = torch.empty(channels).uniform_(*map(math.log, FIRST_STEPS)).exp()
-        self.block = ChannelBlock(spec, width, bias=step + torch.log(-torch.expm1(-step)))
+        self.block = ChannelBlock(spec, width, bias=inverse_softplus(step))
         self.log_rate = nn.Parameter(torch.arange(1, spec.state_dim + 1).log().repeat(channels, 1))
         self.out = nn.Linear(channels, width, bias=False)
 

@@ -89,8 +89,8 @@ class _MesaRls(MixerModule):
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)
         self.decay = SigmoidDecay(width, spec.heads) if spec.least_decay < 1 else None
         self.write = WriteStrength(width, spec.heads, bias=True)
-        first = inverse_softplus(spec.lambda_init - spec.lambda_floor)
-        self.ridge = nn.Parameter(torch.full((spec.heads, key_dim), first))
+        above = torch.full((spec.heads, key_dim), spec.lambda_init - spec.lambda_floor, dtype=torch.float64)
+        self.ridge = nn.Parameter(inverse_softplus(above).to(torch.get_default_dtype()))
         self.read = ReadOut(spec, width)
         self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
 

@@ -17,9 +17,9 @@ RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5
 LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a chunk sums up after it
 
 
-def inverse_softplus(x: float) -> float:
+def inverse_softplus(x: Tensor) -> Tensor:
     """What softplus makes x of, for x > 0."""
-    return x + math.log(-math.expm1(-x))
+    return x + torch.log(-torch.expm1(-x))
 
 
 class WriteStrength(nn.Module):
@@ -91,7 +91,7 @@ class SoftplusDecay(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, heads, bias=False)
         step = torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)).exp()
-        self.bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
+        self.bias = nn.Parameter(inverse_softplus(step))
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(*rates).log())
 
     def forward(self, x_BTD: Tensor) -> Tensor:

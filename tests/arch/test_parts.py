@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from arch.mlp import Mlp2, SwiGLU
 from arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
 from arch.parts.gates import (
     LEAST_LOG_DECAY,
@@ -155,3 +156,10 @@ def test_gates_are_float32_where_inputs_are_bfloat16() -> None:
     x = torch.randn(2, 3, 4, dtype=torch.bfloat16)
     for gate in (SigmoidDecay(4, 6), LowRankDecay(4, 6), SoftplusDecay(4, 6, rates=(1.0, 16.0))):
         assert gate.bfloat16()(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("spec", [SwiGLU(expand=0.01), Mlp2(expand=0.01)], ids=lambda s: s.kind)
+def test_a_narrow_mlp_has_a_channel(spec: SwiGLU | Mlp2) -> None:
+    y = spec.build(16)(torch.ones(1, 2, 16))
+    assert y.isfinite().all()
+    assert spec.flops(16) > 0

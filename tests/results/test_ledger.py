@@ -20,6 +20,7 @@ import pytest
 
 from results.ledger import LAYOUT, Ledger, LedgerError
 from results.record import Record, read_records
+from results.write import write_whole
 
 Make = Callable[..., Record]
 ROOT = Path(__file__).parents[2]
@@ -156,6 +157,17 @@ def test_the_frame_has_a_column_a_score_and_a_dial(filled: Path) -> None:
     assert table["error"][3] == "out of memory"
     assert set(table["training.lr"]) == {1e-3}
     assert set(table["task.pairs"]) == {4}
+
+
+def test_a_file_that_nothing_was_written_to_has_no_records(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    assert len(Ledger.open(path)) == 0
+
+
+def test_what_has_no_name_is_no_file() -> None:
+    with pytest.raises(IsADirectoryError):
+        write_whole(Path(), "text")
 
 
 def test_a_ledger_without_records_is_a_frame_without_rows(path: Path) -> None:

@@ -229,6 +229,13 @@ def test_a_study_with_failed_trials_exits_1() -> None:
     assert "2 failed" in text
 
 
+def test_a_search_of_which_nothing_may_be_trained_exits_1(folder: Path) -> None:
+    space = "{kind: random, points: 2, dials: {trial.training.lr: {float: [1e-4, 1e-2]}}}"
+    trial = STUDY[: STUDY.index("space:")]
+    (folder / "search.yaml").write_text(f"{trial}constraints: {{parameters: 1}}\nspace: {space}\n")
+    assert call("run", "search.yaml")[0] == 1
+
+
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
     words = ["run", "story.yaml", "--set", "trial.training.steps=1000000"]
     hear = (

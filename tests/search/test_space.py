@@ -318,6 +318,10 @@ FAULTS = {
             "10:36: space.first[1].trial.training.lrr: no dial 'trial.training.lrr', may come trial.training.lr (did you",
         ],
     ),
+    "a point to try first that says nothing": (
+        "  dials:\n    trial.training.clip: {choice: [0.5, 1.0]}\n  first: [{trial.training.clip: null}]\n",
+        ["10:33: space.first[0].trial.training.clip: came None, may come 0.5 or 1.0"],
+    ),
     "an exclusion of nothing": (
         "  dials:\n" + LR + "  exclude: [{trial.lr: 1}, {trial.training.lr: {from: 1}}]\n",
         [

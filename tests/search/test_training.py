@@ -362,6 +362,14 @@ def test_what_one_model_cannot_answer_is_refused(dials: dict[str, Any], said: st
         replace(trial(), **dials)
 
 
+def test_a_cohort_that_cannot_be_built_leaves_the_threads_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr("search.training.Feed", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Cohort([trial(), trial(seed=1)], torch.device("cpu"))
+    assert torch.get_num_threads() == threads
+
+
 def test_an_empty_portion_is_refused() -> None:
     with pytest.raises(ValueError, match="examples must be at least 1, got 0"):
         Portion(task=TASK, examples=0)

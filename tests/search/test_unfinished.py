@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,19 @@ def ended(steps: Iterator[Progress]) -> list[Outcome]:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+def interrupted_after(reports: int) -> tuple[list[tuple[int, int]], Callable[[engine.Report], None]]:
+    """Steps and members as they are told of, and who tells: somebody stops it, once, after so many."""
+    seen: list[tuple[int, int]] = []
+
+    def report(told: engine.Report) -> None:
+        if told.progress is not None:
+            seen.append((told.progress.step, told.progress.members))
+            if len(seen) == reports:
+                raise KeyboardInterrupt
+
+    return seen, report
 
 
 @pytest.mark.parametrize("stop", [1, 3])
@@ -158,19 +171,13 @@ def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: P
 def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
-    path, seen = tmp_path / "tiny.sqlite", list[int]()
-
-    def report(told: engine.Report) -> None:
-        if told.progress is not None:
-            seen.append(told.progress.step)
-            if len(seen) == 3:
-                raise KeyboardInterrupt
-
+    path = tmp_path / "tiny.sqlite"
+    seen, report = interrupted_after(3)
     with pytest.raises(KeyboardInterrupt):
         engine.run(study, path, report=report)
     assert list((tmp_path / "tiny.unfinished").iterdir())
     engine.run(study, path, report=report)
-    assert seen == [3, 6, 9, 12]
+    assert seen == [(3, 1), (6, 1), (9, 1), (12, 1)]
     assert not (tmp_path / "tiny.unfinished").exists()
     assert Ledger(path).all()[0].curve["step"] == [3, 6, 9, 12]
 
@@ -181,14 +188,8 @@ def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
     monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
     stops = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": stops})
-    path, seen = tmp_path / "tiny.sqlite", list[tuple[int, int]]()
-
-    def report(told: engine.Report) -> None:
-        if told.progress is not None:
-            seen.append((told.progress.step, told.progress.members))
-            if len(seen) == 2:
-                raise KeyboardInterrupt
-
+    path = tmp_path / "tiny.sqlite"
+    seen, report = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
         engine.run(study, path, report=report)
     (solved,) = Ledger(path).all()
@@ -216,14 +217,8 @@ def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monk
     monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
     space = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None], "trial.seed": [0, 1]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": space})
-    path, seen = tmp_path / "tiny.sqlite", list[tuple[int, int]]()
-
-    def report(told: engine.Report) -> None:
-        if told.progress is not None:
-            seen.append((told.progress.step, told.progress.members))
-            if len(seen) == 2:
-                raise KeyboardInterrupt
-
+    path = tmp_path / "tiny.sqlite"
+    seen, report = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
         engine.run(study, path, report=report, most=3)
     engine.run(study, path, report=report, most=3)

@@ -75,9 +75,9 @@ def test_it_solves_the_ridge_regression_of_all_it_saw(spec: Mesa) -> None:
 
 
 def test_lambda_starts_where_it_is_told() -> None:
-    spec = Mesa(heads=2, lambda_floor=0.5, lambda_init=3.0)
-    ridge = spec.build(16).get_parameter("ridge")
-    assert_close(0.5 + nn.functional.softplus(ridge), torch.full((2, 8), 3.0))
+    for init in (3.0, 1000.0):
+        ridge = Mesa(heads=2, lambda_floor=0.5, lambda_init=init).build(16).get_parameter("ridge")
+        assert_close(0.5 + nn.functional.softplus(ridge), torch.full((2, 8), init))
 
 
 def test_its_size_is_that_of_the_table() -> None:
