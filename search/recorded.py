@@ -1,5 +1,5 @@
 """A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph for every shape of batches, then replayed without
-the host. One of too many operations, and one that the compiler cannot read, is recorded as it is.
+the host. One of too many operations, and one that the compiler cannot read or build, is recorded as it is.
 
 A step of a small model is hundreds of launches of a few microseconds each; replayed as one graph the device has no idle time.
 """
@@ -7,6 +7,7 @@ A step of a small model is hundreds of launches of a few microseconds each; repl
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,17 +86,10 @@ class Recorded:
         self.pool = None
 
     def _record(self, batch: tuple[Tensor | None, ...]) -> _Graph:
-        said = self.cohort.compile(batch)
         memory = self.cohort.memory()
         before = [t.clone() for t in memory]
         buffers = [None if t is None else t.clone() for t in batch]
-        try:
-            self._warm_up(buffers)
-        except torch._dynamo.exc.Unsupported as error:  # an op that the compiler cannot read is recorded as it is
-            said = f"no: {str(error).partition(chr(10))[0]}"
-            self.cohort.losses = self.cohort.member_losses
-            self._warm_up(buffers)
-        self.said[said] = None
+        self._prepare(buffers)
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph, loss_N = torch.cuda.CUDAGraph(), torch.empty_like(self.cohort.bad_step, dtype=torch.float32)
@@ -105,6 +99,17 @@ class Recorded:
         torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 
+    def _prepare(self, buffers: list[Tensor | None]) -> None:
+        """Compile the step and take a few; where the compiler fails at it, as it is."""
+        said = self.cohort.compile(buffers)
+        try:
+            self._warm_up(buffers)
+        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.BackendCompilerFailed) as error:
+            said = f"no: {_cause(error)}"
+            self.cohort.losses = self.cohort.member_losses
+            self._warm_up(buffers)
+        self.said[said] = None
+
     def _warm_up(self, buffers: list[Tensor | None]) -> None:
         side = _aside(self.cohort.device)
         side.wait_stream(torch.cuda.current_stream())
@@ -113,6 +118,13 @@ class Recorded:
                 self.cohort.clock.zero_()
                 self.cohort.update(*buffers)
         torch.cuda.current_stream().wait_stream(side)
+
+
+def _cause(error: Exception) -> str:
+    """One line of what the compiler says: the last error that it names, which the others were raised from, else the first."""
+    said = str(error).splitlines()
+    causes = [line for line in said if re.match(r"[\w.]+(Error|Exception): .", line)]
+    return (causes or said)[-1 if causes else 0]
 
 
 @functools.cache

@@ -127,8 +127,11 @@ class Cohort:
         losses are not."""
         if self.whole is None:
             self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
-        with torch.no_grad(), Operations() as operations:
-            self.member_losses(self.model.base, self.model.flat[:1], *(None if t is None else t[:1] for t in batch))
+        one = (
+            self.model.flat[:1].detach().requires_grad_()
+        )  # as in training: ops may serve otherwise where none is asked for
+        with Operations() as operations:
+            self.member_losses(self.model.base, one, *(None if t is None else t[:1] for t in batch))
         if operations.count > MOST:
             self.losses = self.member_losses
             return f"no: a forward pass is {operations.count:,} operations, more than {MOST:,}"

@@ -109,7 +109,8 @@ def why_not(
 
 @contextmanager
 def record_choices() -> Iterator[dict[str, str]]:
-    """Within it, the mapping it gives fills with every op that is called and the implementation that served."""
+    """Within it, the mapping it gives fills with every op that is called and the implementation that served; where several
+    did ("chunked, fused": one may serve the gradient that another cannot take), with all in order."""
     chosen: dict[str, str] = {}
     _WITNESSES.append(chosen)
     try:
@@ -125,7 +126,8 @@ def load(op: str, name: str) -> Callable[..., Any]:
     """
     if not torch.compiler.is_compiling():  # what is compiled was called as it is before
         for chosen in _WITNESSES:
-            chosen[op] = name
+            before = chosen.get(op, name)
+            chosen[op] = before if name in before.split(", ") else f"{before}, {name}"
     serving: Callable[..., Any] = getattr(_module(op, name), name)
     return serving
 

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
+from arch.kernels import select
 from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from arch.mlp import SwiGLU
 from results.record import Record
@@ -231,6 +233,59 @@ def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkey
     monkeypatch.undo()
     assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
     assert cohort.losses != cohort.member_losses
+
+
+def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one implementation takes no gradient, another is loaded for training, which the compiler cannot follow."""
+    asked: list[bool] = []
+    why_not = select.why_not
+
+    def note(*args: Any, differentiable: bool, **kwargs: Any) -> str | None:
+        asked.append(differentiable)
+        return why_not(*args, differentiable=differentiable, **kwargs)
+
+    cpu = torch.device("cpu")
+    cohort = Cohort([trial(backbone=arch(Mesa(heads=2, cg_steps=2)))], cpu)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    monkeypatch.setattr(select, "why_not", note)
+    cohort.compile(pool.batch(rows), backend="eager")
+    assert set(asked) == {True}
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (
+            "An exception occurred in a subprocess:\n\nName=triton_26\nRuntimeError: PassManager::run failed\n",
+            "RuntimeError: ",
+        ),
+        ("no room", "no room"),
+    ],
+)
+def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
+    says: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError(says)
+
+    cpu = torch.device("cpu")
+    plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    compiled = cohort.compile
+
+    def compile_step(batch: Any) -> str:
+        said = compiled(batch, backend=broken)
+        cohort.optimize = cohort.optimizer.step
+        return said
+
+    monkeypatch.setattr(cohort, "compile", compile_step)
+    recorded = Recorded(cohort)
+    losses: list[Tensor] = []
+    monkeypatch.setattr(recorded, "_warm_up", lambda buffers: losses.append(cohort.update(*buffers)))
+    recorded._prepare(list(pool.batch(rows)))
+    assert recorded.compiled.startswith("no: ")
+    assert told in recorded.compiled
+    assert_close(losses, [plain.update(*pool.batch(rows))])
 
 
 def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() -> None:

@@ -109,3 +109,11 @@ def test_choices_are_recorded_for_whoever_asks() -> None:
     kernels.gated_linear(q, q, q)
     assert inner == {"delta": "recurrent"}
     assert outer == {"delta": "recurrent", "attention": "chunked"}
+
+
+def test_of_an_op_that_several_implementations_served_all_are_recorded_in_order() -> None:
+    q = torch.randn(1, 4, 1, 2)
+    with select.record_choices() as chosen:
+        for implementation in ("chunked", "recurrent", "chunked"):
+            kernels.delta(q, q, q, implementation=implementation)
+    assert chosen == {"delta": "chunked, recurrent"}
