@@ -127,9 +127,8 @@ class Cohort:
         losses are not."""
         if self.whole is None:
             self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
-        one = (
-            self.model.flat[:1].detach().requires_grad_()
-        )  # as in training: ops may serve otherwise where none is asked for
+        # With a gradient, as in training: where none is asked for, another implementation of an op may serve.
+        one = self.model.flat[:1].detach().requires_grad_()
         with Operations() as operations:
             self.member_losses(self.model.base, one, *(None if t is None else t[:1] for t in batch))
         if operations.count > MOST:

@@ -255,10 +255,7 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        (
-            "An exception occurred in a subprocess:\n\nName=triton_26\nRuntimeError: PassManager::run failed\n",
-            "RuntimeError: ",
-        ),
+        ("of a subprocess:\n\nName=triton_26\nRuntimeError: PassManager::run failed\n", "PassManager::run failed"),
         ("no room", "no room"),
     ],
 )
@@ -283,8 +280,7 @@ def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
     losses: list[Tensor] = []
     monkeypatch.setattr(recorded, "_warm_up", lambda buffers: losses.append(cohort.update(*buffers)))
     recorded._prepare(list(pool.batch(rows)))
-    assert recorded.compiled.startswith("no: ")
-    assert told in recorded.compiled
+    assert recorded.compiled == f"no: RuntimeError: {told}"
     assert_close(losses, [plain.update(*pool.batch(rows))])
 
 
