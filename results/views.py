@@ -373,7 +373,8 @@ def _heats(tables: Sequence[Table], index: Index) -> dict[str, Any]:
         groups = [(name, len(part.columns) - (part.mean_at is not None)) for name, part in parts.items()]
         if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
             order.append(len(heats))
-            heats.append(_heat(_joined(table, parts), index) | {"groups": groups})
+            several = any(size > 1 for _, size in groups)  # else columns have the names of their tasks
+            heats.append(_heat(_joined(table, parts), index) | ({"groups": groups} if several else {}))
         if not says_no_more(table, tables):
             order.append(number)
     return {"tables": heats, "heats": order}

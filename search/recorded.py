@@ -122,9 +122,8 @@ class Recorded:
 
 def _cause(error: Exception) -> str:
     """One line of what the compiler says: the last error that it names, which the others were raised from, else the first."""
-    said = str(error).splitlines()
-    causes = [line for line in said if re.match(r"[\w.]+(Error|Exception): .", line)]
-    return (causes or said)[-1 if causes else 0]
+    causes = re.findall(r"^[\w.]+(?:Error|Exception): .+", str(error), re.MULTILINE)
+    return str(causes[-1]) if causes else str(error).partition("\n")[0]
 
 
 @functools.cache

@@ -98,9 +98,8 @@ class Cohort:
         for model, weights in zip(models, starts, strict=True) if starts else ():
             model.load_state_dict(weights)
         self.feed = Feed(specs, device)
-        self.model = Stacked(
-            models, device, at_once
-        )  # behind what may fail on a spec: it shares out threads until it is closed
+        # Behind what may fail on a spec: it shares out threads until it is closed.
+        self.model = Stacked(models, device, at_once)
         self.optimizer = AdamW(specs, self.model.flat)
         self.steps = self.feed.steps
         rates = np.stack([learning_rate(s.training.schedule, s.training.lr, self.steps) for s in specs], axis=1)

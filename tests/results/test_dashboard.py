@@ -333,6 +333,17 @@ def test_mad_is_a_heat_map_of_every_setting_before_its_means(make: Make) -> None
     assert heat["chance"] == [0.1, 0.1, 0.1]
 
 
+def test_tasks_of_a_setting_each_need_no_name_above_their_column(make: Make) -> None:
+    kinds = ("compression", "in_context_recall", "noisy_in_context_recall")
+    records = [make(task=kind, score=0.5, chance=0.1) for kind in kinds]
+    columns = [Column(name="compression", tasks=kinds[:1]), Column(name="recall", tasks=kinds[1:])]
+    data = figures(records, table_of(records, paper("mad", columns, mesa=(0.4, 0.9)), settings=True))
+    heat = data["tables"][data["heats"][0]]
+    assert heat["title"] == "MAD, every setting"  # which tells recalls apart that the paper has in one column
+    assert sorted(heat["columns"]) == ["compression", "in-context recall", "noisy recall"]
+    assert "groups" not in heat
+
+
 def test_tables_of_the_page_keep_their_numbers(make: Make) -> None:
     records = mad(make)
     tables = table_of(records, settings=True)
