@@ -217,11 +217,14 @@ def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> st
         else ""
     )
     trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
-    settings = count({(r.protocol, answers(r)[0].setting) for r in records}, "setting")
+    asked = [[(r.protocol, answer.setting) for answer in answers(r)] for r in records]
+    trained = {settings[0] for settings in asked}
+    more = len({setting for settings in asked for setting in settings} - trained)
     tasks = count({r.task for r in records}, "task")
     return (
         "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
-        f"sequences that it has not seen. Here: {trials} of {archs} on {settings} of {tasks}.{lost}{news}"
+        f"sequences that it has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
+        f"{f', tested on {more} more' if more else ''}.{lost}{news}"
     )
 
 

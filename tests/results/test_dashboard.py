@@ -279,6 +279,12 @@ def test_settings_that_differ_in_what_is_trained_on_are_counted(make: Make) -> N
     assert "2 trials of 1 architecture on 2 settings of 1 task." in text
 
 
+def test_settings_that_trials_are_only_tested_on_are_told_apart(make: Make) -> None:
+    tests = [{"task": "mqar", "setting": f"K{n}", "chance": 0.1, "ceiling": 1.0, "scores": {}} for n in (8, 16)]
+    text = page([make(tests=tests)], title="A", tables=[])
+    assert "1 trial of 1 architecture on 1 setting of 1 task, tested on 2 more." in text
+
+
 def test_the_mean_over_settings_is_cut_by_what_tells_them_apart_and_by_part(make: Make) -> None:
     def test(length: int, score: float) -> dict[str, Any]:
         named = {"task": "parity", "setting": f"length={length}", "length": length, "chance": 0.5, "ceiling": 1.0}
