@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,25 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: Combination) -> Non
         member(x[number])[0].square().sum().backward()
         for name, parameter in member.named_parameters():
             assert_close(together[name][number], parameter.grad, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.gpu
+@of_every_combination
+def test_on_a_gpu_it_answers_and_learns_as_on_a_cpu(spec: Combination) -> None:
+    """Wide enough for the kernels, and longer than a window, a segment and a chunk."""
+    torch.manual_seed(0)
+    block = spec.build(32, "rms")
+    x, weight = torch.randn(2, 3, 70, 32)
+
+    def everything(device: str, dtype: torch.dtype) -> list[Tensor]:
+        own = copy.deepcopy(block).to(device, dtype)
+        given = x.to(device, dtype).requires_grad_()
+        y = own(given)[0]
+        by = torch.autograd.grad((y * weight.to(device, dtype)).sum(), [given, *own.parameters()])
+        return [part.detach().cpu().double() for part in (y, *by)]
+
+    for found, exact in zip(everything("cuda", torch.float32), everything("cpu", torch.float64), strict=True):
+        assert (found - exact).norm() <= 2e-3 * exact.norm()
 
 
 def test_a_gate_is_attention_times_what_the_memory_answers() -> None:

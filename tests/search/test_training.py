@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from search import codec
 from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, follow_cohort, pack, room, run_cohort, shape
 from search.feed import Feed, positions
-from search.recorded import Recorded
+from search.recorded import Recorded, compiled
 from search.training import Cohort, Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
@@ -324,7 +325,22 @@ def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: p
     assert (early.steps, bad.status, [r.steps for r in rest]) == (4, "failed", [12, 12])
     for record, spec in zip(rest, specs[2:], strict=True):
         assert record.implementation["compiled step"] == "yes"
-        assert figures(record) == pytest.approx(figures(run_trial(spec)), rel=1e-2, abs=2e-2)
+        assert figures(record) == pytest.approx(figures(run_trial(spec, device="cpu")), rel=1e-2, abs=2e-2)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_step_that_the_compiler_cannot_build_is_trained_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no room")
+
+    def step(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        return compiled(function, broken if function.__name__ == "member_losses" else backend)
+
+    monkeypatch.setattr("search.training.compiled", step)
+    specs = [trial(), trial(seed=1)]
+    for record, spec in zip(run_cohort(specs, device=torch.device("cuda")), specs, strict=True):
+        assert record.implementation["compiled step"] == "no: RuntimeError: no room"
+        assert figures(record) == pytest.approx(figures(run_trial(spec, device="cpu")), rel=1e-2, abs=2e-2)
 
 
 @pytest.mark.gpu
