@@ -109,7 +109,7 @@ class Table:
 
 def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
     """The tables that a list of records makes: one of MAD where two or more of its tasks are there, one for every other
-    task. Protocols are kept apart. A published protocol gives two tables: as published (choice on test) and honest.
+    task. Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
 
     `settings` True adds to MAD's table one for each of its tasks, a column a setting.
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
@@ -162,7 +162,7 @@ def is_count(metric: str) -> bool:
 
 
 def _choices(records: Iterable[Record]) -> tuple[On, ...]:
-    return ("test", "validation") if any(r.published_choice for r in records) else ("validation",)
+    return ("validation", "test") if any(r.published_choice for r in records) else ("validation",)
 
 
 def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | None) -> Table:
