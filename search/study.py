@@ -109,6 +109,8 @@ class StudySpec:
     """A study. The base trial stays a document, for the space patches it before it is read.
 
     budgets  by name, patches (path: value) of the study; `budget` names the one that is laid over it
+    only     what the trials of a grid must say to be meant, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}:
+             of a list any; a name or a kind stands for what has it
     """
 
     name: str
@@ -122,6 +124,7 @@ class StudySpec:
     constraints: Constraints = field(default_factory=Constraints)
     budgets: Node = field(default_factory=lambda: Node({}, Place("budgets")))
     budget: str | None = None
+    only: Node = field(default_factory=lambda: Node({}, Place("only")))
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -138,10 +141,14 @@ class StudySpec:
             raise fault(self.trial.place, "trial", "may come a mapping: task, arch, training, ...")
         if not isinstance(self.budgets.value, dict):
             raise fault(self.budgets.place, "budgets", "may come a mapping of budgets by name")
+        if not isinstance(self.only.value, dict):
+            raise fault(self.only.place, "only", "may come a mapping, such as {arch: mesa, seed: [0, 1]}")
 
     def check(self) -> None:
         """Read every trial of a grid, every corner of a search. Raises SpecError with all that is wrong."""
         if isinstance(self.space, Search):
+            if self.only.value:
+                raise fault(self.only.place, "only", "a search has no list of trials to choose from: narrow its space")
             _check_search(self, self.space)
         else:
             self._judged  # noqa: B018 - it is kept
@@ -206,7 +213,73 @@ class StudySpec:
                 faulty += [(point, f) for f in error.faults]
         if faulty:
             raise SpecError(_at_their_axes(self.trial, faulty, points))
-        return tuple((spec, self.constraints.broken_by(spec)) for spec in specs.values())
+        meant = _meant(list(specs.values()), self.only) if self.only.value else specs.values()
+        return tuple((spec, self.constraints.broken_by(spec)) for spec in meant)
+
+
+def _meant(trials: Sequence[Trial], only: Node) -> list[Trial]:
+    """The trials that say all of it. Raises SpecError where none says a part of it, or none all."""
+    said = [codec.plain(trial) for trial in trials]
+    faults: list[Fault] = []
+    for path, node in _told(only, ""):
+        for wanted in node.value if isinstance(node.value, tuple) else (node,):
+            found = [_called(value) for one in said if (value := _at(one, path)) is not _NOTHING]
+            if not found:
+                above, _, name = path.rpartition(".")
+                beside = [list(part) for one in said if isinstance(part := _at(one, above), dict)]
+                known = list(dict.fromkeys(key for keys in beside for key in keys))
+                may = f", may come {typed.either(known)}{typed.guess(name, known)}" if known else ""
+                faults.append(Fault(only.place, f"only.{path}", f"no trial has '{name}' there{may}"))
+                break
+            if wanted.plain() not in found:
+                known = list(dict.fromkeys(map(str, found)))
+                may = f"may come {typed.either(known)}{typed.guess(wanted.text, known)}"
+                faults.append(Fault(wanted.place, f"only.{path}", f"no trial says {wanted.plain()}, {may}"))
+    if faults:
+        raise SpecError(faults)
+    meant = [trial for trial, one in zip(trials, said, strict=True) if _says_all(one, only)]
+    if not meant:
+        raise fault(only.place, "only", "no trial says all of it")
+    return meant
+
+
+_NOTHING = object()
+
+
+def _at(said: Any, path: str) -> Any:
+    """What stands at a path of mappings, "" for all; _NOTHING where it leads nowhere."""
+    for name in path.split(".") if path else ():
+        if not isinstance(said, dict):
+            return _NOTHING
+        # A word that another patch reaches into is spelled out as a kind, that of an architecture too.
+        known = "name" if name == "kind" and name not in said else name
+        if known not in said:
+            return _NOTHING
+        said = said[known]
+    return said
+
+
+def _told(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Every path of a mapping, and what is said there."""
+    for name, part in node.value.items():
+        below = f"{path}.{name}" if path else name
+        if isinstance(part.value, dict):
+            yield from _told(part, below)
+        else:
+            yield below, part
+
+
+def _says_all(said: Any, only: Node) -> bool:
+    for path, node in _told(only, ""):
+        wanted = node.plain() if isinstance(node.value, tuple) else [node.plain()]
+        if _called(_at(said, path)) not in wanted:
+            return False
+    return True
+
+
+def _called(value: Any) -> Any:
+    """Of what has a name, or a kind, that; anything else as it is."""
+    return value.get("name", value.get("kind", value)) if isinstance(value, dict) else value
 
 
 def _check_search(study: StudySpec, space: Search) -> None:

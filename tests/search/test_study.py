@@ -73,6 +73,53 @@ def test_an_axis_of_architectures_takes_names_paths_and_mappings(file: Path) -> 
     assert (tiny.width, tiny.stack) == (8, read(file).trials()[0].arch.stack)
 
 
+TWO = "space: {kind: grid, axes: {trial.arch: [mesa, gla], trial.arch.width: [64, 128], trial.seed: [0, 1, 2]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("only", "left"),
+    [
+        ("{arch: mesa}", [("mesa", w, s) for w in (64, 128) for s in range(3)]),
+        ("{arch: {name: mesa, width: 128}, seed: [2, 0]}", [("mesa", 128, 0), ("mesa", 128, 2)]),
+        ("{arch: {width: [64]}, seed: 1, task: mqar, training: {lr: 1e-3}}", [("mesa", 64, 1), ("gla", 64, 1)]),
+        ("{}", [(a, w, s) for a in ("mesa", "gla") for w in (64, 128) for s in range(3)]),
+    ],
+)
+def test_a_part_of_a_grid_is_what_says_all_that_is_asked_for(file: Path, only: str, left: list[Any]) -> None:
+    trials = read(file, f"{TWO}only: {only}").trials()
+    assert [(t.arch.name, t.arch.width, t.seed) for t in trials] == left
+    assert set(trials) <= set(read(file, TWO).trials())
+
+
+def test_a_part_of_a_grid_is_asked_for_on_the_command_line(file: Path) -> None:
+    (trial,) = read(file, TWO, "only.arch=gla", "only.arch.width=64", "only.seed=[2]").trials()
+    assert (trial.arch.name, trial.arch.width, trial.seed) == ("gla", 64, 2)
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ("{arch: {widht: 64}}", "13:7: only.arch.widht: no trial has 'widht' there, may come name, width, stack"),
+        ("{arch: {width: 65}}", "13:22: only.arch.width: no trial says 65, may come 64 or 128"),
+        ("{arch: [gla, mess]}", "13:20: only.arch: no trial says mess, may come mesa or gla (did you mean 'mesa'?)"),
+        ("{seed: {of: 1}}", "13:7: only.seed.of: no trial has 'of' there"),
+        ("mesa", "13:7: only: may come a mapping"),
+    ],
+)
+def test_a_part_that_no_trial_has_is_told(file: Path, only: str, said: str) -> None:
+    (found,) = faults(file, f"{TWO}only: {only}")
+    assert found.startswith(said)
+
+
+def test_a_part_that_leaves_nothing_is_told_and_of_a_search_there_is_none(file: Path) -> None:
+    union = "space: {kind: union, spaces: [{kind: grid, axes: {trial.arch: [mesa]}}, {kind: grid, axes: {trial.seed: [7]}}]}\n"
+    assert faults(file, union + "only: {arch: mesa, seed: 7}") == ["13:7: only: no trial says all of it"]
+    search = "space: {kind: random, points: 2, dials: {trial.arch.width: {choice: [16, 32]}}}\n"
+    assert faults(file, search + "only: {seed: 0}") == [
+        "13:7: only: a search has no list of trials to choose from: narrow its space"
+    ]
+
+
 def test_a_later_axis_reaches_into_what_an_earlier_one_brought(file: Path) -> None:
     study = read(file, "space: {kind: grid, axes: {trial.arch: [mesa, gla], trial.arch.width: [64, 128]}}")
     assert [(t.arch.name, t.arch.width) for t in study.trials()] == [
