@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
+from results.choose import flatten
 from results.record import Record
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
@@ -219,67 +220,57 @@ class StudySpec:
 
 def _meant(trials: Sequence[Trial], only: Node) -> list[Trial]:
     """The trials that say all of it. Raises SpecError where none says a part of it, or none all."""
-    said = [codec.plain(trial) for trial in trials]
-    faults: list[Fault] = []
-    for path, node in _told(only, ""):
-        for wanted in node.value if isinstance(node.value, tuple) else (node,):
-            found = [_called(value) for one in said if (value := _at(one, path)) is not _NOTHING]
-            if not found:
-                above, _, name = path.rpartition(".")
-                beside = [list(part) for one in said if isinstance(part := _at(one, above), dict)]
-                known = list(dict.fromkeys(key for keys in beside for key in keys))
-                may = f", may come {typed.either(known)}{typed.guess(name, known)}" if known else ""
-                faults.append(Fault(only.place, f"only.{path}", f"no trial has '{name}' there{may}"))
-                break
-            if wanted.plain() not in found:
-                known = list(dict.fromkeys(map(str, found)))
-                may = f"may come {typed.either(known)}{typed.guess(wanted.text, known)}"
-                faults.append(Fault(wanted.place, f"only.{path}", f"no trial says {wanted.plain()}, {may}"))
+    said = [dict(flatten(codec.plain(trial))) for trial in trials]
+    wanted = list(_told(only, ""))
+    faults = [f for path, node in wanted for f in _unheard(said, path, node, only.place)]
     if faults:
         raise SpecError(faults)
-    meant = [trial for trial, one in zip(trials, said, strict=True) if _says_all(one, only)]
+    meant = [t for t, one in zip(trials, said, strict=True) if all(_value(one, p) in _any_of(n) for p, n in wanted)]
     if not meant:
         raise fault(only.place, "only", "no trial says all of it")
     return meant
 
 
+def _unheard(said: Sequence[Choices], path: str, node: Node, at: Place) -> Iterator[Fault]:
+    """What of a wish no trial says."""
+    found = [value for one in said if (value := _value(one, path)) is not _NOTHING]
+    if not found:
+        above, _, name = path.rpartition(".")
+        below = f"{above}." if above else ""
+        beside = (key.removeprefix(below) for one in said for key in one if key.startswith(below))
+        known = list(dict.fromkeys(key.partition(".")[0] for key in beside))
+        may = f", may come {typed.either(known)}{typed.guess(name, known)}" if known else ""
+        yield Fault(at, f"only.{path}", f"no trial has '{name}' there{may}")
+        return
+    known = list(dict.fromkeys(map(str, found)))
+    for value in _any_of(node):
+        if value not in found:
+            may = f"may come {typed.either(known)}{typed.guess(str(value), known)}"
+            yield Fault(node.place, f"only.{path}", f"no trial says {value}, {may}")
+
+
 _NOTHING = object()
 
 
-def _at(said: Any, path: str) -> Any:
-    """What stands at a path of mappings, "" for all; _NOTHING where it leads nowhere."""
-    for name in path.split(".") if path else ():
-        if not isinstance(said, dict):
-            return _NOTHING
-        # A word that another patch reaches into is spelled out as a kind, that of an architecture too.
-        known = "name" if name == "kind" and name not in said else name
-        if known not in said:
-            return _NOTHING
-        said = said[known]
-    return said
+def _value(said: Choices, path: str) -> Any:
+    """What is said at a path, of what has parts its name or kind; _NOTHING where nothing is. A word that another patch
+    reaches into is spelled out as a kind, that of an architecture too."""
+    places = (path, f"{path}.name", f"{path}.kind", re.sub(r"\.kind$", ".name", path))
+    return next((said[place] for place in places if place in said), _NOTHING)
 
 
 def _told(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    """Every path of a mapping, and what is said there."""
+    """Every path of a mapping, as `flatten` writes it, and what is said there."""
     for name, part in node.value.items():
         below = f"{path}.{name}" if path else name
         if isinstance(part.value, dict):
             yield from _told(part, below)
         else:
-            yield below, part
+            yield re.sub(r"\[(\d+)\]", r".\1", below), part
 
 
-def _says_all(said: Any, only: Node) -> bool:
-    for path, node in _told(only, ""):
-        wanted = node.plain() if isinstance(node.value, tuple) else [node.plain()]
-        if _called(_at(said, path)) not in wanted:
-            return False
-    return True
-
-
-def _called(value: Any) -> Any:
-    """Of what has a name, or a kind, that; anything else as it is."""
-    return value.get("name", value.get("kind", value)) if isinstance(value, dict) else value
+def _any_of(node: Node) -> list[Any]:
+    return node.plain() if isinstance(node.value, tuple) else [node.plain()]
 
 
 def _check_search(study: StudySpec, space: Search) -> None:

@@ -82,6 +82,7 @@ TWO = "space: {kind: grid, axes: {trial.arch: [mesa, gla], trial.arch.width: [64
         ("{arch: mesa}", [("mesa", w, s) for w in (64, 128) for s in range(3)]),
         ("{arch: {name: mesa, width: 128}, seed: [2, 0]}", [("mesa", 128, 0), ("mesa", 128, 2)]),
         ("{arch: {width: [64]}, seed: 1, task: mqar, training: {lr: 1e-3}}", [("mesa", 64, 1), ("gla", 64, 1)]),
+        ("{'arch.stack[0].blocks[0].mixer.kind': gla, seed: 0}", [("gla", 64, 0), ("gla", 128, 0)]),
         ("{}", [(a, w, s) for a in ("mesa", "gla") for w in (64, 128) for s in range(3)]),
     ],
 )
@@ -101,7 +102,7 @@ def test_a_part_of_a_grid_is_asked_for_on_the_command_line(file: Path) -> None:
     [
         ("{arch: {widht: 64}}", "13:7: only.arch.widht: no trial has 'widht' there, may come name, width, stack"),
         ("{arch: {width: 65}}", "13:22: only.arch.width: no trial says 65, may come 64 or 128"),
-        ("{arch: [gla, mess]}", "13:20: only.arch: no trial says mess, may come mesa or gla (did you mean 'mesa'?)"),
+        ("{arch: [gla, mess]}", "13:14: only.arch: no trial says mess, may come mesa or gla (did you mean 'mesa'?)"),
         ("{seed: {of: 1}}", "13:7: only.seed.of: no trial has 'of' there"),
         ("mesa", "13:7: only: may come a mapping"),
     ],

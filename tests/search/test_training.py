@@ -65,6 +65,15 @@ def outcomes(specs: list[TrialSpec], at_once: int) -> list[Outcome]:
             return end.value
 
 
+def broken(says: str) -> Any:
+    """A backend of the compiler that can build nothing."""
+
+    def build(*args: Any) -> Any:
+        raise RuntimeError(says)
+
+    return build
+
+
 def figures(record: Record) -> dict[str, float]:
     """All measured numbers of a record, by name."""
     flat = {f"scores.{k}": v for k, v in record.scores.items()}
@@ -263,16 +272,13 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
 def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
     says: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> Any:
-        raise RuntimeError(says)
-
     cpu = torch.device("cpu")
     plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
     pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
     compiled = cohort.compile
 
     def compile_step(batch: Any) -> str:
-        said = compiled(batch, backend=broken)
+        said = compiled(batch, backend=broken(says))
         cohort.optimize = cohort.optimizer.step
         return said
 
@@ -330,11 +336,8 @@ def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: p
 
 @pytest.mark.gpu
 def test_on_a_gpu_a_step_that_the_compiler_cannot_build_is_trained_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: Any) -> Any:
-        raise RuntimeError("no room")
-
     def step(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-        return compiled(function, broken if function.__name__ == "member_losses" else backend)
+        return compiled(function, broken("no room") if function.__name__ == "member_losses" else backend)
 
     monkeypatch.setattr("search.training.compiled", step)
     specs = [trial(), trial(seed=1)]
