@@ -660,14 +660,21 @@ function drawHeat() {
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
-  const named = table.rows.map((name) => words(name, small ? 24 : 44)),
-    beside = 24 + 6.8 * Math.max(...named.map((name) => name.length)); // of the rows' names, in pixels
+  // Rows are told apart by their last dials as well as by their first: no name is cut, a long one takes several lines.
+  const folded = (name, width) =>
+    name.split(" ").reduce((lines, word) => {
+      const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+      return !lines.length || longer.length > width ? [...lines, word] : [...lines.slice(0, -1), longer];
+    }, []);
+  const named = table.rows.map((name) => folded(name, small || narrow() ? 26 : 44)),
+    beside = 24 + 6.8 * Math.max(...named.flat().map((line) => line.length)), // of the rows' names, in pixels
+    pitch = Math.max(36, 6 + 17 * Math.max(...named.map((lines) => lines.length))); // from row to row
   $("heat").style.minWidth = `${beside + 44 * x.length}px`;
   const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
     heading = (name) => plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
     lines = Math.max(2, ...table.columns.map((name) => heading(name).split("<br>").length)),
     tall = small ? 136 : 6 + 17 * lines; // of the columns' headings, in pixels
-  $("heat").style.height = `${tall + (small ? 40 : 80) + above + 36 * y.length}px`;
+  $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
   const hover = table.cells.map((line, row) =>
     line.map(([mean, half, seeds], column) =>
@@ -777,7 +784,7 @@ function drawHeat() {
       ticklabelstandoff: 6,
       fixedrange: true,
       range: [y.length - 0.5, -0.5],
-      ticktext: named,
+      ticktext: named.map((lines) => lines.map(plain).join("<br>")),
     },
   });
   $("heatseen").textContent = table.seen;

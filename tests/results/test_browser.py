@@ -523,6 +523,27 @@ def test_headings_of_the_heat_map_are_over_its_columns_names(width: int, browser
     assert above <= below
 
 
+@pytest.mark.parametrize("width", [390, 1300])
+def test_rows_of_the_heat_map_that_differ_at_the_end_of_long_names_are_told_apart(
+    width: int, browser: Browser, make: Make, tmp_path: Path
+) -> None:
+    names = ("inner_norm", "key_dim", "learned_start", "residual", "window")
+    dials = [dict(zip(names, values, strict=True)) for values in itertools.product((1, 2), repeat=len(names))]
+    records = [make(arch_dials=one, state_bytes=1000) for one in dials]
+    write_page(tmp_path / "page.html", records, title="R", tables=table_of(records))
+    browser.show(tmp_path / "page.html", width=width)
+    shown = (
+        "const rows = [...document.querySelectorAll('#heat .ytick text')].map((one) => [one.textContent,"
+        " one.getBoundingClientRect()]).sort((a, b) => a[1].top - b[1].top);"
+        "return rows.map(([text, box]) => [text, box.left - document.getElementById('heat').getBoundingClientRect().left,"
+        " box.top, box.bottom])"
+    )
+    rows = browser.run(shown)
+    assert len({text for text, *_ in rows}) == len(records)
+    assert all(left >= 0 for _, left, *_ in rows)
+    assert all(bottom <= top for (*_, bottom), (_, _, top, _) in itertools.pairwise(rows))
+
+
 def test_what_is_hidden_on_a_mean_over_tasks_is_said(browser: Browser, mad: Path) -> None:
     browser.show(mad)
     seen = "return ['hint', 'learning', 'progress'].map((id) => document.getElementById(id).checkVisibility())"
