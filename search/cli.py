@@ -162,7 +162,7 @@ def run(
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
     if dry_run:
-        _say_plan(console, spec, path, _device(device), most, seeds)
+        _say_plan(console, spec, path, _device(device), share, most, seeds)
         return
     with Live(console) as live:
         try:
@@ -738,7 +738,13 @@ def _device(name: str | None) -> torch.device:
 
 
 def _say_plan(
-    console: Console, study: StudySpec, path: Path, device: torch.device, most: int | None, seeds: int
+    console: Console,
+    study: StudySpec,
+    path: Path,
+    device: torch.device,
+    part: tuple[int, int],
+    most: int | None,
+    seeds: int,
 ) -> None:
     """What `run` would train."""
     from results.ledger import Ledger
@@ -754,7 +760,7 @@ def _say_plan(
             print(line)
         return
     ledger = Ledger(path)
-    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device))
+    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"

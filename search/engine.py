@@ -53,11 +53,18 @@ class Plan:
     cohorts: tuple[tuple[int, ...], ...]
 
 
-def plan(study: StudySpec, finished: set[str], *, room: Room) -> Plan:
-    """Which trials are to train, and together with which."""
-    trials = study.trials()
+def plan(study: StudySpec, finished: set[str], *, room: Room, part: tuple[int, int] = (1, 1)) -> Plan:
+    """Which trials of a grid, or of a part of it, are to train, and together with which."""
+    trials = _share_of(study.trials(), room, part)
     missing = tuple(t for t in trials if codec.key(t) not in finished)
     return Plan(trials=trials, missing=missing, cohorts=tuple(tuple(c) for c in pack(missing, room)))
+
+
+def _share_of(trials: Sequence[Trial], room: Room, part: tuple[int, int]) -> tuple[Trial, ...]:
+    """Every n-th cohort of the trials, from the i-th on, in the order in which they were given."""
+    number, parts = part
+    cohorts = pack(trials, room)[number - 1 :: parts] if parts > 1 else [range(len(trials))]
+    return tuple(trials[i] for i in sorted(i for cohort in cohorts for i in cohort))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +202,7 @@ class Driver:
 
     def _take(self, wanted: Sequence[Trial]) -> None:
         """Plan what of it is ours and not in the ledger."""
-        if self.part[1] > 1:
-            number, parts = self.part
-            ours = pack(wanted, self.room)[number - 1 :: parts]
-            wanted = [wanted[i] for i in sorted(i for cohort in ours for i in cohort)]
+        wanted = _share_of(wanted, self.room, self.part)
         new = {key: trial for trial in wanted if (key := codec.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if codec.key(trial) not in self._book]
         self._planned.update(new)

@@ -201,6 +201,12 @@ def test_a_study_from_plan_to_table(folder: Path) -> None:
     assert "<title>story</title>" in (folder / "page.html").read_text()
 
 
+def test_what_a_part_would_train_is_told_of_it_alone() -> None:
+    words = ("run", "story.yaml", "--most", "1", "--part", "2/3")
+    assert out(*words, "--dry-run").endswith("\n1 trial, 0 known in runs/story.sqlite, 1 to train in 1 cohort\n")
+    assert out(*words).startswith("1 trial, 1 to train in 1 cohort\n")
+
+
 def test_what_won_gets_further_seeds() -> None:
     words = ("run", "story.yaml", "--set", "space.axes.trial.seed=[0]", "--seeds", "3")
     plan = out(*words, "--dry-run").splitlines()
