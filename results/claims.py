@@ -246,9 +246,9 @@ CLAIMS = (
             Which(archs=("omeganet", "titans", "gated_deltanet_mesanet", "attention", "transformer")),
         ),
         remark="On all but fuzzy recall and compression every one of them is at the ceiling. Attention answers most of fuzzy "
-        "recall, where the paper has it behind Atlas; there all memories overfit. Beside Titans, of two seeds or one, the "
-        "common variance is mostly that of Atlas. The first setting of each task, at a quarter of MesaNet's epochs "
-        "(memorization at all).",
+        "recall, where the paper has it behind Atlas; there all memories overfit. Beside Titans, of two seeds, the common "
+        "variance is mostly that of Atlas. The first setting of each task, at a quarter of MesaNet's epochs (memorization at "
+        "all).",
     ),
     Claim(
         name="mad-omega-rule",

@@ -29,11 +29,11 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % t interval of mean(a) - mean(b), of independent values with a common variance; None for fewer than three in
-    all, or where a side is empty."""
-    freedom = len(a) + len(b) - 2
-    if freedom < 1 or not a or not b:
+    """The 95 % t interval of mean(a) - mean(b), of independent values with a common variance; None where a side has fewer
+    than two: nothing would say that it varies as the other does."""
+    if min(len(a), len(b)) < 2:
         return None
+    freedom = len(a) + len(b) - 2
     squares = sum(float(np.square(np.asarray(side) - np.mean(side)).sum()) for side in (a, b))
     half = _quantile(freedom) * math.sqrt(squares / freedom * (1 / len(a) + 1 / len(b)))
     middle = float(np.mean(a) - np.mean(b))

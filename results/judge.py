@@ -1,7 +1,7 @@
 """Whether records bear a claim out: comparisons of measures, each with its interval, and what they come to together.
 
-A comparison of a and b is decided by the 95 % interval of mean(a) - mean(b), Student's with a common variance: three seeds in
-all are the fewest. Where the trials of every seed went on from the same weights, it is that of the differences seed by seed:
+A comparison of a and b is decided by the 95 % interval of mean(a) - mean(b), Student's with a common variance: two seeds of
+each are the fewest. Where the trials of every seed went on from the same weights, it is that of the differences seed by seed:
 two seeds that both have are the fewest. A claim stands if all of its comparisons do, falls with any that is decided against
 it, and is otherwise not decided.
 """

@@ -30,8 +30,9 @@ _HEAD = """# What the records say
 Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew. A claim is
 **reproduced** if every comparison that the records allow bears it out, **not reproduced** if one is decided against it, and
 **not decided** where records are missing or too few. A comparison is decided by the 95 % t interval of the difference of
-means over seeds, with a common variance; where the trials of a seed went on from the same weights (StateX), by that of the
-differences seed by seed. Hyper-parameters and checkpoints are chosen on validation, scores are of test.
+means over two seeds or more of each, with a common variance; where the trials of a seed went on from the same weights
+(StateX), by that of the differences seed by seed. Hyper-parameters and checkpoints are chosen on validation, scores are of
+test.
 """
 
 _COSTS = """## Costs
