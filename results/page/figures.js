@@ -660,7 +660,7 @@ function drawHeat() {
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
-  // Rows are told apart by their last dials as well as by their first: no name is cut, a long one takes several lines.
+  // Rows and columns are told apart by their last dials, too: no name is cut, a long one of a row takes several lines.
   const folded = (name, width) =>
     name.split(" ").reduce((lines, word) => {
       const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
@@ -673,7 +673,8 @@ function drawHeat() {
   const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
     heading = (name) => plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
     lines = Math.max(2, ...table.columns.map((name) => heading(name).split("<br>").length)),
-    tall = small ? 136 : 6 + 17 * lines; // of the columns' headings, in pixels
+    slant = 6.8 * Math.max(...table.columns.map((name) => short(name).length)), // of the longest that leans, in pixels
+    tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
   const hover = table.cells.map((line, row) =>
@@ -764,7 +765,7 @@ function drawHeat() {
       name: "picked",
     }));
   const layout = frame({
-    margin: { l: 8, r: small ? 44 : 8, t: groups.length ? tall + 24 : 8, b: 48 },
+    margin: { l: 8, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: groups.length ? tall + 24 : 8, b: 48 },
     annotations: titles,
     shapes: [...rules, ...picked],
     xaxis: {
@@ -775,7 +776,7 @@ function drawHeat() {
       fixedrange: true,
       tickangle: small ? -55 : 0,
       range: [-0.5, x.length - 0.5],
-      ticktext: table.columns.map((name) => (small ? words(short(name), 20) : heading(name))),
+      ticktext: table.columns.map((name) => (small ? plain(short(name)) : heading(name))),
     },
     yaxis: {
       tickvals: y,

@@ -524,12 +524,13 @@ def test_headings_of_the_heat_map_are_over_its_columns_names(width: int, browser
 
 
 @pytest.mark.parametrize("width", [390, 1300])
-def test_rows_of_the_heat_map_that_differ_at_the_end_of_long_names_are_told_apart(
+def test_what_differs_at_the_end_of_a_long_name_is_told_apart_on_the_heat_map(
     width: int, browser: Browser, make: Make, tmp_path: Path
 ) -> None:
     names = ("inner_norm", "key_dim", "learned_start", "residual", "window")
     dials = [dict(zip(names, values, strict=True)) for values in itertools.product((1, 2), repeat=len(names))]
-    records = [make(arch_dials=one, state_bytes=1000) for one in dials]
+    pairs = [100_000 + more for more in range(4)]
+    records = [make(arch_dials=d, dials={"length": 10 * p, "pairs": p}, state_bytes=1000) for d in dials for p in pairs]
     write_page(tmp_path / "page.html", records, title="R", tables=table_of(records))
     browser.show(tmp_path / "page.html", width=width)
     shown = (
@@ -539,9 +540,11 @@ def test_rows_of_the_heat_map_that_differ_at_the_end_of_long_names_are_told_apar
         " box.top, box.bottom])"
     )
     rows = browser.run(shown)
-    assert len({text for text, *_ in rows}) == len(records)
+    assert len({text for text, *_ in rows}) == len(dials)
     assert all(left >= 0 for _, left, *_ in rows)
     assert all(bottom <= top for (*_, bottom), (_, _, top, _) in itertools.pairwise(rows))
+    columns = browser.run("return [...document.querySelectorAll('#heat .xtick text')].map((one) => one.textContent)")
+    assert len(set(columns)) == len(columns) == len(pairs) + 1  # and their mean
 
 
 def test_what_is_hidden_on_a_mean_over_tasks_is_said(browser: Browser, mad: Path) -> None:
