@@ -12,12 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from results.choose import Measure, differing, words
 from results.order import by_number
 
 OF_EVERY_TASK = "distance_up_to"  # how far back answers lie: every task that does not know better is cut by it
 USUAL = ("accuracy", "macro_accuracy", "exact_match", "loss")  # scores that say no more than the headline
 NONE = "none"  # how a dial that is not set reads
+MOST_PARTS = 16  # of an answer, side by side: more are joined to STRETCHES
+STRETCHES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,8 @@ class Cut:
 
 def by_parts(measures: Sequence[Measure]) -> list[Cut]:
     """A cut for every way in which the task breaks its answers down. `measures` are of one task; each gives a strand. Of
-    settings that differ in nothing but the dial by which is cut (a length that holds the shorter ones), the finest counts."""
+    settings that differ in nothing but the dial by which is cut (a length that holds the shorter ones), the finest counts.
+    Of many parts (the depths of RULER's grid), neighbours are joined, each of which counts the same."""
     cells: dict[str, dict[str, tuple[Measure, dict[str, Measure]]]] = defaultdict(dict)
     metrics: dict[str, str] = {}
     for measure in measures:
@@ -58,7 +63,7 @@ def by_parts(measures: Sequence[Measure]) -> list[Cut]:
             found.values(), key=lambda one: (by_number(one[0].row), [_order(_said(one[0].dials.get(d))) for d in shown])
         )
         strands = [Strand(row=m.row, setting=", ".join(words(m.dials, shown)), cells=own) for m, own in ordered]
-        cuts.append(_cut(by, metrics[by], strands))
+        cuts.append(_joined(_cut(by, metrics[by], strands)))
     return cuts
 
 
@@ -125,23 +130,42 @@ def averaged(cut: Cut) -> Cut:
         rows[strand.row].append(strand)
     strands = []
     for row in sorted(rows, key=by_number):
-        whole = [value for value in cut.values if all(value in strand.cells for strand in rows[row])]
-        cells = {value: _mean([strand.cells[value] for strand in rows[row]]) for value in whole}
+        cells = {}
+        for value in cut.values:
+            if all(value in strand.cells for strand in rows[row]):
+                own = [strand.cells[value] for strand in rows[row]]
+                cells[value] = _mean(own, sorted(set.intersection(*(set(m.values) for m in own))))
         strands.append(Strand(row=row, setting="", cells={value: m for value, m in cells.items() if m.values}))
     return _cut(cut.by, cut.metric, [strand for strand in strands if strand.cells])
 
 
-def _mean(own: Sequence[Measure]) -> Measure:
-    """Of one architecture over several settings, for the seeds that all of them have."""
+def _joined(cut: Cut) -> Cut:
+    """The cut by stretches of its values, where these are too many numbers to be read."""
+    if len(cut.values) <= MOST_PARTS or any(_order(value)[0] != 1 for value in cut.values):
+        return cut
+    parts = [[str(value) for value in part] for part in np.array_split(np.array(cut.values), STRETCHES)]
+    strands = []
+    for strand in cut.strands:
+        cells = {}
+        for part in parts:
+            own = [strand.cells[value] for value in part if value in strand.cells]
+            if own:
+                seeds = sorted(set.union(*(set(m.values) for m in own)))
+                cells[f"{part[0]}-{part[-1]}"] = _mean(own, seeds)
+        strands.append(replace(strand, cells=cells))
+    return _cut(cut.by, cut.metric, strands)
+
+
+def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
+    """Of one architecture over several settings or parts, for these seeds, each over those that it has."""
 
     def bound(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if len(known) == len(values) else None
 
-    seeds = sorted(set.intersection(*(set(m.values) for m in own)))
     return replace(
         own[0],
-        values={seed: sum(m.values[seed] for m in own) / len(own) for seed in seeds},
+        values={seed: float(np.mean([m.values[seed] for m in own if seed in m.values])) for seed in seeds},
         keys=tuple(dict.fromkeys(key for m in own for key in m.keys)),
         state_bytes=max(m.state_bytes for m in own),
         chance=bound([m.chance for m in own]),

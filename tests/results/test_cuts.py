@@ -120,6 +120,22 @@ def test_stretches_of_positions_stand_in_their_order(make: Make) -> None:
     assert cut.values == ("0-16", "16-128", "128-256")
 
 
+def test_many_parts_are_joined_to_stretches(make: Make) -> None:
+    grid = [round(n * 100 / 39) for n in range(40)]
+    records = [make(seed=s) for s in range(2)]
+    for seed, record in enumerate(records):
+        record.scores.update({f"accuracy/depth={d}": n / 40 for n, d in enumerate(grid) if (seed, n) != (1, 0)})
+    (cut,) = by_parts(measures(records))
+    assert len(cut.values) == 10
+    assert (*cut.values[:3], cut.values[-1]) == ("0-8", "10-18", "21-28", "92-100")
+    (strand,) = cut.strands
+    assert strand.cells["10-18"].values == {0: pytest.approx(5.5 / 40), 1: pytest.approx(5.5 / 40)}
+    assert strand.cells["0-8"].values == {0: pytest.approx(1.5 / 40), 1: pytest.approx(2 / 40)}, "of those that it has"
+    words = {f"accuracy/depth={n}": 0.5 for n in [*range(39), "deep"]}
+    (cut,) = by_parts(measures([with_parts(make, words)]))
+    assert len(cut.values) == 40, "what is no number has no neighbours"
+
+
 def test_further_scores_are_those_that_tell_something_else(make: Make) -> None:
     record = with_parts(make, {"tvd": 0.1, "cg_steps": 4.0, "macro_accuracy": 0.5, "cg_steps/block=0/head=0": 4.0})
     assert further_scores(measures([record])) == ["cg_steps", "tvd"]
