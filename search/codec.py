@@ -72,7 +72,7 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
 
     chosen = study.with_budget(document(source, "study"), [override(text) for text in overrides])
     spec: StudySpec = typed.read(_hint("study"), chosen)
-    spec.check()
+    spec.check(chosen)
     return spec
 
 

@@ -13,7 +13,7 @@ from results.choose import flatten
 from results.record import Record
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
-from search.online import OnlineTrial
+from search.online import SCORES, OnlineTrial
 from search.phased import PhasedTrial
 from search.space import Choices, Given, Grid, Point, Search, Space, axis_values, words_of
 from search.trial import TrialSpec
@@ -145,12 +145,15 @@ class StudySpec:
         if not isinstance(self.only.value, dict):
             raise fault(self.only.place, "only", "may come a mapping, such as {arch: mesa, seed: [0, 1]}")
 
-    def check(self) -> None:
-        """Read every trial of a grid, every corner of a search. Raises SpecError with all that is wrong."""
+    def check(self, document: Node) -> None:
+        """Read every trial of a grid, every corner of a search, whose goals must be known. Raises SpecError with all that is
+        wrong, where the `document` that the study was read from has it."""
         if isinstance(self.space, Search):
             if self.only.value:
                 raise fault(self.only.place, "only", "a search has no list of trials to choose from: narrow its space")
-            _check_search(self, self.space)
+            wrong = list(_goals_astray(self.goals, _corners_of(self, self.space), document))
+            if wrong:
+                raise SpecError(wrong)
         else:
             self._judged  # noqa: B018 - it is kept
 
@@ -273,9 +276,9 @@ def _any_of(node: Node) -> list[Any]:
     return node.plain() if isinstance(node.value, tuple) else [node.plain()]
 
 
-def _check_search(study: StudySpec, space: Search) -> None:
-    """That what a search may ask can be built: every corner that is not excluded, the points to try first, and the
-    anchors. One corner is read with all that it is trained over, the others with the first of it."""
+def _corners_of(study: StudySpec, space: Search) -> list[Trial]:
+    """What a search may ask, all of which can be built: every corner that is not excluded, the points to try first, and the
+    anchors. One corner is read with all that it is trained over, the others with the first of it. Raises SpecError."""
     faulty: list[tuple[Point, Fault]] = []
     at: dict[Fault, Choices] = {}
     specs: list[Trial] = []
@@ -304,13 +307,35 @@ def _check_search(study: StudySpec, space: Search) -> None:
                 f"rung {value} takes {lower.steps} steps and the whole budget {specs[0].steps}: a rung must be cheaper"
             )
             raise fault(study.trial.place, "space.rungs.values", said)
-    known: list[str] = sorted({spec.task.kind for spec in specs})
-    lost = [goal for goal in study.goals if goal.task is not None and goal.task not in known]
-    if lost:
-        may = f"may come {typed.either(known)}{typed.guess(str(lost[0].task), known)}"
-        raise fault(study.trial.place, "goals", f"no trial is on the task '{lost[0].task}', {may}")
-    if any(goal.score == SPEED for goal in study.goals) and not all(isinstance(spec, TrialSpec) for spec in specs):
-        raise fault(study.trial.place, "goals", f"{SPEED} can be measured of trials of kind 'trial' alone")
+    return specs
+
+
+def _goals_astray(goals: Sequence[Goal], specs: Sequence[Trial], document: Node) -> Iterator[Fault]:
+    """What is wrong with goals that ask for a task, or for a figure of it, that these trials do not have."""
+    said = document.get("goals")
+    tasks = {spec.task.kind: spec for spec in specs}
+    for number, goal in enumerate(goals):
+
+        def wrong(key: str, message: str, number: int = number) -> Fault:
+            part = said.value[number].get(key) if said is not None else None
+            return Fault(document.place if part is None else part.place, f"goals[{number}].{key}", message)
+
+        if goal.task is not None and goal.task not in tasks:
+            may = f"may come {typed.either(sorted(tasks))}{typed.guess(goal.task, list(tasks))}"
+            yield wrong("task", f"no trial is on the task '{goal.task}', {may}")
+        elif goal.score == SPEED and not all(isinstance(spec, TrialSpec) for spec in specs):
+            yield wrong("score", f"{SPEED} can be measured of trials of kind 'trial' alone")
+        elif goal.score not in (*STATIC, SPEED):
+            for kind, spec in tasks.items():
+                known = [*_scores_of(spec), *STATIC, SPEED]
+                if goal.task in (None, kind) and goal.score.partition("/")[0] not in known:
+                    guess = typed.guess(goal.score, known)
+                    yield wrong("score", f"{kind} has no score '{goal.score}', may come {typed.either(known)}{guess}")
+
+
+def _scores_of(spec: Trial) -> tuple[str, ...]:
+    """The names of what validation tells of a trial, but for parts of the answers."""
+    return SCORES if isinstance(spec, OnlineTrial) else (*spec.task.score_names(), "loss")
 
 
 def _on_rung(study: StudySpec, space: Search, point: Point, value: int) -> Trial:

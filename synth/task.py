@@ -74,6 +74,13 @@ class Task(ABC):
         """
         return score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
 
+    def score_names(self) -> list[str]:
+        """Names of what `score` tells, but for scores of parts of the answers."""
+        batch = self.sample(np.random.default_rng(0), 8, "validation")
+        length, vocab = self.shape
+        shares = np.full((len(batch), length, vocab), 1 / vocab) if self.wants_probabilities else None
+        return [name for name in self.score(batch, batch.targets, shares) if "/" not in name]
+
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Labels by which accuracy is broken down, [n] (a sequence) or [n, T] (a position) each.
 

@@ -382,13 +382,32 @@ FAULTS = {
     ),
     "a goal on another task": (
         "  dials:\n" + LR + "goals: [{score: accuracy, task: mqra, direction: maximise}]\n",
-        ["3:3: goals: no trial is on the task 'mqra', may come mqar (did you mean 'mqar'?)"],
+        ["10:33: goals[0].task: no trial is on the task 'mqra', may come mqar (did you mean 'mqar'?)"],
+    ),
+    "a goal that the task does not score": (
+        "  dials:\n"
+        + LR
+        + "goals:\n  - {score: acuracy, direction: maximise}\n  - {score: tvd, direction: minimise}\n",
+        [
+            "11:13: goals[0].score: mqar has no score 'acuracy', may come accuracy, macro_accuracy, exact_match, loss, "
+            "parameters, state_bytes, state_floats, flops_per_token or milliseconds (did you mean 'accuracy'?)",
+            "12:13: goals[1].score: mqar has no score 'tvd'",
+        ],
     ),
     "every what": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixr}]}\n",
         ["9:50: space.dials.trial.arch.stack[0].mixer: came \"mixr\", may come 'mixer', or a list of mixers"],
     ),
 }
+
+
+def test_goals_that_nobody_said_are_checked_too(file: Path) -> None:
+    task = "trial.task={kind: learnability, width: 16, length: 8}"
+    said = "1:1: goals[0].score: learnability has no score 'accuracy', may come explained, relative_error, loss, "
+    (line,) = faults(file, "  dials:\n" + LR, task)
+    assert line.startswith(said)
+    goals = "goals=[{score: explained/position=1-2, direction: maximise}, {score: milliseconds, direction: minimise}]"
+    assert len(read(file, "  dials:\n" + LR, task, goals).goals) == 2, "parts of a score pass by its name"
 
 
 @pytest.mark.parametrize("case", FAULTS)

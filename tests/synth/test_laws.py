@@ -109,6 +109,15 @@ def test_only_scored_positions_count(token_task: AnyTask, draw: Draw) -> None:
     assert token_task.score(batch, answers, sure) == token_task.score(batch, elsewhere, sure)
 
 
+def test_scores_are_named_before_anything_is_trained(task: AnyTask, draw: Draw) -> None:
+    batch = draw(task, count=64, split="test")
+    guesses = np.roll(batch.targets, 1, axis=0)
+    shares = np.full((*batch.targets.shape, task.shape[1]), 0.5) if task.wants_probabilities else None
+    told = task.score(batch, guesses, shares)
+    assert task.score_names() == [name for name in told if "/" not in name]
+    assert task.metric in task.score_names()
+
+
 def test_chance_lies_below_the_ceiling(task: AnyTask) -> None:
     assert 0 <= task.chance() < task.ceiling() <= 1
 
