@@ -7,6 +7,7 @@ an answer; the next one takes each up again under a new number, so that none is 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import warnings
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from results.ledger import LedgerError
 from search.space import Choices, FloatDial, Given, Grid, IntDial, Point, Scalar, Search, Union
 
 End = Literal["done", "stopped", "rejected", "failed"]
@@ -86,7 +88,8 @@ class Answer:
 
 
 class Journal:
-    """The points of all searches that share a ledger, in a file beside it. Reading it changes nothing."""
+    """The points of all searches that share a ledger, in a file beside it. Reading it changes nothing, and raises LedgerError
+    where it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,7 +149,13 @@ class Journal:
         from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        return JournalStorage(JournalFileBackend(str(self.path)))
+        try:
+            return JournalStorage(JournalFileBackend(str(self.path)))
+        except ValueError as error:
+            after = "what was trained is in the ledger, and the search asks the same again"
+            raise LedgerError(
+                f"{self.path}: line {_damaged(self.path)} is damaged; move the file away: {after}"
+            ) from error
 
 
 class Proposer:
@@ -329,6 +338,17 @@ def _told(trial: Any) -> Told:
         milliseconds=said.get(_SPEED),
         why=said.get(_WHY, ""),
     )
+
+
+def _damaged(path: Path) -> int:
+    """The number of the first line that is not JSON."""
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            return number
+    return len(lines)
 
 
 def _mend(path: Path) -> None:

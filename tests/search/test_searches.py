@@ -14,7 +14,7 @@ import pytest
 import torch
 from optuna.storages.journal import JournalFileBackend
 
-from results.ledger import Ledger
+from results.ledger import Ledger, LedgerError
 from results.record import Record
 from search import codec, engine
 from search.cohort import record_of
@@ -221,6 +221,21 @@ def test_a_driver_that_is_killed_while_it_writes_the_journal_loses_and_repeats_n
     drive(study(kind, space={"first": FIRST}), path)
     assert sorted(record.key for record in Ledger.open(path).all()) == sorted(uncut(kind, first=True).trained)
     assert told(study(kind, space={"first": FIRST}), path) == uncut(kind, first=True).told
+
+
+def test_a_damaged_journal_is_told_of_and_without_it_the_search_asks_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.sqlite"
+    drive(study("tpe"), path)
+    journal, asked = engine.journal_of(path), told(study("tpe"), path)
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join([*lines[:4], "damaged", *lines[4:]]) + "\n")
+    with pytest.raises(
+        LedgerError, match=r"tiny\.journal: line 5 is damaged; move the file away: what was trained is in"
+    ):
+        drive(study("tpe"), path)
+    journal.rename(tmp_path / "away")
+    assert drive(study("tpe"), path) == []
+    assert told(study("tpe"), path) == asked
 
 
 def test_proposers_beside_share_what_they_ask_alike(tmp_path: Path) -> None:
