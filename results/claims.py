@@ -306,6 +306,18 @@ CLAIMS = (
         remark="One narrow block, 600 steps on a CPU: some seeds have learned the task by then, with a window and without.",
     ),
     Claim(
+        name="atlas-parts",
+        text="Every part of Atlas helps: it recalls more than with a memory of one matrix, a window of one token, gradient "
+        "descent for Muon, or keys without polynomial features.",
+        source="ATLAS, ablation (there of language models)",
+        tasks=("in_context_recall",),
+        rule=Above(
+            better=Which(archs=("atlas",)),
+            worse=Which(archs=("linear memory", "window of 1", "without Muon", "without polynomial")),
+        ),
+        remark="",
+    ),
+    Claim(
         name="needle-delta",
         text="Without distraction (level 1) at twice the trained length, the delta rule finds more needles than Mamba-2.",
         source="Gated DeltaNet, table 2, S-NIAH-1",
