@@ -285,8 +285,10 @@ CLAIMS = (
         source="MesaNet, appendix K, figure 9",
         tasks=("regbench",),
         rule=Above(better=MESA, worse=Which(archs=("attention", "transformer")), margin=CLOSE),
-        remark="Mesa is not on par but far ahead: two blocks of attention do not find the languages of 2,500 prompts in 200 "
-        "epochs, as deeper transformers do (Akyürek et al. 2024).",
+        remark="Mesa is not on par but far ahead. Of 2,500 prompts all know by heart what they were trained on long before the "
+        "200 epochs are over: attention's validation falls from the eighth epoch on (from 54 to 38 %), that of the others from "
+        "the 16th to the 32nd at their best rates; what is compared is what each found before. Deeper transformers find the "
+        "languages (Akyürek et al. 2024), and two blocks those of a smaller size, of which they see fresh prompts.",
     ),
     Claim(
         name="hybrid-recall",
@@ -303,7 +305,7 @@ CLAIMS = (
         source="ATLAS, combinations with attention",
         tasks=("mqar", "needle", "in_context_recall"),
         rule=Above(better=Which(archs=("atlas_mag", "MAG")), worse=Which(archs=("atlas",))),
-        remark="One narrow block, 600 steps on a CPU: some seeds have learned the task by then, with a window and without.",
+        remark="One narrow block, 600 steps on a CPU, ten seeds: some have learned it by then, with a window and without.",
     ),
     Claim(
         name="atlas-parts",
@@ -315,7 +317,9 @@ CLAIMS = (
             better=Which(archs=("atlas",)),
             worse=Which(archs=("linear memory", "window of 1", "without Muon", "without polynomial")),
         ),
-        remark="",
+        remark="One narrow block, a head of eight channels, 600 steps on a CPU, ten seeds. Muon helps. A memory of one matrix "
+        "learns the task on every seed, the deep one on six of ten in that time; without the skip inside, which ATLAS prints, "
+        "it does so, too (99.1 ±1.2 on five seeds).",
     ),
     Claim(
         name="needle-delta",
