@@ -342,6 +342,7 @@ CLAIMS = (
         ),
         remark="Trained for 10,000 steps, both find all needles up to four times the trained length; at eight times the gate "
         "forgets some. What is decided against it is of the 1,500 steps of a CPU's budget, within which two of its "
-        "three seeds learned nothing. The haystack of this task is no language in which there is something to clear away.",
+        "three seeds learned nothing at the better of two rates, nor two of three whose gate forgets less at first. "
+        "The haystack of this task is no language in which there is something to clear away.",
     ),
 )
