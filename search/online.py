@@ -18,7 +18,6 @@ from search.trial import VERSION
 from synth.task import Task
 from synth.tasks.learnability import Learnability, bins
 
-SCORES = ("explained", "relative_error", "loss")
 WINDOWS = 64  # points of a curve: means over as many equal stretches of positions
 
 
@@ -116,7 +115,7 @@ def _outcome(losses_T: NDArray[np.float32]) -> Outcome:
         return Outcome(error=f"diverged: the loss was not finite at step {bad[0] + 1} of {length}", steps=length)
     explained = {f"explained/position={name}": float(1 - losses_T[part].mean()) for name, part in bins(length).items()}
     mean = float(losses_T.mean(dtype=np.float64))
-    scores = dict(zip(SCORES, (1 - mean, mean, mean), strict=True))
+    scores = {"explained": 1 - mean, "relative_error": mean, "loss": mean}
     return Outcome(
         scores=scores | explained, validation=scores, curve=_curve(losses_T), steps=length, selected_step=length
     )

@@ -13,7 +13,7 @@ from results.choose import flatten
 from results.record import Record
 from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
-from search.online import SCORES, OnlineTrial
+from search.online import OnlineTrial
 from search.phased import PhasedTrial
 from search.space import Choices, Given, Grid, Point, Search, Space, axis_values, words_of
 from search.trial import TrialSpec
@@ -327,15 +327,10 @@ def _goals_astray(goals: Sequence[Goal], specs: Sequence[Trial], document: Node)
             yield wrong("score", f"{SPEED} can be measured of trials of kind 'trial' alone")
         elif goal.score not in (*STATIC, SPEED):
             for kind, spec in tasks.items():
-                known = [*_scores_of(spec), *STATIC, SPEED]
+                known = [*spec.task.score_names(), "loss", *STATIC, SPEED]
                 if goal.task in (None, kind) and goal.score.partition("/")[0] not in known:
                     guess = typed.guess(goal.score, known)
                     yield wrong("score", f"{kind} has no score '{goal.score}', may come {typed.either(known)}{guess}")
-
-
-def _scores_of(spec: Trial) -> tuple[str, ...]:
-    """The names of what validation tells of a trial, but for parts of the answers."""
-    return SCORES if isinstance(spec, OnlineTrial) else (*spec.task.score_names(), "loss")
 
 
 def _on_rung(study: StudySpec, space: Search, point: Point, value: int) -> Trial:
