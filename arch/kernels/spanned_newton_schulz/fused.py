@@ -1,4 +1,4 @@
-"""Newton-Schulz of spanned matrices, a matrix a program, in registers and in fp64.
+"""Newton-Schulz of spanned matrices, a tile a program, in registers and in fp64.
 
 Q' = B Q,   A' = B A B,   B = a I + b A + c A^2
 
@@ -10,9 +10,11 @@ By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
 
 Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
 more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
-U.
+U. Of narrow matrices a tile holds as many as it has room for, those of a head's neighbouring tokens, as blocks of its diagonal;
+all beside the blocks is made 0 behind every product, so that they know nothing of each other.
 
-T tokens, H heads, R rows, S vectors, C columns, CP their power of two; BS vectors, BR rows, BT tokens at once
+T tokens, H heads, R rows, S vectors, C columns, CP their power of two, W columns of a tile; BS vectors, BR rows, BT tokens at
+once
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -32,6 +34,7 @@ from arch.kernels.opaque import opaque, packed, padded
 WIDEST = 32  # columns
 MOST_VECTORS = 64
 ACROSS = 32  # columns of tokens side by side
+NARROWEST = 4  # columns of a matrix in a tile
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -64,18 +67,74 @@ def _times(x, y):
 
 
 @triton.jit
-def _tile(CP: tl.constexpr):
-    return tl.arange(0, CP)[:, None], tl.arange(0, CP)[None, :]
+def _places(T, H, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
+    """Of a program's tile: its head, the number of its matrix (of several, of each column's, [1, W]), and of every column its
+    channel, and whether it is there."""
+    parts = tl.cdiv(T, W // CP)
+    pid = tl.program_id(0)
+    head, token = pid // (parts * H) * H + pid % H, pid // H % parts * (W // CP)
+    column = tl.arange(0, W)
+    channel = column % CP
+    there = channel < C
+    if CP < W:
+        token += (column // CP)[None, :]
+        there &= pid // H % parts * (W // CP) + column // CP < T
+        token = tl.minimum(token, T - 1)
+    return head, (head // H).to(tl.int64) * T * H + token * H + head % H, channel, there
 
 
 @triton.jit
-def _rows(x, d, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """Of diag(x) D, of a token's x and a head's D, BS rows from the first on."""
-    row, column = first + tl.arange(0, BS), tl.arange(0, CP)
-    x_b = tl.load(x + row, mask=row < S, other=0.0).to(tl.float64)
-    there = (row[:, None] < S) & (column[None, :] < C)
-    d_bc = tl.load(d + row[:, None] * C + column[None, :], mask=there, other=0.0).to(tl.float64)
-    return x_b[:, None] * d_bc
+def _square_places(n, channel, there, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
+    """Where the entries of a tile's matrices are, one behind the other, and which there are."""
+    entries = (channel < C)[:, None] & there[None, :]
+    if CP < W:
+        entries &= _own(CP, W)
+    return n * (C * C) + channel[:, None] * C + channel[None, :], entries
+
+
+@triton.jit
+def _own(CP: tl.constexpr, W: tl.constexpr):
+    """Which entries of a tile are in blocks."""
+    return (tl.arange(0, W) // CP)[:, None] == (tl.arange(0, W) // CP)[None, :]
+
+
+@triton.jit
+def _blocks(x, CP: tl.constexpr, W: tl.constexpr):
+    """The tile with nothing beside its blocks."""
+    if CP < W:
+        x = tl.where(_own(CP, W), x, 0.0)
+    return x
+
+
+@triton.jit
+def _product(x, y, CP: tl.constexpr, W: tl.constexpr):
+    """Of the blocks."""
+    return _blocks(_times(x, y), CP, W)
+
+
+@triton.jit
+def _scaled(x, by, CP: tl.constexpr, W: tl.constexpr):
+    """Each block by its own number, as _whole gives it."""
+    return _blocks(x * by, CP, W)
+
+
+@triton.jit
+def _whole(x, CP: tl.constexpr, W: tl.constexpr):
+    """The sum of a tile's block; of several at every column that of its own, [1, W]."""
+    if CP < W:
+        total = tl.sum(tl.where(_own(CP, W), tl.sum(x, 1)[:, None], 0.0), 0)[None, :]
+    else:
+        total = tl.sum(x)
+    return total
+
+
+@triton.jit
+def _rows(x, d, n, there, channel, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
+    """Of diag(x) D, of the x of a tile's tokens and a head's D side by side, BS rows from the first on."""
+    row = first + tl.arange(0, BS)
+    x_b = tl.load(x + n * S + row[:, None], mask=(row < S)[:, None], other=0.0).to(tl.float64)
+    d_there = (row < S)[:, None] & there[None, :]
+    return x_b * tl.load(d + row[:, None] * C + channel[None, :], mask=d_there, other=0.0).to(tl.float64)
 
 
 @triton.jit
@@ -128,88 +187,91 @@ def _vectors_kernel(u, dgram, du, R, S: tl.constexpr):
 
 
 @triton.jit
-def _square(x, d, gram, n, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """P^T P of a token's matrix."""
-    head = (n // (T * H)) * H + n % H
-    x += n.to(tl.int64) * S
-    d += head.to(tl.int64) * (S * C)
-    gram += head.to(tl.int64) * (S * S)
-    square = tl.zeros([CP, CP], tl.float64)
+def _square(
+    x, d, gram, n, there, channel, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
+):  # fmt: skip
+    """P^T P of a tile's matrices, by a head's D and G."""
+    square = tl.zeros([W, W], tl.float64)
     for first in range(0, S, BS):
-        seen = tl.zeros([BS, CP], tl.float64)
+        seen = tl.zeros([BS, W], tl.float64)
         for other in range(0, S, BS):
-            seen += _times(_grams(gram, first, other, S), _rows(x, d, other, S, C, CP))
-        square += _times(tl.trans(_rows(x, d, first, S, C, CP)), seen)
-    return (square + tl.trans(square)) * 0.5
+            seen += _times(_grams(gram, first, other, S), _rows(x, d, n, there, channel, other, S, C, CP, W))
+        square += _times(tl.trans(_rows(x, d, n, there, channel, first, S, C, CP, W)), seen)
+    return _blocks((square + tl.trans(square)) * 0.5, CP, W)
 
 
 @triton.jit
-def _begun(square, C: tl.constexpr, CP: tl.constexpr):
-    """A matrix of 1 and 0, which entries there are, the trace and its root."""
-    row, column = _tile(CP)
-    unit = tl.where(row == column, 1.0, 0.0).to(tl.float64)
-    trace = tl.sum(square * unit)
-    return unit, (row < C) & (column < C), trace, tl.sqrt(tl.maximum(trace, _LEAST))
+def _begun(square, CP: tl.constexpr, W: tl.constexpr):
+    """A tile of 1 and 0, the trace of every block and its root."""
+    unit = tl.where(tl.arange(0, W)[:, None] == tl.arange(0, W)[None, :], 1.0, 0.0).to(tl.float64)
+    trace = _whole(square * unit, CP, W)
+    return unit, trace, tl.sqrt(tl.maximum(trace, _LEAST))
 
 
 @triton.jit
-def _by(gram, unit):
-    return unit * _LINEAR + gram * _CUBIC + _times(gram, gram) * _QUINTIC
+def _by(gram, unit, CP: tl.constexpr, W: tl.constexpr):
+    return unit * _LINEAR + gram * _CUBIC + _product(gram, gram, CP, W) * _QUINTIC
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
 def _forward_kernel(
-    x, d, gram, y, kept, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr
+    x, d, gram, y, kept, steps, T, H,
+    S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """kept [N, C, C]: every P^T P, in fp64."""
-    n = tl.program_id(0)
-    square = _square(x, d, gram, n, T, H, S, C, CP)
-    unit, there, _trace, size = _begun(square, C, CP)
-    row, column = _tile(CP)
+    head, n, channel, there = _places(T, H, C, CP, W)
+    head = head.to(tl.int64)
+    square = _square(x, d + head * (S * C), gram + head * (S * S), n, there, channel, S, C, CP, W)
+    unit, _trace, size = _begun(square, CP, W)
+    places, entries = _square_places(n, channel, there, C, CP, W)
     if KEEP:
-        tl.store(kept + n.to(tl.int64) * (C * C) + row * C + column, square, mask=there)
+        tl.store(kept + places, square, mask=entries)
     shrunk = 1.0 / (size + _EPS)
-    square, factor = square * (shrunk * shrunk), unit * shrunk
+    square, factor = _scaled(square, shrunk * shrunk, CP, W), _scaled(unit, shrunk, CP, W)
     for step in range(steps):
-        by = _by(square, unit)
-        factor = _times(by, factor)
+        by = _by(square, unit, CP, W)
+        factor = _product(by, factor, CP, W)
         if step + 1 < steps:
-            square = _times(_times(by, square), by)
-    tl.store(y + n.to(tl.int64) * (C * C) + row * C + column, factor.to(y.dtype.element_ty), mask=there)
+            square = _product(_product(by, square, CP, W), by, CP, W)
+    tl.store(y + places, factor.to(y.dtype.element_ty), mask=entries)
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _squares_kernel(dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
+def _squares_kernel(
+    dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
+):  # fmt: skip
     """Z dA of every matrix, [N, S, C] in fp64."""
-    n = tl.program_id(0)
-    row, column = _tile(CP)
-    own = kept + n.to(tl.int64) * (C * C) + row * C + column
-    given = tl.load(own, mask=(row < C) & (column < C), other=0.0)
-    unit, there, trace, size = _begun(given, C, CP)
+    head, n, channel, there = _places(T, H, C, CP, W)
+    places, entries = _square_places(n, channel, there, C, CP, W)
+    given = tl.load(kept + places, mask=entries, other=0.0)
+    unit, trace, size = _begun(given, CP, W)
     shrunk = 1.0 / (size + _EPS)
-    by_y = tl.load(dy + n.to(tl.int64) * (C * C) + row * C + column, mask=there, other=0.0).to(tl.float64)
-    square, factor = given * (shrunk * shrunk), unit
-    d_square, d_factor = (by_y + tl.trans(by_y)) * (0.5 * shrunk), unit * 0.0
+    by_y = tl.load(dy + places, mask=entries, other=0.0).to(tl.float64)
+    square, factor = _scaled(given, shrunk * shrunk, CP, W), unit
+    d_square, d_factor = _scaled(by_y + tl.trans(by_y), 0.5 * shrunk, CP, W), unit * 0.0
     for step in range(steps):
-        by = _by(square, unit)
-        turn = _times(d_square, square)
+        by = _by(square, unit, CP, W)
+        turn = _product(d_square, square, CP, W)
         d_by = d_square * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
-        d_factor = _times(d_by, factor) + _times(by, d_factor)
-        factor = _times(by, factor)
+        d_factor = _product(d_by, factor, CP, W) + _product(by, d_factor, CP, W)
+        factor = _product(by, factor, CP, W)
         if step + 1 < steps:
-            half = _times(by, square)
-            turn = _times(d_by, half)
-            d_square = turn + tl.trans(turn) + _times(_times(by, d_square), by)
-            square = _times(half, by)
-    d_shrunk = tl.sum(by_y * factor) + 2.0 * shrunk * tl.sum(d_factor * given)
+            half = _product(by, square, CP, W)
+            turn = _product(d_by, half, CP, W)
+            d_square = turn + tl.trans(turn) + _product(_product(by, d_square, CP, W), by, CP, W)
+            square = _product(half, by, CP, W)
+    d_shrunk = _whole(by_y * factor, CP, W) + 2.0 * shrunk * _whole(d_factor * given, CP, W)
     d_trace = tl.where(trace >= _LEAST, -0.5 * d_shrunk * shrunk * shrunk / size, 0.0)
-    da = d_factor * (shrunk * shrunk) + unit * d_trace
-    head = (n // (T * H)) * H + n % H
+    da = _scaled(d_factor, shrunk * shrunk, CP, W) + _scaled(unit, d_trace, CP, W)
+    d += head.to(tl.int64) * (S * C)
     for first in range(0, S, BS):
-        z = _rows(x + n.to(tl.int64) * S, d + head.to(tl.int64) * (S * C), first, S, C, CP)
-        vector = first + tl.arange(0, BS)[:, None]
-        places, in_z = n.to(tl.int64) * (S * C) + vector * C + column, (vector < S) & (column < C)
-        tl.store(z_da + places, _times(z, da), mask=in_z)
+        z = _rows(x, d, n, there, channel, first, S, C, CP, W)
+        if CP < W:
+            z = tl.where(z - z == 0.0, z, 0.0)  # what is not finite makes its own dA nan, and must meet no other's 0
+        vector = first + tl.arange(0, BS)
+        in_z = (vector < S)[:, None] & there[None, :]
+        to = z_da + n * (S * C) + vector[:, None] * C + channel[None, :]
+        tl.store(to, _times(z, da), mask=in_z)
 
 
 @triton.jit
@@ -282,7 +344,8 @@ def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool) -> tuple[T
     blocks = triton.cdiv(vectors, BS.value)
     _square_kernel[batch * heads * blocks**2,](packed(u), gram, rows, vectors, **ALONE)
     given = packed(x), packed(d), gram, y, kept
-    _forward_kernel[batch * time * heads,](*given, steps, time, heads, **_sizes(d), KEEP=keep)
+    tiles, sizes = _tiles(x, d)
+    _forward_kernel[tiles,](*given, steps, time, heads, **sizes, KEEP=keep)
     return y, gram, kept
 
 
@@ -299,12 +362,13 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx, dd, du = _gradients(dy, x, d, u, steps, keep, gram, kept)
     (batch, time, heads, vectors), rows = x.shape, u.shape[-2]
-    sizes, count = _sizes(d), x.shape[:3].numel()
+    tiles, sizes = _tiles(x, d)
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
-    z_da = x.new_empty(count, *d.shape[-2:], dtype=torch.float64)
+    z_da = x.new_empty(x.shape[:3].numel(), *d.shape[-2:], dtype=torch.float64)
     dgram = torch.empty_like(gram)
-    _squares_kernel[count,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
-    blocks, across = triton.cdiv(vectors, BS.value), sizes | {"BT": ACROSS // sizes["CP"]}
+    _squares_kernel[tiles,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
+    blocks, across = triton.cdiv(vectors, BS.value), {n: size for n, size in sizes.items() if n != "W"}
+    across["BT"] = ACROSS // across["CP"]
     # Programs of one head are neighbours: they read the same.
     _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
     _grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)
@@ -318,11 +382,13 @@ def _gradients(
     return x.new_empty(x.shape), d.new_empty(d.shape), u.new_empty(u.shape)
 
 
-def _sizes(d: Tensor) -> dict[str, Any]:
-    vectors, columns = d.shape[-2:]
+def _tiles(x: Tensor, d: Tensor) -> tuple[int, dict[str, Any]]:
+    """How many tiles hold all matrices, and their sizes."""
+    (batch, time, heads, vectors), columns = x.shape, d.shape[-1]
     width = padded(columns)
-    warps = 1 if width <= 16 else 4
-    return {"S": vectors, "C": columns, "CP": width, "num_warps": warps, "num_stages": 1}
+    own = max(NARROWEST, triton.next_power_of_2(columns))
+    sizes = {"S": vectors, "C": columns, "CP": own, "W": width, "num_warps": 1 if width <= 16 else 4, "num_stages": 1}
+    return batch * heads * triton.cdiv(time, width // own), sizes
 
 
 _spanned_newton_schulz = opaque(

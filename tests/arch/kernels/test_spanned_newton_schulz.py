@@ -45,7 +45,7 @@ def assert_all_close(found: list[Tensor], expected: list[Tensor], bound: float) 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("rows", "vectors", "columns"),
-    [(153, 35, 16), (70, 64, 16), (16, 35, 16), (9, 7, 5), (40, 51, 32), (3, 4, 7)],
+    [(153, 35, 16), (70, 64, 16), (16, 35, 16), (45, 27, 8), (9, 7, 5), (12, 23, 3), (40, 51, 32), (3, 4, 7)],
     ids=str,
 )
 def test_a_matrix_times_it_is_newton_schulz_of_the_matrix(
@@ -61,6 +61,24 @@ def test_a_matrix_times_it_is_newton_schulz_of_the_matrix(
     assert_close(found, expected, rtol=1e-8, atol=1e-8)
     slopes, wanted = (torch.autograd.grad(y, leaves, weight, retain_graph=True) for y in (found, expected))
     assert_all_close([*slopes], [*wanted], 1e-7)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("columns", [3, 5, 16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")  # the interpreter's, of numpy
+def test_a_matrix_that_is_not_finite_spoils_no_other(name: str, columns: int, bad: float, device: str) -> None:
+    u, x, d = given(9, 7, columns, tokens=6)
+    spoilt = x.clone()
+    spoilt[0, 3, 1] = bad
+    others = torch.ones(x.shape[:3], dtype=torch.bool)
+    others[0, 3, 1] = False
+    expected = results(x.to(device), d.to(device), u.to(device), implementation=name)
+    found = results(spoilt.to(device), d.to(device), u.to(device), implementation=name)
+    for of_spoilt, of_sound in zip(found[:2], expected[:2], strict=True):
+        assert_close(of_spoilt[others], of_sound[others])
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
