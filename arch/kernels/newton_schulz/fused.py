@@ -1,11 +1,12 @@
-"""Newton-Schulz with a matrix a program through all steps; one launch forward and one backward.
+"""Newton-Schulz with a tile a program through all steps; one launch forward and one backward.
 
 X_0 = x / n,  n = |x|_F + eps,    X' = a X + P X,   P = b A + c A^2,   A = X X^T
 dX = a dX' + P dX' + (b S + c (S A + A S)) X,   S = dX' X^T + X dX'^T,    dx = dX_0 / n - X_0 <dX_0, X_0> / |x|_F
 
-Tall matrices are read as their transposes. Small matrices stay in registers; larger ones have no room there, and are multiplied
-in tiles from scratch memory. Backward goes through the steps again and keeps what each begins with in scratch memory, too. A
-program uses its own again for every matrix that it takes, so that all of it stays in the caches.
+Tall matrices are read as their transposes. Small matrices stay in registers, of the smallest several in a tile (blocks.py);
+larger ones have no room there, and are multiplied in tiles from scratch memory. Backward goes through the steps again and keeps
+what each begins with in scratch memory, too. A program uses its own again for every matrix that it takes, so that all of it
+stays in the caches.
 
 Of a matrix far longer than short, a memory's over many features, only squares of its short side go through the steps:
     X_n = Q_n X_0,   Q' = P Q,   A' = P A P,   dX_0 = Q^T dY + (B + B^T) X_0,   B by A_0, with dQ = dY X_0^T at the last step
@@ -26,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from arch.kernels.blocks import apart, block_of, inside, whole
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 from arch.kernels.opaque import matrices, opaque, padded, scratch
 
@@ -114,64 +116,84 @@ def _dot(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _poly(x, PRECISION: tl.constexpr):
-    """A and P of X."""
-    gram = _dot(x, tl.trans(x), PRECISION)
-    return gram, gram * _CUBIC + _dot(gram, gram, PRECISION) * _QUINTIC
+def _blocks_of(x, y, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexpr):
+    """x y, nothing of which is beside the blocks."""
+    return apart(_dot(x, y, PRECISION), OWN, RP)
 
 
-@triton.jit(do_not_specialize=["inner", "steps"])
-def _forward_kernel(
-    x, y, inner, x_outer, x_inner, x_row, x_column, steps,
-    R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit
+def _entries(
+    tile, N, R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, OWN: tl.constexpr
 ):  # fmt: skip
-    n = tl.program_id(0)
-    row, column, there, at, _ = _where(0, R, C, RP, CP, TALL)
-    of_x = row * x_row + column * x_column
-    z = tl.load(_matrix(x, n, inner, x_outer, x_inner) + of_x, mask=there, other=0.0).to(tl.float32)
-    z = z / (tl.sqrt(tl.maximum(tl.sum(z * z), _LEAST)) + _EPS)
+    """Of a tile: the number of its matrix (of several, of each column's, [1, CP]), rows, columns, which entries are there."""
+    row, column = tl.arange(0, RP)[:, None], tl.arange(0, CP)[None, :]
+    if OWN < RP:
+        n = tile * (RP // OWN) + column // OWN
+        there = inside(OWN, RP) & (row % OWN < R) & (column % OWN < C) & (n < N)
+        n, row, column = tl.minimum(n, N - 1), row % OWN, column % OWN
+    else:
+        n, there = tile, (row < R) & (column < C)
+    return n, row, column, there
+
+
+@triton.jit
+def _poly(x, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexpr):
+    """A and P of X."""
+    gram = _blocks_of(x, tl.trans(x), PRECISION, OWN, RP)
+    return gram, gram * _CUBIC + _blocks_of(gram, gram, PRECISION, OWN, RP) * _QUINTIC
+
+
+@triton.jit(do_not_specialize=["inner", "steps", "N"])
+def _forward_kernel(
+    x, y, inner, x_outer, x_inner, x_row, x_column, steps, N,
+    R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr,
+):  # fmt: skip
+    n, row, column, there = _entries(tl.program_id(0), N, R, C, RP, CP, OWN)
+    at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
+    of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
+    z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
+    z = apart(z / (tl.sqrt(tl.maximum(whole(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
     for _ in range(steps):
-        z = z * _LINEAR + _dot(_poly(z, PRECISION)[1], z, PRECISION)
-    tl.store(y + n.to(tl.int64) * (R * C) + at, z.to(y.dtype.element_ty), mask=there)
+        z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
+    tl.store(y + at, z.to(y.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
 def _backward_kernel(
     dy, x, dx, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
-    first, hop = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64) * (R * C)
-    row, column, there, at, kept = _where(0, R, C, RP, CP, TALL)
-    of_x = row * x_row + column * x_column
-    scratch += first * steps * (RP * CP)
-    dy += first * (R * C)
-    dx += first * (R * C)
-    n = tl.program_id(0)
-    for _ in range(tl.program_id(0), N, tl.num_programs(0)):
-        z = tl.load(_matrix(x, n, inner, x_outer, x_inner) + of_x, mask=there, other=0.0).to(tl.float32)
-        square = tl.sum(z * z)
+    kept = tl.arange(0, RP)[:, None] * CP + tl.arange(0, CP)[None, :]
+    scratch += tl.program_id(0).to(tl.int64) * steps * (RP * CP)
+    tile = tl.program_id(0)
+    for _ in range(tl.program_id(0), tl.cdiv(N, RP // OWN), tl.num_programs(0)):
+        n, row, column, there = _entries(tile, N, R, C, RP, CP, OWN)
+        at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
+        of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
+        z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
+        square = whole(z * z, OWN, RP)
         size = tl.sqrt(tl.maximum(square, _LEAST))
-        z = z / (size + _EPS)
+        z = apart(z / (size + _EPS), OWN, RP)
         tl.store(scratch + kept, z)
         for step in range(1, steps):
-            z = z * _LINEAR + _dot(_poly(z, PRECISION)[1], z, PRECISION)
+            z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
             tl.store(scratch + step * (RP * CP) + kept, z)
         tl.debug_barrier()  # other threads read what these wrote
         d = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
         for back in range(steps):
             z = tl.load(scratch + (steps - 1 - back) * (RP * CP) + kept)
-            gram, poly = _poly(z, PRECISION)
-            half = _dot(d, tl.trans(z), PRECISION)
+            gram, poly = _poly(z, PRECISION, OWN, RP)
+            half = _blocks_of(d, tl.trans(z), PRECISION, OWN, RP)
             both = half + tl.trans(half)
-            turn = _dot(both, gram, PRECISION)
+            turn = _blocks_of(both, gram, PRECISION, OWN, RP)
             d_gram = both * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
-            d = d * _LINEAR + _dot(poly, d, PRECISION) + _dot(d_gram, z, PRECISION)
-        along = tl.where(square >= _LEAST, tl.sum(d * z) / size, 0.0)
+            d = d * _LINEAR + _blocks_of(poly, d, PRECISION, OWN, RP) + _blocks_of(d_gram, z, PRECISION, OWN, RP)
+        along = tl.where(square >= _LEAST, whole(d * z, OWN, RP) / size, 0.0)
         tl.store(dx + at, (d / (size + _EPS) - z * along).to(dx.dtype.element_ty), mask=there)
         tl.debug_barrier()  # before these write again
-        dy += hop
-        dx += hop
-        n += tl.num_programs(0)
+        tile += tl.num_programs(0)
 
 
 # Matrices in scratch memory, row by row. Every function here ends in a barrier: the next one reads what this one wrote. -------
@@ -511,9 +533,12 @@ def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
     x, where = _layout(x)
     (y,) = _outputs(x, steps)
     form, sizes = _sizes(x)
+    if form.tile is None and form.block is None:
+        tiles = triton.cdiv(matrices(x), sizes["RP"] // sizes["OWN"])
+        _forward_kernel[tiles,](x, y, *where, steps, matrices(x), **sizes, **form.options())
+        return (y,)
     if form.tile is None:
-        kernel = _forward_kernel if form.block is None else _long_forward_kernel
-        kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
+        _long_forward_kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
         return (y,)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
     room, programs = scratch(x, 3 * squares + 2 * others, SCRATCH)
@@ -565,7 +590,10 @@ def _sizes(x: Tensor) -> tuple[_Form, dict[str, Any]]:
     rows, columns = sorted(x.shape[-2:])
     tall = x.shape[-2] > x.shape[-1]
     form = _table(padded(rows), padded(columns))
-    return form, {"R": rows, "C": columns, "RP": padded(rows), "CP": padded(columns), "TALL": tall}
+    sizes = {"R": rows, "C": columns, "RP": padded(rows), "CP": padded(columns), "TALL": tall}
+    if form.tile is None and form.block is None:
+        sizes["OWN"] = min(block_of(columns), sizes["RP"])
+    return form, sizes
 
 
 _newton_schulz = opaque("newton_schulz", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=1)

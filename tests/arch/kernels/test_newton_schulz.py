@@ -14,8 +14,21 @@ from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.tolerance import error, tolerance
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-# In registers: wide, tall, of odd sizes. In tiles: square, tall and odd. By squares of the short side: wide, tall.
-SHAPES = [(16, 16), (5, 20), (33, 7), (64, 16), (64, 64), (70, 33), (20, 100), (153, 16), (3, 300)]
+# In registers: wide, tall, of odd sizes, several together. In tiles: square, tall, odd. By squares of the short side: the rest.
+SHAPES = [
+    (16, 16),
+    (5, 20),
+    (33, 7),
+    (8, 8),
+    (5, 3),
+    (3, 3),
+    (64, 16),
+    (64, 64),
+    (70, 33),
+    (20, 100),
+    (153, 16),
+    (3, 300),
+]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -95,7 +108,7 @@ def test_matrices_too_wide_for_the_kernels_are_told(shape: tuple[int, int], most
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_fused_is_the_definition(shape: tuple[int, int], device: str) -> None:
-    assert_fused_agrees(drawn(1, *shape), torch.float32, device, steps=2)
+    assert_fused_agrees(drawn(3, *shape), torch.float32, device, steps=2)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -110,12 +123,28 @@ def test_fused_takes_any_number_of_steps(shape: tuple[int, int], steps: int, dev
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("shape", [(9, 16), (40, 33), (130, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 4), (9, 16), (40, 33), (130, 5)], ids=str)
 def test_fused_programs_take_one_matrix_after_another(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     from arch.kernels.newton_schulz import fused
 
     monkeypatch.setattr(fused, "SCRATCH", 1)  # one program
-    assert_fused_agrees(drawn(2, *shape), torch.float32, "cpu", steps=1)
+    assert_fused_agrees(drawn(9 if max(shape) < 9 else 2, *shape), torch.float32, "cpu", steps=1)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("name", select.implementations("newton_schulz"))
+@pytest.mark.parametrize("shape", [(4, 3), (5, 8), (16, 16)], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")  # the interpreter's, of numpy
+def test_a_matrix_that_is_not_finite_spoils_no_other(
+    name: str, shape: tuple[int, int], bad: float, device: str
+) -> None:
+    x = drawn(6, *shape).float().to(device)
+    spoilt = x.clone()
+    spoilt[3, 1, 0] = bad
+    for of_spoilt, of_sound in zip(*(results(t, steps=3, implementation=name) for t in (spoilt, x)), strict=True):
+        assert_close(of_spoilt[[0, 1, 2, 4, 5]], of_sound[[0, 1, 2, 4, 5]])
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
@@ -136,7 +165,7 @@ def test_fused_takes_matrices_that_do_not_lie_side_by_side() -> None:
         x[0, :, 0, :, 0],
     ):
         assert_fused_agrees(turned, torch.float32, "cpu", steps=1)
-    for rows, columns in ((33, 34), (130, 5)):
+    for rows, columns in ((3, 4), (8, 5), (33, 34), (130, 5)):
         assert_fused_agrees(drawn(2, rows, 2, columns).transpose(1, 2), torch.float32, "cpu", steps=1)
 
 
@@ -156,7 +185,21 @@ def test_fused_takes_a_matrix_of_every_member() -> None:
     "shape",
     [
         *((16, 16), (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (64, 32), (32, 128), (64, 64), (64, 128)),
-        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90), (153, 16), (9, 256), (3, 1024), (561, 32)),
+        *(
+            (128, 64),
+            (128, 128),
+            (1, 100),
+            (8, 8),
+            (6, 6),
+            (4, 3),
+            (4, 9),
+            (17, 5),
+            (127, 90),
+            (153, 16),
+            (9, 256),
+            (3, 1024),
+            (561, 32),
+        ),
     ],
     ids=str,
 )
@@ -165,7 +208,7 @@ def test_fused_at_every_shape(shape: tuple[int, int], dtype: torch.dtype) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(16, 16), (64, 64), (153, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (64, 64), (153, 16)], ids=str)
 def test_fused_gives_the_same_bits_every_time_for_more_matrices_than_programs(shape: tuple[int, int]) -> None:
     x = drawn(20_000, *shape).float().cuda()
     first, *others = (results(x, implementation="fused") for _ in range(3))

@@ -1,0 +1,46 @@
+"""Several small square matrices as blocks of the diagonal of one tile, for kernels whose least tile is larger than they are.
+
+What stands beside the blocks is made 0 wherever something could get there, so that matrices know nothing of each other, not
+even that one is not finite. A tile may be one matrix; then nothing of this costs anything.
+
+W rows and columns of a tile, OWN of a block
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+NARROWEST = 4
+
+
+def block_of(columns: int) -> int:
+    """Rows and columns of the block for matrices of so many columns at most."""
+    return max(NARROWEST, triton.next_power_of_2(columns))
+
+
+@triton.jit
+def inside(OWN: tl.constexpr, W: tl.constexpr):
+    """Which entries of a tile are in blocks."""
+    return (tl.arange(0, W) // OWN)[:, None] == (tl.arange(0, W) // OWN)[None, :]
+
+
+@triton.jit
+def apart(x, OWN: tl.constexpr, W: tl.constexpr):
+    """The tile with nothing beside its blocks."""
+    if OWN < W:
+        x = tl.where(inside(OWN, W), x, 0.0)
+    return x
+
+
+@triton.jit
+def scaled(x, by, OWN: tl.constexpr, W: tl.constexpr):
+    """Each block by its own number, as `whole` gives it."""
+    return apart(x * by, OWN, W)
+
+
+@triton.jit
+def whole(x, OWN: tl.constexpr, W: tl.constexpr):
+    """The sum of a tile of one block; of several at every column that of its own block, [1, W]."""
+    return tl.sum(tl.where(inside(OWN, W), tl.sum(x, 1)[:, None], 0.0), 0)[None, :] if OWN < W else tl.sum(x)
