@@ -236,7 +236,8 @@ def _squares_kernel(
     for first in range(0, S, BS):
         z = _rows(x, d, n, there, channel, first, S, C, CP, W)
         if CP < W:
-            z = tl.where(z - z == 0.0, z, 0.0)  # what is not finite makes its own dA nan, and must meet no other's 0
+            # What is not finite makes its own dA nan, and must meet no other's 0. (z - z, of a product, would be its rounding.)
+            z = tl.where(tl.abs(z) < float("inf"), z, 0.0)
         vector = first + tl.arange(0, BS)
         in_z = (vector < S)[:, None] & there[None, :]
         to = z_da + n * (S * C) + vector[:, None] * C + channel[None, :]
