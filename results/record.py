@@ -50,7 +50,7 @@ class Record:
     )  # more settings: task, setting, length, state_bytes, chance, ceiling, scores
     curve: Mapping[str, Sequence[float | None]] = field(
         default_factory=dict
-    )  # step, train_loss, validation_*: equal lengths
+    )  # step, train_loss (its mean since the step before), validation_*: equal lengths
     published_choice: dict[str, float] = field(
         default_factory=dict
     )  # scores where a published protocol chooses on test

@@ -33,8 +33,9 @@ TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A report from within a cohort. `accuracy` holds the last validation score of each member (NaN before the first);
-    `ended` what is known of members that are through since the last report, by member."""
+    """A report from within a cohort. `loss` is the members' mean over the steps since the last report; `accuracy` holds the
+    last validation score of each (NaN before the first); `ended` what is known of members that are through since the last
+    report, by member."""
 
     step: int
     steps: int
@@ -263,10 +264,13 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     ended = [m for m in range(len(specs)) if m not in going]
     _report(cohort, outcomes, keepers, chosen_NP, test, ended)
     spent = _Spent(cohort, started)
+    since, total_N = begin, torch.zeros(())  # the losses of all steps since an evaluation
     for step, loss_N in cohort.trained(begin) if going else ():
+        total_N = total_N + loss_N
         if step not in stops:
             continue
-        loss, bad = loss_N.cpu().numpy(), cohort.bad_step.cpu().numpy()
+        loss, bad = (total_N / max(step - since, 1)).cpu().numpy(), cohort.bad_step.cpu().numpy()
+        since, total_N = step, torch.zeros(())
         flat_NP = cohort.model.flat
         scores = cohort.evaluate(flat_NP, validation.of(cohort.members))
         on_test = cohort.evaluate(flat_NP, test.of(cohort.members)) if any(published) else [{}] * len(cohort.members)

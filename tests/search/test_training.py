@@ -124,6 +124,13 @@ def test_training_learns() -> None:
     assert record.scores["accuracy"] == pytest.approx(record.validation["accuracy"], abs=0.15)
 
 
+def test_the_loss_that_is_told_is_the_mean_of_all_steps_since_the_last_evaluation() -> None:
+    each, few = (run_trial(trial(RECALL, steps=6, evaluations=evaluations)).curve for evaluations in (6, 2))
+    assert (each["step"], few["step"]) == ([1, 2, 3, 4, 5, 6], [3, 6])
+    assert few["train_loss"] == pytest.approx([sum(each["train_loss"][i : i + 3]) / 3 for i in (0, 3)])
+    assert few["train_loss"] != pytest.approx([each["train_loss"][i] for i in (2, 5)])
+
+
 @pytest.mark.parametrize(
     "spec",
     [
