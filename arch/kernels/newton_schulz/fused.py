@@ -3,10 +3,9 @@
 X_0 = x / n,  n = |x|_F + eps,    X' = a X + P X,   P = b A + c A^2,   A = X X^T
 dX = a dX' + P dX' + (b S + c (S A + A S)) X,   S = dX' X^T + X dX'^T,    dx = dX_0 / n - X_0 <dX_0, X_0> / |x|_F
 
-Tall matrices are read as their transposes. Small matrices stay in registers, of the smallest several in a tile (blocks.py);
-larger ones have no room there, and are multiplied in tiles from scratch memory. Backward goes through the steps again and keeps
-what each begins with in scratch memory, too. A program uses its own again for every matrix that it takes, so that all of it
-stays in the caches.
+Tall matrices are read as their transposes. Small matrices stay in registers, of the smallest several in a tile; larger ones
+have no room there, and are multiplied in tiles from scratch memory. Backward goes through the steps again and keeps what each
+begins with in scratch memory, too. A program uses its own again for every matrix that it takes: all of it stays in the caches.
 
 Of a matrix far longer than short, a memory's over many features, only squares of its short side go through the steps:
     X_n = Q_n X_0,   Q' = P Q,   A' = P A P,   dX_0 = Q^T dY + (B + B^T) X_0,   B by A_0, with dQ = dY X_0^T at the last step
@@ -27,7 +26,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.blocks import apart, block_of, inside, whole
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 from arch.kernels.opaque import matrices, opaque, padded, scratch
 
@@ -35,6 +33,7 @@ WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
 FRESH = 3  # steps that A goes without being made anew
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
+NARROWEST = 4  # a block's columns
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -107,6 +106,36 @@ def _matrix(x, n, inner, x_outer, x_inner):
     return x + (n // inner).to(tl.int64) * x_outer + (n % inner).to(tl.int64) * x_inner
 
 
+# Small matrices as blocks of the diagonal of one tile, W rows and columns of it, OWN of a block. What stands beside the blocks
+# is made 0 wherever something could get there, so that matrices know nothing of each other, not even that one is not finite.
+# A tile may be one matrix; then nothing of this costs anything. --------------------------------------------------------
+
+
+def _block_of(columns: int) -> int:
+    """Rows and columns of the block for matrices of so many columns at most."""
+    return max(NARROWEST, triton.next_power_of_2(columns))
+
+
+@triton.jit
+def _inside(OWN: tl.constexpr, W: tl.constexpr):
+    """Which entries of a tile are in blocks."""
+    return (tl.arange(0, W) // OWN)[:, None] == (tl.arange(0, W) // OWN)[None, :]
+
+
+@triton.jit
+def _apart(x, OWN: tl.constexpr, W: tl.constexpr):
+    """The tile with nothing beside its blocks."""
+    if OWN < W:
+        x = tl.where(_inside(OWN, W), x, 0.0)
+    return x
+
+
+@triton.jit
+def _whole(x, OWN: tl.constexpr, W: tl.constexpr):
+    """The sum of a tile of one block; of several at every column that of its own block, [1, W]."""
+    return tl.sum(tl.where(_inside(OWN, W), tl.sum(x, 1)[:, None], 0.0), 0)[None, :] if OWN < W else tl.sum(x)
+
+
 # Matrices in registers. -----------------------------------------------------------------------------------------------
 
 
@@ -118,7 +147,7 @@ def _dot(x, y, PRECISION: tl.constexpr):
 @triton.jit
 def _blocks_of(x, y, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexpr):
     """x y, nothing of which is beside the blocks."""
-    return apart(_dot(x, y, PRECISION), OWN, RP)
+    return _apart(_dot(x, y, PRECISION), OWN, RP)
 
 
 @triton.jit
@@ -129,7 +158,7 @@ def _entries(
     row, column = tl.arange(0, RP)[:, None], tl.arange(0, CP)[None, :]
     if OWN < RP:
         n = tile * (RP // OWN) + column // OWN
-        there = inside(OWN, RP) & (row % OWN < R) & (column % OWN < C) & (n < N)
+        there = _inside(OWN, RP) & (row % OWN < R) & (column % OWN < C) & (n < N)
         n, row, column = tl.minimum(n, N - 1), row % OWN, column % OWN
     else:
         n, there = tile, (row < R) & (column < C)
@@ -153,7 +182,7 @@ def _forward_kernel(
     at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
     of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
     z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
-    z = apart(z / (tl.sqrt(tl.maximum(whole(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
+    z = _apart(z / (tl.sqrt(tl.maximum(_whole(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
     for _ in range(steps):
         z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
     tl.store(y + at, z.to(y.dtype.element_ty), mask=there)
@@ -173,9 +202,9 @@ def _backward_kernel(
         at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
         of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
         z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
-        square = whole(z * z, OWN, RP)
+        square = _whole(z * z, OWN, RP)
         size = tl.sqrt(tl.maximum(square, _LEAST))
-        z = apart(z / (size + _EPS), OWN, RP)
+        z = _apart(z / (size + _EPS), OWN, RP)
         tl.store(scratch + kept, z)
         for step in range(1, steps):
             z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
@@ -190,7 +219,7 @@ def _backward_kernel(
             turn = _blocks_of(both, gram, PRECISION, OWN, RP)
             d_gram = both * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
             d = d * _LINEAR + _blocks_of(poly, d, PRECISION, OWN, RP) + _blocks_of(d_gram, z, PRECISION, OWN, RP)
-        along = tl.where(square >= _LEAST, whole(d * z, OWN, RP) / size, 0.0)
+        along = tl.where(square >= _LEAST, _whole(d * z, OWN, RP) / size, 0.0)
         tl.store(dx + at, (d / (size + _EPS) - z * along).to(dx.dtype.element_ty), mask=there)
         tl.debug_barrier()  # before these write again
         tile += tl.num_programs(0)
@@ -592,7 +621,7 @@ def _sizes(x: Tensor) -> tuple[_Form, dict[str, Any]]:
     form = _table(padded(rows), padded(columns))
     sizes = {"R": rows, "C": columns, "RP": padded(rows), "CP": padded(columns), "TALL": tall}
     if form.tile is None and form.block is None:
-        sizes["OWN"] = min(block_of(columns), sizes["RP"])
+        sizes["OWN"] = min(_block_of(columns), sizes["RP"])
     return form, sizes
 
 

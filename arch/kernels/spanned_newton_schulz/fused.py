@@ -10,7 +10,7 @@ By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
 
 Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
 more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
-U. Of narrow matrices a tile holds as many as it has room for (blocks.py), those of a head's neighbouring tokens.
+U. Of narrow matrices a tile holds as many as it has room for, those of a head's neighbouring tokens.
 
 T tokens, H heads, R rows, S vectors, C columns, CP their power of two, W columns of a tile; BS vectors, BR rows, BT tokens at
 once
@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.blocks import apart, block_of, inside, scaled, whole
+from arch.kernels.newton_schulz.fused import _apart, _block_of, _inside, _whole
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 from arch.kernels.opaque import opaque, packed, padded
 
@@ -87,14 +87,20 @@ def _square_places(n, channel, there, C: tl.constexpr, CP: tl.constexpr, W: tl.c
     """Where the entries of a tile's matrices are, one behind the other, and which there are."""
     entries = (channel < C)[:, None] & there[None, :]
     if CP < W:
-        entries &= inside(CP, W)
+        entries &= _inside(CP, W)
     return n * (C * C) + channel[:, None] * C + channel[None, :], entries
+
+
+@triton.jit
+def _scaled(x, by, OWN: tl.constexpr, W: tl.constexpr):
+    """Each block by its own number, as `_whole` gives it."""
+    return _apart(x * by, OWN, W)
 
 
 @triton.jit
 def _product(x, y, CP: tl.constexpr, W: tl.constexpr):
     """Of the blocks."""
-    return apart(_times(x, y), CP, W)
+    return _apart(_times(x, y), CP, W)
 
 
 @triton.jit
@@ -166,14 +172,14 @@ def _square(
         for other in range(0, S, BS):
             seen += _times(_grams(gram, first, other, S), _rows(x, d, n, there, channel, other, S, C, CP, W))
         square += _times(tl.trans(_rows(x, d, n, there, channel, first, S, C, CP, W)), seen)
-    return apart((square + tl.trans(square)) * 0.5, CP, W)
+    return _apart((square + tl.trans(square)) * 0.5, CP, W)
 
 
 @triton.jit
 def _begun(square, CP: tl.constexpr, W: tl.constexpr):
     """A tile of 1 and 0, the trace of every block and its root."""
     unit = tl.where(tl.arange(0, W)[:, None] == tl.arange(0, W)[None, :], 1.0, 0.0).to(tl.float64)
-    trace = whole(square * unit, CP, W)
+    trace = _whole(square * unit, CP, W)
     return unit, trace, tl.sqrt(tl.maximum(trace, _LEAST))
 
 
@@ -196,7 +202,7 @@ def _forward_kernel(
     if KEEP:
         tl.store(kept + places, square, mask=entries)
     shrunk = 1.0 / (size + _EPS)
-    square, factor = scaled(square, shrunk * shrunk, CP, W), scaled(unit, shrunk, CP, W)
+    square, factor = _scaled(square, shrunk * shrunk, CP, W), _scaled(unit, shrunk, CP, W)
     for step in range(steps):
         by = _by(square, unit, CP, W)
         factor = _product(by, factor, CP, W)
@@ -216,8 +222,8 @@ def _squares_kernel(
     unit, trace, size = _begun(given, CP, W)
     shrunk = 1.0 / (size + _EPS)
     by_y = tl.load(dy + places, mask=entries, other=0.0).to(tl.float64)
-    square, factor = scaled(given, shrunk * shrunk, CP, W), unit
-    d_square, d_factor = scaled(by_y + tl.trans(by_y), 0.5 * shrunk, CP, W), unit * 0.0
+    square, factor = _scaled(given, shrunk * shrunk, CP, W), unit
+    d_square, d_factor = _scaled(by_y + tl.trans(by_y), 0.5 * shrunk, CP, W), unit * 0.0
     for step in range(steps):
         by = _by(square, unit, CP, W)
         turn = _product(d_square, square, CP, W)
@@ -229,9 +235,9 @@ def _squares_kernel(
             turn = _product(d_by, half, CP, W)
             d_square = turn + tl.trans(turn) + _product(_product(by, d_square, CP, W), by, CP, W)
             square = _product(half, by, CP, W)
-    d_shrunk = whole(by_y * factor, CP, W) + 2.0 * shrunk * whole(d_factor * given, CP, W)
+    d_shrunk = _whole(by_y * factor, CP, W) + 2.0 * shrunk * _whole(d_factor * given, CP, W)
     d_trace = tl.where(trace >= _LEAST, -0.5 * d_shrunk * shrunk * shrunk / size, 0.0)
-    da = scaled(d_factor, shrunk * shrunk, CP, W) + scaled(unit, d_trace, CP, W)
+    da = _scaled(d_factor, shrunk * shrunk, CP, W) + _scaled(unit, d_trace, CP, W)
     d += head.to(tl.int64) * (S * C)
     for first in range(0, S, BS):
         z = _rows(x, d, n, there, channel, first, S, C, CP, W)
@@ -356,7 +362,7 @@ def _tiles(x: Tensor, d: Tensor) -> tuple[int, dict[str, Any]]:
     """How many tiles hold all matrices, and their sizes."""
     (batch, time, heads, vectors), columns = x.shape, d.shape[-1]
     width = padded(columns)
-    own = block_of(columns)
+    own = _block_of(columns)
     sizes = {"S": vectors, "C": columns, "CP": own, "W": width, "num_warps": 1 if width <= 16 else 4, "num_stages": 1}
     return batch * heads * triton.cdiv(time, width // own), sizes
 
