@@ -33,7 +33,7 @@ WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
 FRESH = 3  # steps that A goes without being made anew
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
-NARROWEST = 4  # a block's columns
+NARROWEST = 4  # columns of a block, however few a matrix has
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -152,9 +152,10 @@ def _blocks_of(x, y, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexp
 
 @triton.jit
 def _entries(
-    tile, N, R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, OWN: tl.constexpr
+    x, tile, N, inner, x_outer, x_inner, x_row, x_column,
+    R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile: the number of its matrix (of several, of each column's, [1, CP]), rows, columns, which entries are there."""
+    """Of a tile's entries: where in x they are, where dense memory has them, and which are there."""
     row, column = tl.arange(0, RP)[:, None], tl.arange(0, CP)[None, :]
     if OWN < RP:
         n = tile * (RP // OWN) + column // OWN
@@ -162,7 +163,8 @@ def _entries(
         n, row, column = tl.minimum(n, N - 1), row % OWN, column % OWN
     else:
         n, there = tile, (row < R) & (column < C)
-    return n, row, column, there
+    of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
+    return of_x, n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column), there
 
 
 @triton.jit
@@ -178,9 +180,8 @@ def _forward_kernel(
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr,
 ):  # fmt: skip
-    n, row, column, there = _entries(tl.program_id(0), N, R, C, RP, CP, OWN)
-    at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
-    of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
+    tile = tl.program_id(0)
+    of_x, at, there = _entries(x, tile, N, inner, x_outer, x_inner, x_row, x_column, R, C, RP, CP, TALL, OWN)
     z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
     z = _apart(z / (tl.sqrt(tl.maximum(_whole(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
     for _ in range(steps):
@@ -198,9 +199,7 @@ def _backward_kernel(
     scratch += tl.program_id(0).to(tl.int64) * steps * (RP * CP)
     tile = tl.program_id(0)
     for _ in range(tl.program_id(0), tl.cdiv(N, RP // OWN), tl.num_programs(0)):
-        n, row, column, there = _entries(tile, N, R, C, RP, CP, OWN)
-        at = n.to(tl.int64) * (R * C) + (column * R + row if TALL else row * C + column)
-        of_x = _matrix(x, n, inner, x_outer, x_inner) + row * x_row + column * x_column
+        of_x, at, there = _entries(x, tile, N, inner, x_outer, x_inner, x_row, x_column, R, C, RP, CP, TALL, OWN)
         z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
         square = _whole(z * z, OWN, RP)
         size = tl.sqrt(tl.maximum(square, _LEAST))

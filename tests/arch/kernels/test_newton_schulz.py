@@ -14,20 +14,10 @@ from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.tolerance import error, tolerance
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-# In registers: wide, tall, of odd sizes, several together. In tiles: square, tall, odd. By squares of the short side: the rest.
 SHAPES = [
-    (16, 16),
-    (5, 20),
-    (33, 7),
-    (8, 8),
-    (5, 3),
-    (3, 3),
-    (64, 16),
-    (64, 64),
-    (70, 33),
-    (20, 100),
-    (153, 16),
-    (3, 300),
+    *((16, 16), (5, 20), (64, 16), (33, 7), (8, 8), (5, 3), (3, 3)),  # in registers: wide, tall, odd, several together
+    *((64, 64), (70, 33)),  # in tiles: square, tall and odd
+    *((20, 100), (153, 16), (3, 300)),  # by squares of the short side: wide, tall
 ]
 
 
@@ -185,21 +175,8 @@ def test_fused_takes_a_matrix_of_every_member() -> None:
     "shape",
     [
         *((16, 16), (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (64, 32), (32, 128), (64, 64), (64, 128)),
-        *(
-            (128, 64),
-            (128, 128),
-            (1, 100),
-            (8, 8),
-            (6, 6),
-            (4, 3),
-            (4, 9),
-            (17, 5),
-            (127, 90),
-            (153, 16),
-            (9, 256),
-            (3, 1024),
-            (561, 32),
-        ),
+        *((128, 64), (128, 128), (1, 100), (4, 9), (17, 5), (127, 90), (153, 16), (9, 256), (3, 1024), (561, 32)),
+        *((8, 8), (6, 6), (4, 3)),
     ],
     ids=str,
 )
