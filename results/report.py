@@ -21,7 +21,6 @@ from results.render import markdown
 from results.tables import Table, table_of
 from results.write import write_whole
 
-MOST_EVIDENCE = 30  # comparisons that are listed of one claim
 SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
 FOLDER = "tables"  # beside the report, a file for every record file
 
@@ -100,10 +99,8 @@ def _summary(judged: Sequence[tuple[Claim, list[Evidence]]]) -> str:
 def _section(claim: Claim, evidence: Sequence[Evidence]) -> str:
     lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict_of(evidence)}**.\n"]
     lines += ["| who | where | figures | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {one.who} | {one.where} | {one.figures} | {one.verdict} |" for one in evidence[:MOST_EVIDENCE]]
-    more = len(evidence) - MOST_EVIDENCE
-    lines += ["", *([f"And {more} more comparisons.\n"] if more > 0 else [])]
-    return "\n".join([*lines, *([f"{claim.remark}\n"] if claim.remark else [])])
+    lines += [f"| {one.who} | {one.where} | {one.figures} | {one.verdict} |" for one in evidence]
+    return "\n".join([*lines, "", *([f"{claim.remark}\n"] if claim.remark else [])])
 
 
 def _costs(files: Mapping[str, Sequence[Record]]) -> str:

@@ -363,9 +363,14 @@ class Sheet:
             singles = [list(self.settings(part).values()) for part in self.parts]
             found = [sum(all(_agree(m, dials, table) for m in own) for own in singles) for dials in theirs.over]
             return len(self.parts) == len(theirs.over) and found == [1] * len(found)
-        if ours.mean or theirs.mean:
-            return ours.mean and theirs.mean and len(self.parts) == len(table.columns) - 1
-        own = self.settings(ours).values()
+        if theirs.mean:
+            tasks = [{task for column in columns for task in column.tasks} for columns in (self.parts, table.columns)]
+            return ours.mean and tasks[0] == tasks[1] and len(self.parts) == len(table.columns) - 1
+        own = [m for part in (self.parts if ours.mean else [ours]) for m in self.settings(part).values()]
+        if ours.mean or (
+            theirs.settings and ours != theirs
+        ):  # theirs averages a task's settings, each a column of ours
+            return {m.task for m in own} == set(theirs.tasks) and len(own) == theirs.settings
         return set(ours.tasks) == set(theirs.tasks) and all(_agree(m, theirs.dials, table) for m in own)
 
 
@@ -438,7 +443,9 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
 
 
 def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
-    return [table for table in beside.tables if table.about == about] if beside else []
+    """Those of a task, and for one of MAD's those of MAD, of which a column may be its mean."""
+    wanted = (about, "mad") if about in MAD else (about,)
+    return [table for table in beside.tables if table.about in wanted] if beside else []
 
 
 def _order_notes(sheet: Sheet, lines: Sequence[Line]) -> list[str]:

@@ -396,6 +396,26 @@ def test_a_published_mean_needs_the_settings_that_it_averages(make: Make) -> Non
     assert published([make(dials={"pairs": n}) for n in (4, 8, 16)], figure) is None
 
 
+def test_the_mean_of_a_task_of_mad_stands_beside_its_published_column(make: Make) -> None:
+    """Where it is over as many settings; one setting alone never does."""
+    columns = [
+        {"name": "memory", "tasks": ["memorization"], "settings": 2},
+        {"name": "recall", "tasks": ["in_context_recall"], "settings": 2},
+        {"name": "average", "mean": True},
+    ]
+    rows = [{"arch": "mesa", "values": [0.7, 0.5, 0.6]}]
+    figure = {**FIGURE, "tables": [{"about": "mad", "where": "", "columns": columns, "rows": rows}]}
+
+    def told(*vocabs: int) -> list[float | None]:
+        records = [make(task="memorization", dials={"vocab": vocab}) for vocab in vocabs]
+        (table,) = table_of(records, Published.from_dict(figure))
+        return [cell.published for cell in table.lines[0].cells]
+
+    assert told(256, 512) == [None, None, 0.7]
+    assert told(256, 512, 1024) == [None, None, None, None]
+    assert told(256) == [None]
+
+
 def test_how_sure_published_figures_are_is_said(make: Make) -> None:
     (table,) = table_of([make(dials=README)], Published.from_dict(FIGURE))
     assert "Published: Z, figure, digitised to ±0.4 points." in table.notes
