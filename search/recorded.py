@@ -1,5 +1,6 @@
 """A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph for every shape of batches, then replayed without
-the host. One of too many operations, and one that the compiler cannot read or build, is recorded as it is.
+the host. One of too many operations, one that the compiler cannot read or build, and one that is taken too few times to be
+worth it, is recorded as it is.
 
 A step of a small model is hundreds of launches of a few microseconds each; replayed as one graph the device has no idle time.
 """

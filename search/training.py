@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from search.trial import TrialSpec
 
 TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds the memory of the logits
+# Seconds that the compiler takes for a step, and that a compiled one saves: of each, and of what it computes (a spec's effort).
+COMPILING, SAVED_A_STEP, SAVED_OF_EFFORT = 20.0, 5e-4, 8e-13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,7 @@ class Cohort:
         self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
         self.recorded = Recorded(self) if device.type == "cuda" else None
+        self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
         self.low_precision = first.training.dtype == "bfloat16"
 
     def answers(self, base: Backbone, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
@@ -125,6 +128,8 @@ class Cohort:
     def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
         """From now on take losses, of batches of this shape, and optimizer steps by one compiled function each: "yes", or why
         losses are not."""
+        if self.saved < COMPILING:
+            return f"not worth it: {self.steps:,} steps"
         if self.whole is None:
             self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
         # With a gradient, as in training: where none is asked for, another implementation of an op may serve.

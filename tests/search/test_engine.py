@@ -119,6 +119,7 @@ def test_progress_ends_at_the_end(tmp_path: Path) -> None:
         ("NVIDIA H200", "yes", ""),
         ("NVIDIA H200", "no: Data-dependent branching", "  not compiled: Data-dependent branching"),
         ("NVIDIA H200", "in part: more than 1,500", "  compiled in part: more than 1,500"),
+        ("NVIDIA H200", "not worth it: 12 steps", ""),
         ("cpu, 1 threads", "no: on a CPU", ""),
     ],
 )

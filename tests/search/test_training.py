@@ -26,7 +26,7 @@ from search.adamw import AdamW, learning_rate
 from search.cohort import at_most, follow_cohort, pack, room, run_cohort, shape
 from search.feed import Feed, positions
 from search.recorded import Recorded, compiled
-from search.training import Cohort, Outcome, evaluation_steps, train
+from search.training import COMPILING, Cohort, Outcome, evaluation_steps, train
 from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from synth.tasks import Compression, InContextRecall, Mqar, Task
 
@@ -235,6 +235,29 @@ def test_what_is_read_out_takes_room_and_half_the_digits_half_of_it() -> None:
     assert narrow < 0.9 * wide
 
 
+@pytest.fixture
+def worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few the steps."""
+    monkeypatch.setattr("search.training.COMPILING", 0.0)
+
+
+def test_a_step_is_compiled_where_that_saves_more_than_it_takes() -> None:
+    """By the steps, and by what each of all members computes."""
+    cpu = torch.device("cpu")
+    few, more = Cohort([trial()], cpu), Cohort([trial(steps=60_000)], cpu)
+    long = Cohort(
+        [trial(Mqar(vocab=2**14, length=2**12, pairs=4), batch=2**11, steps=800, seed=s) for s in (0, 1)], cpu
+    )
+    assert few.saved < COMPILING / 1000
+    assert COMPILING < more.saved < 2 * COMPILING
+    assert COMPILING < long.saved < 2 * COMPILING
+    pool, rows = few.feed.portions[0].at(0, 8, cpu, fixed=few.feed.fixed)
+    assert few.compile(pool.batch(rows)) == "not worth it: 12 steps"
+    assert few.losses == few.member_losses
+    assert few.optimize == few.optimizer.step
+
+
+@pytest.mark.usefixtures("worth_compiling")
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
@@ -247,11 +270,12 @@ def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkey
     )
     assert cohort.losses == cohort.member_losses
     assert_close(cohort.update(*pool.batch(rows)), plain.update(*pool.batch(rows)))
-    monkeypatch.undo()
+    monkeypatch.setattr("search.training.MOST", 1500)
     assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
     assert cohort.losses != cohort.member_losses
 
 
+@pytest.mark.usefixtures("worth_compiling")
 def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one implementation takes no gradient, another is loaded for training, which the compiler cannot follow."""
     asked: list[bool] = []
@@ -269,6 +293,7 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
     assert set(asked) == {True}
 
 
+@pytest.mark.usefixtures("worth_compiling")
 @pytest.mark.parametrize(
     ("says", "told"),
     [
@@ -330,6 +355,7 @@ def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("worth_compiling")
 @pytest.mark.parametrize("fewer", [False, True])
 def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     specs = [trial(seed=0, stop_at=-1.0), trial(seed=1, lr=1e30, clip=None), trial(seed=2), trial(seed=3, lr=1e-2)]
@@ -342,6 +368,15 @@ def test_on_a_gpu_members_end_one_by_one_as_on_a_cpu(fewer: bool, monkeypatch: p
 
 
 @pytest.mark.gpu
+def test_on_a_gpu_few_steps_are_trained_as_they_are() -> None:
+    specs = [trial(), trial(seed=1)]
+    for record, spec in zip(run_cohort(specs, device=torch.device("cuda")), specs, strict=True):
+        assert record.implementation["compiled step"] == "not worth it: 12 steps"
+        assert figures(record) == pytest.approx(figures(run_trial(spec, device="cpu")), rel=1e-2, abs=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("worth_compiling")
 def test_on_a_gpu_a_step_that_the_compiler_cannot_build_is_trained_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
         return compiled(function, broken("no room") if function.__name__ == "member_losses" else backend)
@@ -363,6 +398,7 @@ def test_the_memory_of_a_cohort_is_not_that_of_the_one_before() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("worth_compiling")
 def test_on_a_gpu_steps_of_every_length_share_their_memory() -> None:
     """And each computes what it would alone."""
     mix = tuple(Portion(task=Mqar(vocab=32, length=n, pairs=4), examples=64) for n in (16, 24, 40))
