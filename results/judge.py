@@ -76,7 +76,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Above(Rule):
-    """`better` scores above `worse` on the same setting.
+    """`better` scores above `worse` on the same setting, where the weights of both began alike (`init`).
 
     margin      None: the difference must be above 0. A number: the two differ by less than it (`no_worse`: better may well be
                 better)
@@ -96,10 +96,13 @@ class Above(Rule):
         scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
         for a in filter(self.better.holds, scored):
             for b in filter(self.worse.holds, scored):
-                if a is not b and a.setting == b.setting and self._alike(a, b):
+                if a is not b and a.setting == b.setting and self.alike(a, b):
                     yield self.compare(a, b)
 
-    def _alike(self, a: Measure, b: Measure) -> bool:
+    def alike(self, a: Measure, b: Measure) -> bool:
+        """Whether the two are to be compared, on one setting."""
+        if a.leaves.get("init") != b.leaves.get("init"):
+            return False
         if self.same_state is not None and abs(a.state_bytes - b.state_bytes) > self.same_state * max(
             a.state_bytes, b.state_bytes
         ):
@@ -183,7 +186,9 @@ class OnAverage(Rule):
             for theirs in rows.values():
                 common = {m.setting for m in ours} & {m.setting for m in theirs}
                 a, b = (self._pooled([m for m in own if m.setting in common]) for own in (ours, theirs))
-                if a and b and self.rule.better.holds(a) and self.rule.worse.holds(b) and a.row != b.row:
+                if not a or not b or a.row == b.row or not self.rule.alike(a, b):
+                    continue
+                if self.rule.better.holds(a) and self.rule.worse.holds(b):
                     yield from _first(self.rule, a, b)
 
     def _pooled(self, own: Sequence[Measure]) -> Measure | None:

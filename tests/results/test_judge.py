@@ -171,6 +171,18 @@ def test_only_the_same_setting_and_the_same_size_of_state_is_compared(make: Make
     )
 
 
+@pytest.mark.parametrize("rule", [Above(better=A, worse=B), OnAverage(rule=Above(better=A, worse=B), columns=(("mqar",),))])
+def test_what_began_with_other_weights_is_not_compared(make: Make, rule: Rule) -> None:
+    small, large = ({"arch_dials": {"init": init}} for init in ("normal", "fan_in"))
+    records = [
+        *seeds(make, "a", [0.9, 0.91], **small),
+        *seeds(make, "a", [0.4, 0.41], **large),
+        *seeds(make, "b", [0.5, 0.51], **small),
+    ]
+    (one,) = weigh(rule, records)
+    assert (one.who, one.verdict) == ("a init=normal against b", "reproduced")
+
+
 def test_what_was_trained_for_longer_is_compared_with_its_like(make: Make) -> None:
     short, long = ({"training": {"steps": steps}} for steps in (1000, 4000))
     records = seeds(make, "a", [0.1, 0.11], **short) + seeds(make, "b", [0.5, 0.51], **short)
