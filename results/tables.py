@@ -236,7 +236,12 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
         corner=("architecture", "state", "seeds"),
         columns=tuple(column.name for column in sheet.columns),
         lines=tuple(lines),
-        notes=(*_order_notes(sheet, lines), *notes_of(sheet.found, lines, on), *notes, *_source_notes(sheet, beside)),
+        notes=(
+            *_order_notes(sheet, measured, more=more),
+            *notes_of(sheet.found, lines, on),
+            *notes,
+            *_source_notes(sheet, beside),
+        ),
         units=(unit_of(sheet.found[0].metric),) * len(sheet.columns),
         mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
         beside=beside.source if beside and sheet.theirs else "",
@@ -448,14 +453,20 @@ def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
     return [table for table in beside.tables if table.about in wanted] if beside else []
 
 
-def _order_notes(sheet: Sheet, lines: Sequence[Line]) -> list[str]:
-    """Whether architectures come in the published order, which can be told where settings differ and figures do not compare."""
+def _order_notes(sheet: Sheet, measured: Sequence[tuple[list[Measure], Line]], *, more: bool) -> list[str]:
+    """Whether architectures come in the published order, which can be told where settings differ and figures do not compare.
+    Of several rows of ours that one published row stands beside, the best one counts."""
     said = []
-    for column, cells in zip(sheet.columns, zip(*(line.cells for line in lines), strict=True), strict=True):
-        whole = [cell for cell in cells if cell.mark != "partial"]
-        both = [(round(c.mean, 3), c.published) for c in whole if c.mean is not None and c.published is not None]
+    theirs = [tuple((r.name, *r.dials.items()) for _, r in sheet.published_rows(own[0])) for own, _ in measured]
+    for number, column in enumerate(sheet.columns):
+        both: dict[tuple[Any, ...], tuple[float, float]] = {}
+        for row, (_, line) in zip(theirs, measured, strict=True):
+            cell = line.cells[number]
+            if cell.mean is not None and cell.published is not None and cell.mark != "partial":
+                score = round(cell.mean, 3)
+                both[row] = ((max if more else min)(score, both.get(row, (score,))[0]), cell.published)
         if len(both) >= FEW:
-            found = spearman([ours for ours, _ in both], [theirs for _, theirs in both])
+            found = spearman(*zip(*both.values(), strict=True))
             said.append(f"{column.name} {'all alike' if found is None else f'{found:+.2f}'} of {len(both)}")
     if not said:
         return []

@@ -384,6 +384,8 @@ def test_the_order_of_architectures_is_held_against_the_published_one(make: Make
     (note,) = told([replace(record, scores={"accuracy": 1.0}) for record in records])
     assert note.endswith(": recall all alike of 4.")
     assert told(records[:3]) == []
+    (note,) = told([*records, make(arch="mesa", arch_dials={"init": "torch"}, task="in_context_recall", score=0.1)])
+    assert note.endswith(": recall +0.74 of 4.")  # of two rows beside one published figure the better counts
 
 
 def test_a_published_mean_needs_the_settings_that_it_averages(make: Make) -> None:
