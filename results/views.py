@@ -52,7 +52,7 @@ def figures(
         "row": [index.rows.of(index.row_of[r.key]) for r in done],
         "hyper": [hypers.of(label) for label in labels],
         "seed": [r.seed for r in done],
-        "validation": [_ten_thousandths(r.validation.get(r.metric)) for r in done],
+        "validation": [_millionths(r.validation.get(r.metric)) for r in done],
         "steps": [r.steps for r in done],
         "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
         "curve": [_curve(r, points, clocks) for r in done],
@@ -160,7 +160,7 @@ def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publish
                 "length": max(r.length for r in records_of),
                 "meansOnly": True,
                 "trials": numbers,
-                "scores": [_ten_thousandths(r.score) for r in records_of],
+                "scores": [_millionths(r.score) for r in records_of],
                 "states": [r.state_bytes for r in records_of],
                 **certain,
                 "seen": _seen(means, index, True, NEAR),
@@ -172,13 +172,13 @@ def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publish
 
 
 def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, Any]:
-    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 5)
+    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 6)
     return {
         "arch": index.archs.of(own[0].arch),
         "row": index.rows.of(own[0].row),
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
-        "mean": round(cell.mean or 0.0, 5),
+        "mean": round(cell.mean or 0.0, 6),
         "half": half,
         "count": cell.seeds,  # of many trials, whose hyper-parameters are not the same
         "trials": [index.trial[key] for key in cell.keys],
@@ -219,7 +219,7 @@ def _mad_hollow(
                     score = float(np.average(told, weights=[len(column.tasks) for column in parts]))
                     state = max(m.state_bytes for m in rows[row])
                     marks.append(
-                        {"name": row, "source": source.source + other, "state": state, "score": round(score, 5)}
+                        {"name": row, "source": source.source + other, "state": state, "score": round(score, 6)}
                     )
     return marks
 
@@ -240,7 +240,7 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
         "references": first.references if example == answers(first)[:1] else {},
         "length": max(answer.state_length for answer in example),
         "trials": [index.trial[key] for key in found],
-        "scores": [_ten_thousandths(_mean(own)) for own in found.values()],
+        "scores": [_millionths(_mean(own)) for own in found.values()],
         "states": [max(answer.state_bytes for answer in own) for own in found.values()],
         **_sure(means),
         "progress": _progress(found, index, chance, ceiling),
@@ -274,8 +274,8 @@ def _point(own: list[Measure], index: Index) -> dict[str, Any]:
         "row": index.rows.of(own[0].row),
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
-        "mean": round(float(np.mean(values)), 5),
-        "half": None if spread is None else round((spread[1] - spread[0]) / 2, 5),
+        "mean": round(float(np.mean(values)), 6),
+        "half": None if spread is None else round((spread[1] - spread[0]) / 2, 6),
         "trials": [index.trial[key] for key in own[0].keys],
         "seeds": values,
     }
@@ -446,11 +446,11 @@ def _cell(cell: Cell) -> list[float | None]:
     """Mean, half of its interval, number of seeds, and how far the mean is from chance to ceiling, within 0 and 1."""
     if cell.mean is None:
         return [None, None, 0, None]
-    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 4)
+    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 6)
     share = None
     if cell.chance is not None and cell.ceiling is not None and cell.ceiling > cell.chance:
         share = round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 3)
-    return [round(cell.mean, 5), half, cell.seeds, share]
+    return [round(cell.mean, 6), half, cell.seeds, share]
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:
@@ -490,5 +490,5 @@ def hyper_names(records: Sequence[Record]) -> list[str]:
     return [", ".join(words(leaf, shown)) for leaf in leaves]
 
 
-def _ten_thousandths(score: float | None) -> int | None:
-    return None if score is None else round(10_000 * score)
+def _millionths(score: float | None) -> int | None:
+    return None if score is None else round(1_000_000 * score)

@@ -75,7 +75,7 @@ const figure = (value, percent) =>
   value === null ? "–" : percent ? `${(100 * value).toFixed(1)} %` : value.toFixed(3);
 const spread = (mean, half, percent) => figure(mean, percent) + (half === null ? "" : ` ± ${figure(half, percent)}`);
 const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
-const real = (value) => (value === null ? null : value / 1e4); // scores travel as whole ten-thousandths
+const real = (value) => (value === null ? null : value / 1e6); // scores travel as whole millionths
 const narrow = () => window.innerWidth < 640;
 const drawsFast = () => !!document.createElement("canvas").getContext("webgl");
 

@@ -79,7 +79,7 @@ def test_every_finished_trial_is_in_one_setting_and_every_failed_one_is_listed(
     for view in settings:
         for trial, score, state in zip(view["trials"], view["scores"], view["states"], strict=True):
             record = done[data["trials"]["key"][trial]]
-            assert score == round(10_000 * (record.score or 0))
+            assert score == round(1_000_000 * (record.score or 0))
             assert state == record.state_bytes
     failed = [r for r in study if r.status == "failed"]
     assert "".join(whole.words).count("diverged: the loss was not finite at step 312 of 1000") == len(failed) + 1
@@ -144,7 +144,7 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
     records = [make(seed=s, score=0.9, tests=[test(128, 0.6), test(256, 0.3)], test_specs=specs) for s in range(2)]
     views = {v["label"]: v for v in figures(records, [])["views"]}
     assert list(views) == [f"mqar: {x}" for x in ("mean over 3 settings", "length 64", "length 128", "length 256")]
-    assert views["mqar: mean over 3 settings"]["scores"] == [6000, 6000]
+    assert views["mqar: mean over 3 settings"]["scores"] == [600_000, 600_000]
     assert views["mqar: mean over 3 settings"]["chance"] == pytest.approx((0.25 + 0.1 + 0.1) / 3)
     assert [v["length"] for v in views.values()] == [256, 64, 128, 256]
     assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
@@ -356,6 +356,16 @@ def test_tables_of_the_page_keep_their_numbers(make: Make) -> None:
     shown = re.findall(r'data-table="(\d)".*', page(records, title="A", tables=tables))
     assert shown == [str(n) for n, table in enumerate(tables) if table.title != "selective_copying"]
     assert [table["title"] for table in figures(records, tables)["tables"]][: len(tables)] == [t.title for t in tables]
+
+
+def test_figures_of_the_page_read_as_in_its_tables(make: Make) -> None:
+    """55.4497 is 55.4, and not, rounded twice, 55.5."""
+    records = [make(score=0.554497, dials={"pairs": n}) for n in (4, 8)]
+    data = figures(records, table_of(records))
+    view = data["views"][0]
+    trial = view["scores"][0] / 1e6
+    points = [trial, data["tables"][0]["cells"][0][0][0], view["means"][0]["mean"], view["cuts"][0]["lines"][0]["y"][0]]
+    assert [f"{100 * point:.1f}" for point in points] == ["55.4"] * 4
 
 
 def test_the_mean_of_mad_has_a_band_over_seeds(make: Make) -> None:

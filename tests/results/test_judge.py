@@ -171,7 +171,9 @@ def test_only_the_same_setting_and_the_same_size_of_state_is_compared(make: Make
     )
 
 
-@pytest.mark.parametrize("rule", [Above(better=A, worse=B), OnAverage(rule=Above(better=A, worse=B), columns=(("mqar",),))])
+@pytest.mark.parametrize(
+    "rule", [Above(better=A, worse=B), OnAverage(rule=Above(better=A, worse=B), columns=(("mqar",),))]
+)
 def test_what_began_with_other_weights_is_not_compared(make: Make, rule: Rule) -> None:
     small, large = ({"arch_dials": {"init": init}} for init in ("normal", "fan_in"))
     records = [
