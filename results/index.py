@@ -9,6 +9,11 @@ from results.choose import leaves_of
 from results.record import Record
 
 
+def carried(figure: float | None) -> float | None:
+    """A figure as the page's data has it: short, yet so exact that the page, which rounds it again, shows what tables do."""
+    return None if figure is None else round(figure, 6)
+
+
 class Names:
     """Names by number, so that the page holds each name once."""
 

@@ -28,6 +28,11 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
+def half_width(interval: tuple[float, float] | None) -> float | None:
+    """What stands behind ±; None for no interval."""
+    return None if interval is None else (interval[1] - interval[0]) / 2
+
+
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % t interval of mean(a) - mean(b), of independent values with a common variance; None where a side has fewer
     than two: nothing would say that it varies as the other does."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from results.choose import Measure, words
-from results.interval import difference_interval, t_interval
+from results.interval import difference_interval, half_width, t_interval
 from results.tables import more_is_better
 
 Verdict = Literal["reproduced", "not reproduced", "not decided"]
@@ -261,6 +261,5 @@ def _signed(difference: float) -> str:
 
 
 def _mean(values: Sequence[float]) -> str:
-    spread = t_interval(values)
-    half = f" ±{(spread[1] - spread[0]) / 2:.3f}" if spread else ""
-    return f"{np.mean(values):.3f}{half} (n={len(values)})"
+    half = half_width(t_interval(values))
+    return f"{np.mean(values):.3f}{'' if half is None else f' ±{half:.3f}'} (n={len(values)})"

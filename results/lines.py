@@ -20,8 +20,8 @@ from results.cuts import (
     further_scores,
 )
 from results.holding import Held, Row, holdings
-from results.index import Index
-from results.interval import t_interval
+from results.index import Index, carried
+from results.interval import half_width, t_interval
 from results.published import Column, Published
 from results.record import Record
 from results.tables import Sheet, is_share, readable, size, tables_about
@@ -50,10 +50,6 @@ def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
 
 
 def _cut(cut: Cut, index: Index) -> dict[str, Any]:
-    def half(measure: Measure) -> float | None:
-        spread = t_interval(list(measure.values.values()))
-        return None if spread is None else round((spread[1] - spread[0]) / 2, 6)
-
     def chance(value: str) -> float | None:
         return next((s.cells[value].chance for s in cut.strands if value in s.cells), None)
 
@@ -62,8 +58,8 @@ def _cut(cut: Cut, index: Index) -> dict[str, Any]:
             "name": strand.row,
             "arch": index.archs.of(next(iter(strand.cells.values())).arch),
             "at": [n for n, value in enumerate(cut.values) if value in strand.cells],
-            "y": [round(float(np.mean(list(m.values.values()))), 6) for m in cells],
-            "half": [half(m) for m in cells],
+            "y": [carried(float(np.mean(list(m.values.values())))) for m in cells],
+            "half": [carried(half_width(t_interval(list(m.values.values())))) for m in cells],
             "states": [m.state_bytes for m in cells],
             "trials": [[index.trial[key] for key in m.keys] for m in cells],
         }

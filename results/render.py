@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from results.interval import half_width
 from results.tables import Cell, Line, Table, Unit, size
 
 Format = Literal["markdown", "csv", "latex", "html"]
@@ -195,9 +196,8 @@ def _cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str]) -
 
 
 def _spread(cell: Cell, unit: Unit) -> str:
-    if cell.interval is None:
-        return ""
-    return f" ±{shown((cell.interval[1] - cell.interval[0]) / 2, unit)}"
+    half = half_width(cell.interval)
+    return "" if half is None else f" ±{shown(half, unit)}"
 
 
 def _html_cell(cell: Cell, unit: Unit) -> str:

@@ -372,9 +372,8 @@ class Sheet:
             tasks = [{task for column in columns for task in column.tasks} for columns in (self.parts, table.columns)]
             return ours.mean and tasks[0] == tasks[1] and len(self.parts) == len(table.columns) - 1
         own = [m for part in (self.parts if ours.mean else [ours]) for m in self.settings(part).values()]
-        if ours.mean or (
-            theirs.settings and ours != theirs
-        ):  # theirs averages a task's settings, each a column of ours
+        averaged = theirs.settings and ours != theirs  # of a task whose settings are each a column of ours
+        if ours.mean or averaged:
             return {m.task for m in own} == set(theirs.tasks) and len(own) == theirs.settings
         return set(ours.tasks) == set(theirs.tasks) and all(_agree(m, theirs.dials, table) for m in own)
 

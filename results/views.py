@@ -13,8 +13,8 @@ import numpy as np
 
 from results.choose import Answer, Measure, answers, differing, flatten, leaves_of, measures, row_names, words
 from results.holding import Row
-from results.index import Index, Names
-from results.interval import t_interval
+from results.index import Index, Names, carried
+from results.interval import half_width, t_interval
 from results.lines import cuts_of, cuts_of_mean, held_by, hollow
 from results.order import by_size
 from results.pareto import front_band, front_shares
@@ -172,14 +172,13 @@ def _mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publish
 
 
 def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, Any]:
-    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 6)
     return {
         "arch": index.archs.of(own[0].arch),
         "row": index.rows.of(own[0].row),
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
-        "mean": round(cell.mean or 0.0, 6),
-        "half": half,
+        "mean": carried(cell.mean or 0.0),
+        "half": carried(half_width(cell.interval)),
         "count": cell.seeds,  # of many trials, whose hyper-parameters are not the same
         "trials": [index.trial[key] for key in cell.keys],
     }
@@ -219,7 +218,7 @@ def _mad_hollow(
                     score = float(np.average(told, weights=[len(column.tasks) for column in parts]))
                     state = max(m.state_bytes for m in rows[row])
                     marks.append(
-                        {"name": row, "source": source.source + other, "state": state, "score": round(score, 6)}
+                        {"name": row, "source": source.source + other, "state": state, "score": carried(score)}
                     )
     return marks
 
@@ -268,14 +267,13 @@ def _point(own: list[Measure], index: Index) -> dict[str, Any]:
     """The mean over seeds of one architecture, over all the settings that it was measured on."""
     seeds = _common(own)
     values = [float(np.mean([m.values[seed] for m in own])) for seed in seeds]
-    spread = t_interval(values)
     return {
         "arch": index.archs.of(own[0].arch),
         "row": index.rows.of(own[0].row),
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
-        "mean": round(float(np.mean(values)), 6),
-        "half": None if spread is None else round((spread[1] - spread[0]) / 2, 6),
+        "mean": carried(float(np.mean(values))),
+        "half": carried(half_width(t_interval(values))),
         "trials": [index.trial[key] for key in own[0].keys],
         "seeds": values,
     }
@@ -446,11 +444,10 @@ def _cell(cell: Cell) -> list[float | None]:
     """Mean, half of its interval, number of seeds, and how far the mean is from chance to ceiling, within 0 and 1."""
     if cell.mean is None:
         return [None, None, 0, None]
-    half = None if cell.interval is None else round((cell.interval[1] - cell.interval[0]) / 2, 6)
     share = None
     if cell.chance is not None and cell.ceiling is not None and cell.ceiling > cell.chance:
         share = round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 3)
-    return [round(cell.mean, 6), half, cell.seeds, share]
+    return [carried(cell.mean), carried(half_width(cell.interval)), cell.seeds, share]
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:

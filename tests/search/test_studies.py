@@ -33,3 +33,8 @@ def test_the_capacity_study_holds_every_mixer() -> None:
 
     trials = codec.read_study("mqar_capacity").trials()
     assert {t.arch.stack[1].mixer.kind for t in trials} == set(typed.kinds_of(Mixer))  # type: ignore[union-attr]
+
+
+def test_mad_begins_with_small_weights() -> None:
+    """As mad-lab did: from large ones memorization is learned by heart."""
+    assert {trial.arch.init for trial in codec.read_study("mad").trials()} == {"normal"}  # type: ignore[union-attr]
