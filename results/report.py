@@ -12,6 +12,7 @@ from pathlib import Path
 
 from results.choose import Measure, measures
 from results.claims import CLAIMS, Claim
+from results.excerpts import filled
 from results.further import further_tables
 from results.judge import Evidence, verdict_of
 from results.order import by_number
@@ -44,14 +45,17 @@ hour, 53 steps a second (in-context recall, 200 epochs of batch 32; measured by 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The text of the report, and those of the tables by record file."""
+    """The text of the report, those of the tables by record file, and the score tables as data."""
 
     text: str
     tables: dict[str, str]
+    scores: dict[str, list[Table]]
 
-    def write(self, path: Path) -> list[Path]:
-        """Write the report, and beside it a folder with a file for every record file. Raises OSError."""
-        files = {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
+    def write(self, path: Path, fill: Path | None = None) -> list[Path]:
+        """Write the report, and beside it a folder with a file for every record file; and make the excerpts of a text anew.
+        Raises OSError, and ValueError on an excerpt that cannot be made (see `filled`), with nothing written."""
+        files = {} if fill is None else {fill: filled(fill.read_text(encoding="utf-8"), self.scores)}
+        files |= {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
         for file, text in files.items():
             write_whole(file, text)
         return list(files)
@@ -63,9 +67,13 @@ def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
     Raises ValueError on a line that is no record, or where hyper-parameters cannot be chosen.
     """
     files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
-    found = [[m for m in measures(own) if m.values] for own in files.values()]
-    judged = [(claim, [one for own in found for one in _weighed(claim, own)]) for claim in CLAIMS]
-    tables = {name: _tables(name, own, sources) for name, own in files.items()}
+    found = {name: [m for m in measures(own) if m.values] for name, own in files.items()}
+    judged = [
+        (claim, {name: evidence for name, own in found.items() if (evidence := _weighed(claim, own))})
+        for claim in CLAIMS
+    ]
+    scores = {name: _scores(own, sources) for name, own in files.items()}
+    tables = {name: _tables(name, own, scores[name]) for name, own in files.items()}
     listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
     parts = [
         _HEAD,
@@ -76,7 +84,7 @@ def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
         "\n".join(listed),
         "",
     ]
-    return Report(text="\n".join(parts), tables=tables)
+    return Report(text="\n".join(parts), tables=tables, scores=scores)
 
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
@@ -84,9 +92,10 @@ def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
     return sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
 
 
-def _summary(judged: Sequence[tuple[Claim, list[Evidence]]]) -> str:
+def _summary(judged: Sequence[tuple[Claim, Mapping[str, Sequence[Evidence]]]]) -> str:
     lines = ["| claim | source | verdict | comparisons |", "| --- | --- | --- | --- |"]
-    for claim, evidence in judged:
+    for claim, by_file in judged:
+        evidence = [one for own in by_file.values() for one in own]
         counts = Counter(SIDES[one.verdict] for one in evidence)
         said = [f"{counts[side]} {side}" for side in SIDES.values() if counts[side]]
         name = f"[{claim.text}](#{claim.name})" if evidence else claim.text
@@ -96,10 +105,15 @@ def _summary(judged: Sequence[tuple[Claim, list[Evidence]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _section(claim: Claim, evidence: Sequence[Evidence]) -> str:
-    lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict_of(evidence)}**.\n"]
-    lines += ["| who | where | figures | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {one.who} | {one.where} | {one.figures} | {one.verdict} |" for one in evidence]
+def _section(claim: Claim, by_file: Mapping[str, Sequence[Evidence]]) -> str:
+    verdict = verdict_of([one for own in by_file.values() for one in own])
+    lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict}**.\n"]
+    lines += ["| who | where | figures | records | |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        f"| {one.who} | {one.where} | {one.figures} | [{name}]({FOLDER}/{name}.md) | {one.verdict} |"
+        for name, own in by_file.items()
+        for one in own
+    ]
     return "\n".join([*lines, "", *([f"{claim.remark}\n"] if claim.remark else [])])
 
 
@@ -120,12 +134,15 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _tables(name: str, records: Sequence[Record], sources: Sequence[Published]) -> str:
-    """The tables of one file: beside every source that has a figure for them, or alone where none has."""
+def _scores(records: Sequence[Record], sources: Sequence[Published]) -> list[Table]:
+    """The score tables of one file: beside every source that has a figure for them, or alone where none has."""
     beside = [table for source in sources for table in table_of(records, source) if _compares(table)]
-    tables = [*(beside or table_of(records)), *further_tables(records)]
+    return beside or table_of(records)
+
+
+def _tables(name: str, records: Sequence[Record], scores: Sequence[Table]) -> str:
     head = f"# {name}\n\nMade by `recallmap report` from `results/records/{name}.jsonl`: {_about(records)}.\n"
-    return "\n".join([head, *(markdown(table) for table in tables)])
+    return "\n".join([head, *(markdown(table) for table in [*scores, *further_tables(records)])])
 
 
 def _compares(table: Table) -> bool:

@@ -351,6 +351,9 @@ def merge(
 def report(
     records: Annotated[Path, typer.Argument(help="A folder of .jsonl files of records.")] = Path("results/records"),
     output: Annotated[Path, typer.Option("-o", "--output", help="The report to write.")] = Path("results/REPORT.md"),
+    fill: Annotated[
+        Path | None, typer.Option(help="A text whose marked excerpts are made anew, such as README.md.")
+    ] = None,
 ) -> None:
     """Say of every published claim what the kept records make of it, and write the tables of every record file."""
     from results.report import report as made
@@ -358,13 +361,16 @@ def report(
 
     if not records.is_dir():
         refuse(f"{records}: is no folder of records; give one that holds .jsonl files")
+    if fill is not None and not fill.is_file():
+        refuse(f"{fill}: is no text to fill")
     try:
-        files = made(records, shown.sources()).write(output)
+        found = made(records, shown.sources())
+        found.write(output, fill)
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{output}: cannot be written: {error.strerror or error}")
-    print(f"{output}: from {len(files) - 1} files of records")
+    print(f"{output}: from {len(found.tables)} files of records")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from results.excerpts import EXCERPTS, Excerpt, Place, filled
 from results.ledger import Ledger
 from results.record import Record, read_records, write_records
 from results.report import FOLDER, report
@@ -59,11 +60,13 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 
 def test_what_is_committed_is_what_the_records_say() -> None:
-    """Where this fails: recallmap report, and look at what changed."""
+    """Where this fails: recallmap report --fill README.md, and look at what changed."""
     made = report(RESULTS / "records", shown.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
+    readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    assert filled(readme, made.scores) == readme
 
 
 def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:
@@ -79,6 +82,26 @@ def test_the_verb_writes_the_report_and_a_table_for_every_file(records: list[Rec
     assert (code, text) == (0, f"{tmp_path / 'REPORT.md'}: from 1 files of records\n")
     assert "mqar_capacity" in (tmp_path / "REPORT.md").read_text()
     assert "### mqar" in (tmp_path / "tables" / "mqar_capacity.md").read_text()
+
+
+def test_a_text_is_filled_or_all_is_left_as_it_was(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(tmp_path / "records" / "kept.jsonl", records)
+    place: Place = {"records": "kept", "row": "tiny key_dim={}", "column": "mean", "of": "score"}
+    wide = Excerpt(corner="keys", every=place, across={"recall": {}}, down={"4": {"at": "4"}, "8": {"at": "8"}})
+    monkeypatch.setitem(EXCERPTS, "wide", wide)
+    words, text = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"), "--fill"], tmp_path / "T.md"
+    code, _, said = call(*words, str(text))
+    assert (code, said) == (2, f"{text}: is no text to fill\n")
+    text.write_text("<!-- excerpt: mqar-widths -->\n")
+    code, _, said = call(*words, str(text))
+    assert (code, said) == (2, "excerpt mqar-widths: '32' has no figure in these records\n")
+    assert not (tmp_path / "REPORT.md").exists()
+    text.write_text("<!-- excerpt: wide -->\n\nWords.\n")
+    assert call(*words, str(text))[0] == 0
+    made = "| keys | recall |\n| --- | ---: |\n| 4 | 75.0 |\n| 8 | 100.0 |\n"
+    assert text.read_text() == f"<!-- excerpt: wide -->\n\n{made}\nWords.\n"
 
 
 def test_records_that_are_none_are_refused(tmp_path: Path) -> None:
