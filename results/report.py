@@ -51,14 +51,13 @@ class Report:
     tables: dict[str, str]
     scores: dict[str, list[Table]]
 
-    def write(self, path: Path, fill: Path | None = None) -> list[Path]:
+    def write(self, path: Path, fill: Path | None = None) -> None:
         """Write the report, and beside it a folder with a file for every record file; and make the excerpts of a text anew.
         Raises OSError, and ValueError on an excerpt that cannot be made (see `filled`), with nothing written."""
         files = {} if fill is None else {fill: filled(fill.read_text(encoding="utf-8"), self.scores)}
         files |= {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
         for file, text in files.items():
             write_whole(file, text)
-        return list(files)
 
 
 def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
