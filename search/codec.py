@@ -83,15 +83,20 @@ def from_plain(spec: type[S], data: Mapping[str, Any]) -> S:
 
 
 def plain(spec: Any) -> dict[str, Any]:
-    """The spec as dicts, lists and scalars, every field said."""
+    """The spec as dicts, lists and scalars: every field, but the defaults of those that came after records were kept."""
     data: dict[str, Any] = typed.plain(spec)
     return data
 
 
 def dump(spec: Any) -> str:
-    """The spec as YAML that reads back equal."""
+    """The spec as YAML that reads back equal, every field said."""
     return yaml.dump(
-        plain(spec), Dumper=_Writer, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+        typed.plain(spec, whole=True),
+        Dumper=_Writer,
+        sort_keys=False,
+        default_flow_style=None,
+        width=110,
+        allow_unicode=True,
     )
 
 

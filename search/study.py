@@ -223,7 +223,7 @@ class StudySpec:
 
 def _meant(trials: Sequence[Trial], only: Node) -> list[Trial]:
     """The trials that say all of it. Raises SpecError where none says a part of it, or none all."""
-    said = [dict(flatten(codec.plain(trial))) for trial in trials]
+    said = [dict(flatten(typed.plain(trial, whole=True))) for trial in trials]
     wanted = list(_told(only, ""))
     faults = [f for path, node in wanted for f in _unheard(said, path, node, only.place)]
     if faults:
