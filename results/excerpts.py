@@ -65,7 +65,7 @@ class Excerpt:
         for (row, column), (_, remark) in found.items():
             if remark:
                 about.setdefault(remark, {})[column if "row" in self.across[column] else row] = None
-        names = " ".join(f"{', '.join(heads)}: {remark}." for remark, heads in about.items())
+        names = " ".join(f"{' / '.join(heads)}: {remark}." for remark, heads in about.items())
         return f"{table}\n{_NAMES}{names}\n" if names else table
 
 

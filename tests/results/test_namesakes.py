@@ -82,6 +82,6 @@ def test_a_text_says_it_below_its_excerpt_and_once(records: list[Record], monkey
     monkeypatch.setitem(EXCERPTS, "names", excerpt)
     tables = {"kept": table_of(records)}
     made = filled("<!-- excerpt: names -->\n\nWords.\n", tables)
-    below = f"\n\nNames. GLA, behind a convolution: {SCALAR}.\n\nWords.\n"
+    below = f"\n\nNames. GLA / behind a convolution: {SCALAR}.\n\nWords.\n"
     assert made.endswith(f"| here | 90.0 | 80.0 | 70.0 |{below}")
     assert filled(made, tables) == made
