@@ -35,7 +35,7 @@ def trained(name: str, steps: int) -> None:
         data=Data(validation=2, test=2),
     )
     records = run_cohort([spec, replace(spec, seed=1, training=replace(spec.training, lr=3e-3))])
-    assert [(r.status, r.error, r.arch, r.steps) for r in records] == [("done", None, name, steps)] * 2
+    assert [(r.status, r.error, r.arch, r.steps) for r in records] == [("done", None, spec.arch.name, steps)] * 2
     losses = [r.scores["loss"] for r in records]
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[0] != losses[1]
