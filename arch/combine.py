@@ -60,6 +60,10 @@ class _Combination(ABC):
         """The attention with the persistent tokens in sight."""
         return self.attention.sighted(self.persistent)
 
+    def differs(self) -> tuple[str, ...]:
+        """As of a mixer: what sets both parts, and how they are put together, apart from what was published."""
+        return tuple(dict.fromkeys((*self.memory.differs(), *self.attention.differs())))
+
     def check(self, width: int) -> None:
         for name, part in (("memory", self.memory), ("attention", self.attention)):
             try:
@@ -101,6 +105,9 @@ class _Combined(MixerSpec):
     @property
     def equation(self) -> str:  # type: ignore[override]
         return self.of.equation
+
+    def differs(self) -> tuple[str, ...]:
+        return self.of.differs()
 
     def check(self, width: int) -> None:
         self.of.check(width)
@@ -162,6 +169,10 @@ class Context(_Combination):
                 f"context reads its memory without writing to it, which {self.memory.kind!r} cannot do; "
                 "may come a memory that learns at test time, such as 'titans' or 'atlas'"
             )
+
+    def differs(self) -> tuple[str, ...]:
+        ahead = "a token sees what was read ahead of it in its segment, as printed all of it and so the future"
+        return (*super().differs(), ahead)
 
     def module(self, width: int) -> MixerModule:
         return _Context(self, width)

@@ -13,7 +13,8 @@ from typing import Literal, TypedDict
 from results.render import cell_text, shown
 from results.tables import Cell, Line, Table, Unit
 
-_MARK = re.compile(r"^<!-- excerpt: (.*) -->\n(?:\n?(?:\|.*\n)+)?", re.MULTILINE)
+_NAMES = "Names. "  # begins the line below a table that says what it names like another model
+_MARK = re.compile(rf"^<!-- excerpt: (.*) -->\n(?:\n?(?:\|.*\n)+(?:\n{_NAMES}.*\n)?)?", re.MULTILINE)
 
 
 class Place(TypedDict, total=False):
@@ -45,20 +46,27 @@ class Excerpt:
     down: Mapping[str, Place]
 
     def markdown(self, name: str, tables: Mapping[str, Sequence[Table]]) -> str:
-        """The table, blank where nothing was trained. Raises ValueError on a column or a row that is blank throughout: what it
-        names there is not."""
-        figures = {
-            (row, column): _figure({**self.every, **self.down[row], **self.across[column]}, tables)
+        """The table, blank where nothing was trained, and below it what its heads name like another model. Raises ValueError
+        on a column or a row that is blank throughout: what it names there is not."""
+        found = {
+            (row, column): _found({**self.every, **self.down[row], **self.across[column]}, tables)
             for row in self.down
             for column in self.across
         }
+        figures = {place: text for place, (text, _) in found.items()}
         for heads, axis in ((self.down, 0), (self.across, 1)):
             for head in heads:
                 if not any(text for place, text in figures.items() if place[axis] == head):
                     raise ValueError(f"excerpt {name}: '{head}' has no figure in these records")
         lines = [[self.corner, *self.across], ["---", *["---:"] * len(self.across)]]
         lines += [[row, *(figures[row, column] for column in self.across)] for row in self.down]
-        return "".join(f"|{''.join(f' {cell} |' if cell else ' |' for cell in line)}\n" for line in lines)
+        table = "".join(f"|{''.join(f' {cell} |' if cell else ' |' for cell in line)}\n" for line in lines)
+        about: dict[str, dict[str, None]] = {}
+        for (row, column), (_, remark) in found.items():
+            if remark:
+                about.setdefault(remark, {})[column if "row" in self.across[column] else row] = None
+        names = " ".join(f"{' / '.join(heads)}: {remark}." for remark, heads in about.items())
+        return f"{table}\n{_NAMES}{names}\n" if names else table
 
 
 def filled(text: str, tables: Mapping[str, Sequence[Table]]) -> str:
@@ -75,15 +83,16 @@ def filled(text: str, tables: Mapping[str, Sequence[Table]]) -> str:
     return _MARK.sub(made, text)
 
 
-def _figure(place: Place, tables: Mapping[str, Sequence[Table]]) -> str:
+def _found(place: Place, tables: Mapping[str, Sequence[Table]]) -> tuple[str, str]:
+    """The figure that stands there, and the remark on its line; "" for both where there is none."""
     row = place["row"].format(place.get("at", ""))
     for table in tables.get(place["records"], ()):
         if place.get("beside", "") in table.beside and place["column"] in table.columns:
             at = table.columns.index(place["column"])
             for line in table.lines:
                 if line.kind == "measured" and line.labels[0] == row:
-                    return _text(line, line.cells[at], table.units[at], place["of"])
-    return ""
+                    return _text(line, line.cells[at], table.units[at], place["of"]), line.remark
+    return "", ""
 
 
 def _text(line: Line, cell: Cell, unit: Unit, of: str) -> str:

@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from results.choose import Measure, differing, measures, row_names, words
+from results.choose import Measure, differing, leaves_of, measures, row_names, words
 from results.cuts import OF_EVERY_TASK, Cut, Strand, by_dials, by_parts, by_settings, further_scores
 from results.interval import t_interval
+from results.namesakes import remark
 from results.order import by_number
 from results.record import Record
 from results.tables import (
@@ -26,6 +27,7 @@ from results.tables import (
     notes_of,
     protocol_of,
     readable,
+    remarks_of,
     states_of,
     task_table,
     unit_of,
@@ -110,7 +112,7 @@ def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
         cells = tuple(_own_cell(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
         seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
         labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
-        lines.append(Line(labels=tuple(labels), cells=cells))
+        lines.append(Line(labels=tuple(labels), cells=cells, remark=remark(own[0].leaves)))
     if not several and not is_count(metric):
         lines = best(lines, more=more_is_better(metric))
     kinds: tuple[Literal["chance"], Literal["ceiling"]] = ("chance", "ceiling")
@@ -181,7 +183,8 @@ def _cost_tables(records: Sequence[Record]) -> list[Table]:
         for _, of in COSTS.values():
             values = [value for record in own if (value := of(record)) is not None]
             cells.append(Cell(mean=float(np.mean(values)) if values else None, seeds=len(values)))
-        lines.append(Line(labels=(row, task, str(len(own))), cells=tuple(cells)))
+        labels = (row, task, str(len(own)))
+        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves_of(own[0]))))
     devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"
     return [
         Table(
@@ -192,6 +195,7 @@ def _cost_tables(records: Sequence[Record]) -> list[Table]:
             notes=(
                 f"Means over trials, on {devices}. State after the task's length. Seconds are a trial's share of the cohort "
                 "that it trained in, without compiling: to compare speed alone, see recallmap bench.",
+                *remarks_of(lines),
             ),
             units=tuple(unit for unit, _ in COSTS.values()),
         )

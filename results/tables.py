@@ -11,6 +11,7 @@ import numpy as np
 
 from results.choose import Measure, On, differing, measures, trait, words
 from results.interval import t_interval
+from results.namesakes import remark
 from results.order import by_number, by_size
 from results.published import Column, Published, PublishedTable, Row
 from results.rank import FEW, spearman
@@ -74,11 +75,15 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column."""
+    """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column.
+
+    remark  what the architecture is, where its name promises another model (see `namesakes`)
+    """
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
     kind: Literal["measured", "published", "chance", "ceiling"] = "measured"
+    remark: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +267,7 @@ def _line(sheet: Sheet, own: list[Measure]) -> Line:
             "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
         ),
         cells=tuple(cells),
+        remark=remark(own[0].leaves),
     )
 
 
@@ -443,7 +449,16 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
         notes.append("†n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.")
     if any(c.mark == "partial" for x in lines for c in x.cells):
         notes.append("*: over some of the settings of the column only, so not to be compared.")
-    return notes
+    return [*notes, *remarks_of(lines)]
+
+
+def remarks_of(lines: Iterable[Line]) -> list[str]:
+    """A note for every remark, after the names of the architectures that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for line in lines:
+        if line.remark:
+            about.setdefault(line.remark, {})[line.labels[0].partition(" ")[0]] = None
+    return [f"{', '.join(sorted(names))}: {said}." for said, names in about.items()]
 
 
 def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:

@@ -21,7 +21,7 @@ def check(source: str) -> str:
     """What a file, or everything built in under a name, holds. Raises SpecError with all that is wrong with it."""
     from synth.tasks import Task
 
-    names = {what: list(codec.builtin(what)) for what in ("study", "arch", "suite")}
+    names = {what: list(codec.named(what)) for what in ("study", "arch", "suite")}
     names["task"] = list(typed.kinds_of(Task))
     named = [what for what, known in names.items() if source in known]
     if not named and not os.path.exists(source):

@@ -35,6 +35,7 @@ class What(StrEnum):
     tasks = "tasks"
     mixers = "mixers"
     archs = "archs"
+    differences = "differences"
     suites = "suites"
     studies = "studies"
 
@@ -407,7 +408,7 @@ def list_(
     if not as_markdown:
         _console().print(table)
         return
-    left_out = ("dials and their defaults", "width", "parameters", "state bytes", "grows")
+    left_out = ("differs", "dials and their defaults", "width", "parameters", "state bytes", "grows")
     print("\n".join(markdown(table, *left_out)))
 
 

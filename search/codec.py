@@ -42,6 +42,9 @@ BUILT_IN = {
     "suite": ("synth", "suites"),
     "published": ("results", "published"),
 }
+# Names that documents had before, by which they are still found: an architecture gives itself its former one in `name`, for
+# that is a part of the key of its records.
+FORMER = {"arch": {"gla": "gla_mesanet", "mamba2": "mamba2_mesanet"}}
 
 
 # Doors. -------------------------------------------------------------------------------------------
@@ -83,15 +86,20 @@ def from_plain(spec: type[S], data: Mapping[str, Any]) -> S:
 
 
 def plain(spec: Any) -> dict[str, Any]:
-    """The spec as dicts, lists and scalars, every field said."""
+    """The spec as dicts, lists and scalars: every field, but the defaults of those that came after records were kept."""
     data: dict[str, Any] = typed.plain(spec)
     return data
 
 
 def dump(spec: Any) -> str:
-    """The spec as YAML that reads back equal."""
+    """The spec as YAML that reads back equal, every field said."""
     return yaml.dump(
-        plain(spec), Dumper=_Writer, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+        typed.plain(spec, whole=True),
+        Dumper=_Writer,
+        sort_keys=False,
+        default_flow_style=None,
+        width=110,
+        allow_unicode=True,
     )
 
 
@@ -142,6 +150,12 @@ def builtin(what: str) -> dict[str, Traversable]:
     return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
 
 
+def named(what: str) -> dict[str, Traversable]:
+    """As `builtin`, and by their former names too."""
+    known = builtin(what)
+    return known | {former: known[name] for former, name in FORMER.get(what, {}).items()}
+
+
 def about(what: str, name: str) -> str:
     """What a built-in document says of itself: its first line, where that is a comment."""
     first = builtin(what)[name].read_text(encoding="utf-8").partition("\n")[0]
@@ -177,7 +191,7 @@ def _any_document(source: Source, what: str) -> Node:
     if isinstance(source, Mapping):
         return typed.node_of(source, Place("mapping"))
     text = os.fspath(source)
-    known = builtin(what) if what in BUILT_IN else {}
+    known = named(what) if what in BUILT_IN else {}
     if isinstance(source, str) and text in known:
         return _whole(parse(known[text].read_bytes(), str(known[text])))
     path = Path(text)

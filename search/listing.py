@@ -32,13 +32,26 @@ def tasks() -> Table:
 
 
 def mixers() -> Table:
-    """Every mixer with its recurrence, what it carries, and whence it comes."""
+    """Every mixer with its recurrence, what it carries, its source, and how it differs from that by default."""
     from arch.mixers import Mixer
 
-    table = _table("mixer", "equation", "state (floats)", "source", "dials and their defaults")
+    table = _table("mixer", "equation", "state (floats)", "source", "differs", "dials and their defaults")
     for kind, spec in sorted(typed.kinds_of(Mixer).items()):
         facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
-        table.add_row(kind, *facts, _dials(spec))
+        table.add_row(kind, *facts, "; ".join(spec().differs()), _dials(spec))
+    return table
+
+
+def differences() -> Table:
+    """Every architecture of the zoo, and what sets its mixers apart from what was published under their names."""
+    from arch.stack import flatten
+
+    table = _table("arch", "about", "differs from what was published")
+    for name in codec.builtin("arch"):
+        blocks = flatten(codec.read_arch(name).stack)
+        by_mixer = {block.mixer.kind: "; ".join(block.mixer.differs()) for block in blocks}
+        said = [f"{kind}: {phrases}" if len(by_mixer) > 1 else phrases for kind, phrases in by_mixer.items() if phrases]
+        table.add_row(name, codec.about("arch", name), "; ".join(said) or "in nothing that we know of")
     return table
 
 
@@ -135,6 +148,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "tasks": tasks,
     "mixers": mixers,
     "archs": archs,
+    "differences": differences,
     "suites": suites,
     "studies": studies,
 }

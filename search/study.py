@@ -223,7 +223,7 @@ class StudySpec:
 
 def _meant(trials: Sequence[Trial], only: Node) -> list[Trial]:
     """The trials that say all of it. Raises SpecError where none says a part of it, or none all."""
-    said = [dict(flatten(codec.plain(trial))) for trial in trials]
+    said = [dict(flatten(typed.plain(trial, whole=True))) for trial in trials]
     wanted = list(_told(only, ""))
     faults = [f for path, node in wanted for f in _unheard(said, path, node, only.place)]
     if faults:
@@ -272,8 +272,13 @@ def _told(node: Node, path: str) -> Iterator[tuple[str, Node]]:
             yield re.sub(r"\[(\d+)\]", r".\1", below), part
 
 
+_RECORDED = {name: former for former, name in codec.FORMER["arch"].items()}
+
+
 def _any_of(node: Node) -> list[Any]:
-    return node.plain() if isinstance(node.value, tuple) else [node.plain()]
+    """The values that a wish allows; an architecture that was renamed by the name that its records give it."""
+    values = node.plain() if isinstance(node.value, tuple) else [node.plain()]
+    return [_RECORDED.get(value, value) if isinstance(value, str) else value for value in values]
 
 
 def _corners_of(study: StudySpec, space: Search) -> list[Trial]:

@@ -2,6 +2,9 @@
 
 A hint may be a dataclass, a union of dataclasses told apart by `kind`, Literal, int, float, bool, str, None,
 tuple[T, ...], tuple[A, B], Mapping[str, T], Node (a part that is read later), and unions and nestings of these.
+
+A field that a spec got after records of it were kept has the metadata {"later": True}, and as its default what those
+records meant. `plain` leaves that default out, so that their keys stay.
 """
 
 from __future__ import annotations
@@ -36,14 +39,22 @@ def read(hint: Any, node: Node, *, openers: Mapping[type, Opener] | None = None,
     return value
 
 
-def plain(value: Any, hint: Any = Any) -> Any:
-    """`value` as dicts, lists and scalars, every field said; whole numbers in float fields become floats."""
+def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
+    """`value` as dicts, lists and scalars, every field said; whole numbers in float fields become floats.
+
+    whole  say the defaults of later fields too
+    """
     if isinstance(value, Node):
         return value.plain()
     if is_dataclass(value):
         spec: Any = type(value)
         hints = hints_of(spec)
-        return {f.name: plain(getattr(value, f.name), hints[f.name]) for f in dials(spec)}
+        said = ((f, getattr(value, f.name)) for f in dials(spec))
+        return {
+            f.name: plain(part, hints[f.name], whole=whole)
+            for f, part in said
+            if whole or not f.metadata.get("later") or part != f.default
+        }
     members = members_of(hint)
     if value is None or isinstance(value, str | bool):
         return value
@@ -54,10 +65,10 @@ def plain(value: Any, hint: Any = Any) -> Any:
     if isinstance(value, tuple | list):
         parts = next((get_args(m) for m in members if get_origin(m) in (tuple, list)), ())
         each = parts if len(parts) == len(value) and ... not in parts else (parts[:1] or (Any,)) * len(value)
-        return [plain(part, h) for part, h in zip(value, each, strict=True)]
+        return [plain(part, h, whole=whole) for part, h in zip(value, each, strict=True)]
     if isinstance(value, Mapping):
         inner = next((get_args(m)[1] for m in members if _is_mapping(m)), Any)
-        return {str(key): plain(part, inner) for key, part in value.items()}
+        return {str(key): plain(part, inner, whole=whole) for key, part in value.items()}
     raise TypeError(
         f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs"
     )

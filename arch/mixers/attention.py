@@ -44,6 +44,9 @@ class Attention(MixerSpec):
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, head_dim=self.head_dim, window=self.window)
 
+    def differs(self) -> tuple[str, ...]:
+        return ()
+
     def check(self, width: int) -> None:
         head_dim = self.size(width)
         if self.rope and head_dim % 2:

@@ -31,6 +31,9 @@ class BaseConv(MixerSpec):
     def __post_init__(self) -> None:
         check_at_least(1, short_conv=self.short_conv)
 
+    def differs(self) -> tuple[str, ...]:
+        return ()
+
     def check(self, width: int) -> None:
         """Stands in any width."""
 

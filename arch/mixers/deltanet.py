@@ -1,6 +1,6 @@
 """DeltaNet: a token replaces what the memory holds under its key, instead of adding to it.
 
-S_t = S_{t-1} + beta_t k_t^T (v_t - k_t S_{t-1}),   o_t = q_t S_t
+S_t = S_{t-1} + beta_t k_t^T (v_t - k_t S_{t-1}),   o_t = s q_t S_t
 
 B batch, T time, D model width, H heads, K key width, V value width
 """
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.heads import HeadsState, QueryKeyValue, ReadOut, ScaledHeads
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaNet(Heads, MixerSpec):
-    """The defaults are Gated DeltaNet's surroundings without the decay; the zoo's `deltanet_mesanet` sets MesaNet's.
+class DeltaNet(ScaledHeads, MixerSpec):
+    """By default in Gated DeltaNet's surroundings without the decay. The zoo's `deltanet` is the published layer, without an
+    output gate and with `scale` "key_dim", `deltanet_mesanet` MesaNet's baseline.
 
     beta_max   write strengths lie in (0, beta_max); 2 lets the transition have negative eigenvalues
     beta_bias  whether the write strength has a bias
@@ -33,7 +34,7 @@ class DeltaNet(Heads, MixerSpec):
     beta_max: Literal[1, 2] = 1
     beta_bias: bool = False
 
-    equation: ClassVar[str] = "S_t = (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,  o_t = q_t S_t"
+    equation: ClassVar[str] = "S_t = (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,  o_t = s q_t S_t"
     state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
     source: ClassVar[str] = "Yang et al. 2024 (DeltaNet), eq. 3; beta up to 2: Grazzi et al. 2025"
 
@@ -41,6 +42,11 @@ class DeltaNet(Heads, MixerSpec):
         super().__post_init__()
         if self.beta_max not in (1, 2):
             raise ValueError(f"beta_max must be 1 or 2 (negative eigenvalues), got {self.beta_max}")
+
+    def differs(self) -> tuple[str, ...]:
+        if self.mesanet:
+            return ("MesaNet's baseline of that name, without a convolution of v; the published layer is deltanet",)
+        return (*self.unscaled, *(("has an output gate, the published layer none",) if self.out_gate else ()))
 
     def build(self, width: int) -> MixerModule:
         return _DeltaNet(self, width)
@@ -54,6 +60,7 @@ class DeltaNet(Heads, MixerSpec):
         return self.flops_around(width) + self.heads * (2 * width + 6 * key_dim * value_dim)
 
     def memory(self, width: int) -> Memory:
+        """Read with scale 1, as that of every mixer here: the norm of a head, which the probe leaves out, undoes another."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -67,6 +74,7 @@ class _DeltaNet(MixerModule):
         super().__init__()
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)  # longer keys would make the recurrence blow up
         self.write = WriteStrength(width, spec.heads, bias=spec.beta_bias, most=spec.beta_max)
+        self.scale = spec.read_scale(width)
         self.read = ReadOut(spec, width)
         self.out = nn.Linear(spec.heads * spec.sizes(width)[1], width, bias=False)
 
@@ -78,7 +86,7 @@ class _DeltaNet(MixerModule):
             k_BTHK,
             v_BTHV,
             beta=self.write(x_BTD),
-            scale=1.0,
+            scale=self.scale,
             initial_state=state.memory,
             return_state=return_state,
             implementation=self.implementation,

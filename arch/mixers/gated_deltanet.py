@@ -1,6 +1,6 @@
 """Gated DeltaNet: the memory fades as a whole, then a token replaces what it holds under its key.
 
-S_t = a_t (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,   o_t = q_t S_t
+S_t = a_t (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,   o_t = s q_t S_t
 
 B batch, T time, D model width, H heads, K key width, V value width
 """
@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import SigmoidDecay, SoftplusDecay, WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from arch.parts.heads import HeadsState, QueryKeyValue, ReadOut, ScaledHeads
 
 RATES = (1e-4, 16.0)  # of decay, before training
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaNet(Heads, MixerSpec):
-    """The defaults are Yang et al.'s; the zoo's `gated_deltanet_mesanet` sets the dials as MesaNet's baseline has them.
+class GatedDeltaNet(ScaledHeads, MixerSpec):
+    """By default Yang et al.'s layer but for its scale. The zoo's `gated_deltanet` has `scale` "key_dim" as they have,
+    `gated_deltanet_mesanet` is MesaNet's baseline.
 
     decay      "softplus", a = exp(-exp(A) softplus(x W + b)), as in Mamba-2; "sigmoid", a = sigmoid(x W + b)
     beta_max   write strengths lie in (0, beta_max); 2 lets the transition have negative eigenvalues
@@ -37,7 +38,7 @@ class GatedDeltaNet(Heads, MixerSpec):
     beta_max: Literal[1, 2] = 1
     beta_bias: bool = False
 
-    equation: ClassVar[str] = "S_t = a_t (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,  o_t = q_t S_t"
+    equation: ClassVar[str] = "S_t = a_t (I - beta_t k_t^T k_t) S_{t-1} + beta_t k_t^T v_t,  o_t = s q_t S_t"
     state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
     source: ClassVar[str] = "Yang et al. 2025 (Gated DeltaNet), eq. 10; beta up to 2: Grazzi et al. 2025"
 
@@ -45,6 +46,12 @@ class GatedDeltaNet(Heads, MixerSpec):
         super().__post_init__()
         if self.beta_max not in (1, 2):
             raise ValueError(f"beta_max must be 1 or 2 (negative eigenvalues), got {self.beta_max}")
+
+    def differs(self) -> tuple[str, ...]:
+        if self.mesanet:
+            return ("MesaNet's baseline of that name, without an output gate; the published layer is gated_deltanet",)
+        narrow = self.key_dim is None and self.value_dim is None
+        return (*self.unscaled, *(("values as wide as keys, in the published layer twice as wide",) if narrow else ()))
 
     def build(self, width: int) -> MixerModule:
         return _GatedDeltaNet(self, width)
@@ -58,6 +65,7 @@ class GatedDeltaNet(Heads, MixerSpec):
         return self.flops_around(width) + self.heads * (4 * width + 7 * key_dim * value_dim)
 
     def memory(self, width: int) -> Memory:
+        """Read with scale 1, as that of every mixer here: the norm of a head, which the probe leaves out, undoes another."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -76,6 +84,7 @@ class _GatedDeltaNet(MixerModule):
             else SigmoidDecay(width, spec.heads)
         )
         self.write = WriteStrength(width, spec.heads, bias=spec.beta_bias, most=spec.beta_max)
+        self.scale = spec.read_scale(width)
         self.read = ReadOut(spec, width)
         self.out = nn.Linear(spec.heads * spec.sizes(width)[1], width, bias=False)
 
@@ -88,7 +97,7 @@ class _GatedDeltaNet(MixerModule):
             v_BTHV,
             log_decay=self.decay(x_BTD),
             beta=self.write(x_BTD),
-            scale=1.0,
+            scale=self.scale,
             initial_state=state.memory,
             return_state=return_state,
             implementation=self.implementation,

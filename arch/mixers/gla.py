@@ -1,4 +1,5 @@
-"""Gated linear attention: outer products that fade by a gate of the token, a scalar a head or a factor a key channel.
+"""Gated linear attention: outer products that fade by a gate of the token, a scalar a head (MesaNet's
+baseline) or a factor a key channel (GLA).
 
 S_t = diag(e^{g_t}) S_{t-1} + beta_t k_t^T v_t,   o_t = s q_t S_t
 
@@ -17,10 +18,13 @@ from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import LowRankDecay, SigmoidDecay, SignedDecay, WriteStrength
 from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, merge_heads
 
+MESANET = "MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatedLinearAttention(Heads, MixerSpec):
-    """The defaults are MesaNet's GLA; the zoo's `gla_vector` sets the dials as Yang et al. do.
+    """By default not GLA, but the baseline that MesaNet calls so (zoo `gla_mesanet`): a scalar gate a head, unit keys, a write
+    gate. GLA as Yang et al. have it is zoo `gla_vector`: gate "vector", and neither unit keys nor a write gate.
 
     gate        a token's log decay: "scalar", log sigmoid(x W + b) a head;
                 "vector", log sigmoid(x W_1 W_2 + b) / 16 a key channel
@@ -46,6 +50,9 @@ class GatedLinearAttention(Heads, MixerSpec):
         check_at_least(1, gate_rank=self.gate_rank)
         if self.signed_decay and self.gate != "scalar":
             raise ValueError(f"signed_decay needs gate 'scalar', got {self.gate!r}; a sign belongs to a whole head")
+
+    def differs(self) -> tuple[str, ...]:
+        return (MESANET,) if self.gate == "scalar" else ()
 
     def build(self, width: int) -> MixerModule:
         return _GatedLinearAttention(self, width)

@@ -45,6 +45,10 @@ class Hawk(MixerSpec):
         if self.expand <= 0:
             raise ValueError(f"expand must be positive, got {self.expand}")
 
+    def differs(self) -> tuple[str, ...]:
+        wider = f"{self.expand:g} channels a channel of the model, as in MesaNet, theirs 1"
+        return ("the GELU is exact, theirs its tanh form", *((wider,) if self.expand != 1 else ()))
+
     def check(self, width: int) -> None:
         if self.channels(width) < 1 or self.channels(width) % self.gate_blocks:
             raise ValueError(

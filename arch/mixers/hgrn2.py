@@ -43,6 +43,9 @@ class HGRN2(MixerSpec):
         if not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound must lie in [0, 1), got {self.lower_bound}")
 
+    def differs(self) -> tuple[str, ...]:
+        return ("the lower bound of the decay is one constant, theirs is learned and grows from block to block",)
+
     def check(self, width: int) -> None:
         self.sizes(width)
 

@@ -94,6 +94,10 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         a = a - a.mean(1, keepdim=True) if self.anchors > 1 else a
         return a * (self.sizes(width)[0] / self.anchors) ** 0.5 / self.scale
 
+    def differs(self) -> tuple[str, ...]:
+        anchors = ("a deep memory begins with learned anchors",) if self.depth > 1 and self.anchors else ()
+        return ("made from the paper: we know of no code by its authors", *self.bounded, *anchors)
+
     def build(self, width: int) -> MixerModule:
         return _KernelMemoryModule(self, width)
 

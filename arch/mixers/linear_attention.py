@@ -49,6 +49,13 @@ class LinearAttention(Heads, MixerSpec):
                 "set normalize to false, or take 'elu_plus_one', 'relu', 'square' or 'taylor'"
             )
 
+    def differs(self) -> tuple[str, ...]:
+        if not self.normalize or self.feature_map == "taylor":
+            return ()
+        return (
+            "flash-linear-attention's layer of that name is another: no normaliser, but an RMSNorm and 1 / sqrt(K)",
+        )
+
     def build(self, width: int) -> MixerModule:
         return _LinearAttention(self, width)
 

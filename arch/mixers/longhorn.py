@@ -38,6 +38,9 @@ class Longhorn(Channels, MixerSpec):
     state_formula: ClassVar[str] = "C N + (taps - 1) C,  C = expand D"
     source: ClassVar[str] = "Liu et al. 2024 (Longhorn): the closed form, and its diagonal as deployed"
 
+    def differs(self) -> tuple[str, ...]:
+        return ("the recurrence as a whole, of which their code keeps the diagonal",) if self.form == "exact" else ()
+
     def build(self, width: int) -> MixerModule:
         return _Longhorn(self, width)
 

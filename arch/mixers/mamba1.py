@@ -34,6 +34,9 @@ class Mamba1(Channels, MixerSpec):
     state_formula: ClassVar[str] = "C N + (taps - 1) C,  C = expand D"
     source: ClassVar[str] = "Gu and Dao 2023 (Mamba), algorithm 2"
 
+    def differs(self) -> tuple[str, ...]:
+        return ()
+
     def build(self, width: int) -> MixerModule:
         return _Mamba1(self, width)
 

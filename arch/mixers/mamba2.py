@@ -1,4 +1,4 @@
-"""Mamba-2: outer products that fade by a scalar of the token.
+"""Mamba-2, and the baseline that MesaNet calls so: outer products that fade by a scalar of the token.
 
 S_t = e^{g_t} S_{t-1} + beta_t k_t^T v_t,   o_t = q_t S_t (+ D v_t)
 
@@ -22,11 +22,15 @@ from arch.parts.norm import RMSNorm
 from arch.parts.short_conv import ShortConv
 
 RATES = (1.0, 16.0)  # of decay, before training
+MESANET = "MesaNet's baseline of that name, which is no state-space model; Mamba-2 itself is mamba2_shared_qk"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2(MixerSpec):
-    """form  "mesanet": as MesaNet's baseline, every head with its own q and k, all tokens written alike (beta = 1);
+    """By default not Mamba-2, but the baseline that MesaNet calls so (zoo `mamba2_mesanet`), which is no state-space model.
+    Mamba-2 as Dao and Gu have it is `form` "shared_qk" (zoo `mamba2_shared_qk`).
+
+    form  "mesanet": every head with its own q and k, all tokens written alike (beta = 1);
           "shared_qk": the state-space model of Dao and Gu, where all heads share q and k, and one step size
           sets both what a token keeps (g = -step * A) and how strongly it is written (beta = step)
     key_dim, value_dim  channels of one head; None: width / heads. Dao and Gu have value_dim = 2 width / heads
@@ -49,6 +53,9 @@ class Mamba2(MixerSpec):
         self.around()  # checks its dials
         if self.signed_decay and self.form != "mesanet":
             raise ValueError(f"signed_decay needs form 'mesanet', got {self.form!r}; a step size has no sign")
+
+    def differs(self) -> tuple[str, ...]:
+        return (MESANET,) if self.form == "mesanet" else ()
 
     def around(self) -> Heads:
         return Heads(heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim, short_conv=self.short_conv)

@@ -68,6 +68,9 @@ class _Memory(MemoryHeads, MixerSpec):
             raise ValueError("a gated memory needs hidden units; set depth to 2 or more, or gated to false")
         self.rule  # noqa: B018 - it checks itself
 
+    def differs(self) -> tuple[str, ...]:
+        return ("made from the paper: we know of no code by its authors", *self.bounded)
+
     def check(self, width: int) -> None:
         super().check(width)
         if self.inner_norm:
@@ -248,6 +251,13 @@ class _MemoryModule(MixerModule):
         return LayerNorm(self.norm_weight, self.norm_bias)
 
 
+_UNLIKE_TTT = (
+    "no factor 1 / i for the i-th token of a chunk",
+    "q and k share no map, have length 1 and no rotary positions",
+    "an RMSNorm of each head and a sigmoid for a gate, theirs a LayerNorm over all and a GELU",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TttLinear(_Memory):
     """A linear memory with LayerNorm inside, learning in chunks; nothing fades."""
@@ -260,6 +270,9 @@ class TttLinear(_Memory):
 
     equation: ClassVar[str] = "W_t = W_{t-1} - eta_t grad |k_t + LN(k_t W + b) - v_t|^2 / 2 at the chunk's start"
     source: ClassVar[str] = "Sun et al. 2024 (TTT), eq. 1 and 7"
+
+    def differs(self) -> tuple[str, ...]:
+        return (*_UNLIKE_TTT, *self.bounded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +289,9 @@ class TttMlp(_Memory):
     )
     source: ClassVar[str] = "Sun et al. 2024 (TTT), section 2.7"
 
+    def differs(self) -> tuple[str, ...]:
+        return (*_UNLIKE_TTT, *self.bounded)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Titans(_Memory):
@@ -286,6 +302,10 @@ class Titans(_Memory):
 
     equation: ClassVar[str] = "P_t = theta_t P_{t-1} + eta_t grad l,  W_t = alpha_t W_{t-1} - P_t,  o_t = M_{W_t}(q_t)"
     source: ClassVar[str] = "Behrouz et al. 2025 (Titans), eq. 8-14"
+
+    def differs(self) -> tuple[str, ...]:
+        ours = ["the form of the output gate", *(["the skip in M(x) = x + ..."] if self.residual else [])]
+        return (*super().differs(), f"{' and '.join(ours)} {'is' if len(ours) == 1 else 'are'} ours")
 
 
 @dataclass(frozen=True, kw_only=True)

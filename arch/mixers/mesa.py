@@ -75,6 +75,15 @@ class Mesa(Heads, MixerSpec):
                 f"set lambda_floor to {SIGNED_FLOOR:g} and lambda_init above it"
             )
 
+    def differs(self) -> tuple[str, ...]:
+        capped = f"a written token keeps at most {self.decay_cap:g} of the memory, by the paper's appendix G.5"
+        begun = "the solver starts at q / diag(H + Lambda), as in the paper"
+        theirs = "which flash-linear-attention's layer does not"
+        return (
+            *((f"{capped}, {theirs}",) if self.decay_cap < 1 else ()),
+            *((f"{begun}, {theirs} in training",) if self.x0 == "diag" else ()),
+        )
+
     def build(self, width: int) -> MixerModule:
         return _Mesa(self, width)
 

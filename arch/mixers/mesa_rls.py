@@ -55,6 +55,9 @@ class MesaRls(Heads, MixerSpec):
         if self.lambda_init <= self.lambda_floor:
             raise ValueError(f"lambda_init must be above lambda_floor, got {self.lambda_init} and {self.lambda_floor}")
 
+    def differs(self) -> tuple[str, ...]:
+        return ("gates, unit keys and the convolution are MesaNet's, which came later",)
+
     def build(self, width: int) -> MixerModule:
         return _MesaRls(self, width)
 

@@ -97,6 +97,11 @@ class MixerSpec(ABC):
     source: ClassVar[str]  # paper and equation
 
     @abstractmethod
+    def differs(self) -> tuple[str, ...]:
+        """What sets it, as its parameters stand, apart from the layer that its kind's name promises: a phrase each, none where
+        nothing is known to. "Theirs" is the public code of `source`, or its paper where there is no such code."""
+
+    @abstractmethod
     def check(self, width: int) -> None:
         """Raise ValueError where this mixer cannot stand in a model of `width`."""
 

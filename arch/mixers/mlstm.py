@@ -40,6 +40,14 @@ class MLSTM(Heads, MixerSpec):
     state_formula: ClassVar[str] = "H (K V + K + 1) + (taps - 1) channels"
     source: ClassVar[str] = "Beck et al. 2024 (xLSTM), eq. 19 to 27; defaults: von Oswald et al. 2025, appendix E.1"
 
+    def differs(self) -> tuple[str, ...]:
+        if not self.out_gate:
+            return ("MesaNet's baseline, without activation and output gate; the cell with both is xlstm",)
+        return (
+            "the cell alone, with an RMSNorm and gates made of the token: theirs has a LayerNorm, gates made of q, k and v, "
+            "and a block around it that doubles the width, with a learned skip and a SiLU gate",
+        )
+
     def build(self, width: int) -> MixerModule:
         return _MLSTM(self, width)
 

@@ -47,6 +47,9 @@ class PolySketchFormer(Heads, MixerSpec):
         if self.degree not in (2, 4, 8, 16):
             raise ValueError(f"degree must be 2, 4, 8 or 16, got {self.degree}")
 
+    def differs(self) -> tuple[str, ...]:
+        return ("no exact attention within local blocks, which theirs has",)
+
     def check(self, width: int) -> None:
         super().check(width)
         check_normed("keys", self.sizes(width)[0])

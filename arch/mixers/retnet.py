@@ -36,6 +36,12 @@ class RetNet(Heads, MixerSpec):
     state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
     source: ClassVar[str] = "Sun et al. 2023 (RetNet), eq. 5 to 8"
 
+    def differs(self) -> tuple[str, ...]:
+        return (
+            "without the paper's three normalisations and the amplitudes of xPos, as in flash-linear-attention; "
+            "the norm of a head undoes the former up to its eps",
+        )
+
     def check(self, width: int) -> None:
         key_dim, _ = self.sizes(width)
         if key_dim % 2:

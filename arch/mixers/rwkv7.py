@@ -49,6 +49,12 @@ class Rwkv7(MixerSpec):
         check_at_least(1, heads=self.heads)
         check_at_least(1, decay_rank=self.decay_rank, rate_rank=self.rate_rank, gate_rank=self.gate_rank)
 
+    def differs(self) -> tuple[str, ...]:
+        return (
+            "no residual from the first block's values",
+            "other first values of the decay, of what is forgotten and of the lean on the token before",
+        )
+
     def check(self, width: int) -> None:
         check_normed("outputs", self.size(width))
 

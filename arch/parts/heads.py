@@ -9,7 +9,7 @@ B batch, T time, D model width, H heads, K key width, V value width, C channels 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -95,6 +95,31 @@ class Heads:
         key_dim, value_dim = self.sizes(width)
         columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
         return 2 * width * columns + 2 * self.short_conv * self.shaped_channels(width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledHeads(Heads):
+    """Heads of a mixer with unit keys, whose published code divides what it reads by sqrt(K) all the same.
+
+    scale  of a head's output ahead of its norm: "one", 1; "key_dim", 1 / sqrt(K). The norm undoes it up to its eps, which
+           rules as long as outputs are small; they are before training
+    """
+
+    scale: Literal["one", "key_dim"] = field(default="one", metadata={"later": True})
+
+    def read_scale(self, width: int) -> float:
+        """`scale` as a number, in a model of `width`."""
+        return 1.0 if self.scale == "one" else self.sizes(width)[0] ** -0.5
+
+    @property
+    def mesanet(self) -> bool:
+        """Whether these are the surroundings of MesaNet's baselines, whose scale is not published."""
+        return not self.conv_v and not self.out_gate and self.out_norm == "head"
+
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """How `scale` differs from the published layer, a phrase where it does."""
+        return ("reads with scale 1, the published layer with 1 / sqrt(K)",) if self.scale == "one" else ()
 
 
 Dials = TypeVar("Dials", bound=Heads)

@@ -105,6 +105,18 @@ class MemoryHeads(Heads):
         target = widen(v) - widen(k) if self.residual else widen(v)
         return (target.square().sum(-1) / self.safety**2).clamp(min=1).sqrt()
 
+    @property
+    def bounded(self) -> tuple[str, ...]:
+        """What the rate sets apart from every paper, a phrase where it does."""
+        if self.eta_max is not None:
+            return ()
+        falls = (
+            ", and falls where values are long"
+            if self.overshoots and not self.normed and self.eta_over == "target"
+            else ""
+        )
+        return (f"the learning rate is bounded by what is stable{falls}",)
+
     def window_state(self, width: int) -> int:
         """Floats of keys and values that a window holds."""
         return (self.window - 1) * self.heads * sum(self.sizes(width))

@@ -67,6 +67,8 @@ SPECS = [
     Mamba2(heads=2, form="shared_qk", short_conv=0),
     DeltaNet(heads=2, conv_v=False, beta_max=2, beta_bias=True, out_norm="head", out_gate=False),
     GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
+    DeltaNet(heads=2, scale="key_dim", out_gate=False),
+    GatedDeltaNet(heads=2, scale="key_dim", key_dim=4, value_dim=6),
     Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
     Mesa(heads=2, x0="zero", tolerance=1e-13),
     Mesa(heads=2, signed_decay=True, lambda_floor=49.0, lambda_init=50.0),
@@ -284,8 +286,12 @@ def test_a_token_costs_all_matrices_and_some_core(spec: MixerSpec) -> None:
 
 @pytest.mark.parametrize("spec", every(Mixer), ids=dials_of)
 def test_a_mixer_explains_itself(spec: MixerSpec) -> None:
-    for text in (spec.equation, spec.state_formula, spec.source, type(spec).__doc__):
+    for text in (spec.equation, spec.state_formula, spec.source, type(spec).__doc__, *spec.differs()):
         assert text
+
+
+def test_a_mixer_must_say_how_it_differs_from_what_its_name_promises() -> None:
+    assert "differs" in MixerSpec.__abstractmethods__
 
 
 @pytest.mark.parametrize("spec", [s for s in every(Mixer) if hasattr(s, "heads")], ids=dials_of)

@@ -82,6 +82,7 @@ def test_tasks_are_looked_at_without_torch() -> None:
         ("tasks", ["mqar", "pairs 4", "fillers true", "ceiling"]),
         ("mixers", ["gated_deltanet", "S_t = a_t", "Yang et al. 2025"]),
         ("archs", ["gated_deltanet_h1", "gated_deltanet + swiglu, attention + swiglu", "state bytes"]),
+        ("differences", ["gla_mesanet", "mamba2_shared_qk", "flash-linear-attention's"]),
         ("suites", ["mad", "paper (66)"]),
         ("studies", ["study", "budgets"]),
     ],

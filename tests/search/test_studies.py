@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from arch.mixers import Mixer
 from results.ledger import Ledger
 from search import codec, engine, typed
 
@@ -29,8 +31,6 @@ def test_there_is_a_budget_for_gpus_and_one_that_runs_here(name: str, tmp_path: 
 
 
 def test_the_capacity_study_holds_every_mixer() -> None:
-    from arch.mixers import Mixer
-
     trials = codec.read_study("mqar_capacity").trials()
     assert {t.arch.stack[1].mixer.kind for t in trials} == set(typed.kinds_of(Mixer))  # type: ignore[union-attr]
 
@@ -38,3 +38,23 @@ def test_the_capacity_study_holds_every_mixer() -> None:
 def test_mad_begins_with_small_weights() -> None:
     """As mad-lab did: from large ones memorization is learned by heart."""
     assert {trial.arch.init for trial in codec.read_study("mad").trials()} == {"normal"}  # type: ignore[union-attr]
+
+
+def test_delta_rules_stand_beside_zoologys_figures_as_zoology_has_them() -> None:
+    trials = codec.read_study("mqar_zoology").trials()
+    mixers = [trial.arch.stack[1].mixer for trial in trials]  # type: ignore[union-attr]
+    delta = [mixer for mixer in mixers if mixer.kind == "deltanet"]
+    gated = [mixer for mixer in mixers if mixer.kind == "gated_deltanet"]
+    assert {(m.heads, m.scale, m.out_gate) for m in delta} == {(2, "key_dim", False)}
+    assert {(m.heads, m.scale, m.out_gate) for m in gated} == {(2, "key_dim", True)}
+    assert (len(delta), len(gated)) == (16, 28)
+    assert {mixer.kind for mixer in mixers} == set(typed.kinds_of(Mixer))
+
+
+@pytest.mark.parametrize("kind", ["deltanet", "gated_deltanet"])
+def test_write_strengths_up_to_one_and_two_are_compared_with_all_else_alike(kind: str) -> None:
+    for budget in ((), ("budget=mini",), ("budget=paper",)):
+        trials = codec.read_study("state_tracking", overrides=budget).trials()
+        mixers = {trial.arch.stack[0].blocks[0].mixer for trial in trials if trial.arch.name == kind}  # type: ignore[union-attr]
+        assert {m.beta_max for m in mixers} in ({1, 2}, set())
+        assert len({replace(m, beta_max=1) for m in mixers}) == bool(mixers)

@@ -97,6 +97,22 @@ def test_a_part_of_a_grid_is_asked_for_on_the_command_line(file: Path) -> None:
     assert (trial.arch.name, trial.arch.width, trial.seed) == ("gla", 64, 2)
 
 
+def test_an_architecture_that_was_renamed_is_meant_by_both_its_names(file: Path) -> None:
+    renamed = TWO.replace("gla", "gla_mesanet")
+    for space in (TWO, renamed):
+        for name in ("gla", "gla_mesanet"):
+            assert [t.arch.name for t in read(file, f"{space}only: {{arch: {name}, seed: 0}}").trials()] == ["gla"] * 2
+    assert read(file, TWO).trials() == read(file, renamed).trials()
+
+
+def test_a_parameter_that_came_after_records_were_kept_is_heard_of_at_its_default(file: Path) -> None:
+    place = "arch.stack[0].blocks[0].mixer.scale"
+    axes = f"space: {{kind: grid, axes: {{trial.arch: [deltanet], 'trial.{place}': [one, key_dim]}}}}\n"
+    for scale in ("one", "key_dim"):
+        (trial,) = read(file, f"{axes}only: {{'{place}': {scale}}}").trials()
+        assert trial.arch.stack[0].blocks[0].mixer.scale == scale
+
+
 @pytest.mark.parametrize(
     ("only", "said"),
     [

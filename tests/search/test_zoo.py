@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from arch.backbone import BackboneSpec
 from arch.cost import cost
+from arch.mixers import DeltaNet
 from arch.stack import flatten
 from search import codec
 from search.cli import app
@@ -34,7 +35,7 @@ def trained(name: str, steps: int) -> None:
         data=Data(validation=2, test=2),
     )
     records = run_cohort([spec, replace(spec, seed=1, training=replace(spec.training, lr=3e-3))])
-    assert [(r.status, r.error, r.arch, r.steps) for r in records] == [("done", None, name, steps)] * 2
+    assert [(r.status, r.error, r.arch, r.steps) for r in records] == [("done", None, spec.arch.name, steps)] * 2
     losses = [r.scores["loss"] for r in records]
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[0] != losses[1]
@@ -42,7 +43,34 @@ def trained(name: str, steps: int) -> None:
 
 @of_the_zoo
 def test_a_file_is_found_under_the_name_it_gives_itself(name: str) -> None:
-    assert codec.read_arch(name).name == name
+    assert codec.named("arch")[codec.read_arch(name).name] == codec.builtin("arch")[name]
+
+
+@pytest.mark.parametrize(
+    ("former", "name", "key"),
+    [
+        ("gla", "gla_mesanet", "babfe36abba8ddf6bac8bc11ec02cb7ae1854f3c2e673fb6495c27d5a26a89bd"),
+        ("mamba2", "mamba2_mesanet", "49ecf5a394493469e199e251a2378b402c7d6e39fff58569b8e4b6466256f4d9"),
+    ],
+)
+def test_a_former_name_is_the_same_architecture_under_the_key_it_always_had(former: str, name: str, key: str) -> None:
+    assert codec.read_arch(former) == codec.read_arch(name)
+    assert codec.key(codec.read_arch(former)) == key
+    said = [CliRunner().invoke(app, [verb, one]) for verb in ("cost", "check") for one in (former, name)]
+    assert [result.exit_code for result in said] == [0] * 4
+    assert said[0].output == said[1].output
+    assert (former in ZOO, name in ZOO) == (False, True)
+
+
+def test_no_architecture_of_the_zoo_reads_by_another_scale_than_the_published_layer() -> None:
+    blocks = ((name, block) for name in ZOO for block in flatten(codec.read_arch(name).stack))
+    assert not [name for name, block in blocks if "scale 1," in " ".join(block.mixer.differs())]
+
+
+def test_the_zoos_deltanet_is_the_published_layer() -> None:
+    for block in flatten(codec.read_arch("deltanet").stack):
+        assert block.mixer == DeltaNet(heads=8, out_gate=False, scale="key_dim")
+        assert block.mixer.differs() == ()
 
 
 @of_the_zoo
@@ -107,6 +135,25 @@ def largest_logit(spec: BackboneSpec) -> float:
         model.head.weight.mul_(1000)
         largest = model(torch.arange(8)[None]).abs().max()
     return float(largest)
+
+
+def test_the_readme_of_arch_says_of_every_architecture_what_differs() -> None:
+    """`recallmap list differences --markdown`: its table is that, no row more or less."""
+    readme = (Path(__file__).parents[2] / "arch" / "README.md").read_text(encoding="utf-8")
+    table = [line for line in readme.splitlines() if line.startswith("|")]
+    assert table == CliRunner().invoke(app, ["list", "differences", "--markdown"]).output.splitlines()
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table[2:]] == ZOO
+    assert all(row.removesuffix(" |").split(" | ")[-1] for row in table)
+
+
+def test_the_list_of_mixers_says_what_differs_by_default() -> None:
+    said = " ".join(CliRunner(env={"COLUMNS": "2000"}).invoke(app, ["list", "mixers"]).output.split())
+    for phrase in (
+        "GLA itself is gla_vector",
+        "Mamba-2 itself is mamba2_shared_qk",
+        "no residual from the first block's",
+    ):
+        assert phrase in said
 
 
 @pytest.mark.parametrize(("what", "first"), [("mixers", "| mixer | equation |"), ("archs", "| arch | blocks |")])

@@ -1,0 +1,87 @@
+"""What is named like another model is said below every table, in the words of the mixers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arch.mixers import Mixer
+from results.choose import leaves_of
+from results.excerpts import EXCERPTS, Excerpt, filled
+from results.further import further_tables
+from results.namesakes import NAMESAKES, Namesake, remark
+from results.record import Record
+from results.render import render
+from results.tables import table_of
+from search import typed
+from tests.results.conftest import Make
+
+SCALAR = "MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector"
+UNSCALED = "reads with scale 1, the published layer with 1 / sqrt(K)"
+GATED = "has an output gate, the published layer none"
+
+
+def stack_of(**mixer: Any) -> dict[str, Any]:
+    return {"stack": [{"kind": "block", "mixer": mixer}]}
+
+
+@pytest.fixture
+def records(make: Make) -> list[Record]:
+    """Two architectures that are MesaNet's GLA, one that is GLA, and DeltaNet with and without its scale."""
+    delta = {"kind": "deltanet", "conv_v": True, "out_gate": True, "out_norm": "shared"}
+    return [
+        make(arch="gla", score=0.9, arch_dials=stack_of(kind="gla", gate="scalar")),
+        make(arch="conv_gla", score=0.8, arch_dials=stack_of(kind="gla", gate="scalar", heads=2)),
+        make(arch="gla_vector", score=0.7, arch_dials=stack_of(kind="gla", gate="vector")),
+        make(arch="deltanet", score=0.6, arch_dials=stack_of(**delta)),
+        make(arch="deltanet", score=0.5, arch_dials=stack_of(**delta | {"out_gate": False, "scale": "key_dim"})),
+    ]
+
+
+@pytest.mark.parametrize("one", NAMESAKES, ids=lambda one: f"{one.kind} {one.dials}")
+def test_a_remark_is_what_the_mixer_says_of_itself(one: Namesake) -> None:
+    spec = typed.kinds_of(Mixer)[one.kind](**{name: value for name, value in one.dials.items() if value is not None})
+    assert one.said in spec.differs()
+
+
+def test_a_mixer_that_is_a_baseline_by_default_has_a_remark() -> None:
+    """Under the name of its kind alone, which is what tables show."""
+    baselines = {}
+    for kind, spec in typed.kinds_of(Mixer).items():
+        said = [phrase for phrase in spec().differs() if "itself is" in phrase or "the published layer" in phrase]
+        leaves = {f"mixer.{name}": value for name, value in typed.plain(spec()).items()}
+        assert all(phrase in remark(leaves) for phrase in said if "wide" not in phrase), kind
+        baselines[kind] = said
+    assert {kind for kind, said in baselines.items() if said} == {"gla", "mamba2", "deltanet", "gated_deltanet"}
+
+
+def test_an_architecture_that_is_what_its_name_says_has_none(records: list[Record]) -> None:
+    assert [remark(leaves_of(r)) for r in records] == [SCALAR, SCALAR, "", f"{UNSCALED}; {GATED}", ""]
+
+
+def test_every_table_of_scores_says_it_below(records: list[Record]) -> None:
+    (table,) = table_of(records)
+    notes = [f"conv_gla, gla: {SCALAR}.", f"deltanet: {UNSCALED}; {GATED}."]
+    assert [note for note in table.notes if note in notes] == notes
+    (costs,) = further_tables(records)
+    assert set(notes) <= set(costs.notes)
+    for form in ("markdown", "latex", "html"):
+        assert "GLA itself is gla" in render([table], form)  # type: ignore[arg-type]
+    assert not [note for note in table_of(records[2:3])[0].notes if "baseline" in note]
+
+
+def test_a_text_says_it_below_its_excerpt_and_once(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    place = {"records": "kept", "column": "length 64, pairs 4", "of": "score"}
+    excerpt = Excerpt(
+        corner="",
+        every=place,  # type: ignore[arg-type]
+        across={"GLA": {"row": "gla"}, "behind a convolution": {"row": "conv_gla"}, "vector": {"row": "gla_vector"}},
+        down={"here": {}},
+    )
+    monkeypatch.setitem(EXCERPTS, "names", excerpt)
+    tables = {"kept": table_of(records)}
+    made = filled("<!-- excerpt: names -->\n\nWords.\n", tables)
+    below = f"\n\nNames. GLA / behind a convolution: {SCALAR}.\n\nWords.\n"
+    assert made.endswith(f"| here | 90.0 | 80.0 | 70.0 |{below}")
+    assert filled(made, tables) == made
