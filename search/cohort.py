@@ -16,7 +16,7 @@ import torch
 
 from arch.kernels.select import record_choices
 from results.record import Record
-from search import codec
+from search import codec, foreign
 from search.training import Outcome, Progress, begin_afresh, peak_bytes
 from synth.task import Task
 
@@ -90,7 +90,8 @@ def room(device: torch.device) -> Room:
 
 
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
-    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
+    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ, SpecError
+    where a kind from outside breaks a law."""
     steps = follow_cohort(specs, study=study, device=device)
     while True:
         try:
@@ -106,6 +107,7 @@ def follow_cohort(
     if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
+    foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
     begin_afresh(where)
     with record_choices() as chosen:
