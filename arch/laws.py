@@ -160,7 +160,7 @@ def _weights(module: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, nn.Modul
     generator = torch.Generator().manual_seed(2)
     for weight in nudged.parameters():
         noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-        weight += NUDGE * noise.to(weight.device, weight.dtype)
+        weight.add_(NUDGE * noise.to(weight.device, weight.dtype))
     return own, nudged
 
 
