@@ -26,7 +26,7 @@ ORDER_IN_ARCH = [  # a room may import rooms further down, never further up
     {"arch.backbone"},
     {"arch.stack"},
     {"arch.block"},
-    {"arch.mixers", "arch.mlp"},
+    {"arch.mixers", "arch.mlp", "arch.laws"},
     {"arch.parts", "arch.kernels"},
 ]
 
