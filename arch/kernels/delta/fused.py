@@ -6,7 +6,7 @@ beta   r = k, c = beta k     (I + A) E = V - r S                A = tril_-(r c^T
 a, b   r = a, c = b          (I + A) E = -(r S + P V)           P = tril_-(r k^T)
        O = scale q S + X E [+ W V],   S' = D S + c^T E [+ k^T V]     X = scale tril(q c^T), W = scale tril(q k^T)
 
-where q, r, c, k fade between their tokens as `arch.kernels.decay` has it, and [...] is there with a and b only. Backward,
+where q, r, c, k fade between their tokens as `recurrence.decay` has it, and [...] is there with a and b only. Backward,
 with dS' behind the chunk and F the derivative by E:
 
 F = X^T dO + c dS',   Z = (I + A)^-T F,   dS = scale q^T dO - r^T Z + D dS',   dA = -Z E^T,   dX = scale dO E^T
@@ -33,8 +33,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.chunks import signs
-from arch.kernels.opaque import opaque, padded
+from arch.kernels.op_interface.custom_op import opaque, padded
+from arch.kernels.recurrence.chunks import signs
 
 WIDEST = 256
 NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2

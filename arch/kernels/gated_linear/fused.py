@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import dense, opaque, padded
+from arch.kernels.op_interface.custom_op import dense, opaque, padded
 
 WIDEST = 256
 RUN_TIME = ["T", "H", "beta_b", "beta_t", "beta_h", "sign_b", "sign_t", "sign_h"]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from arch.kernels.gated_scan.recurrent import STEEPEST, STRENGTH
 from arch.kernels.linear_scan.fused import Tiles, _load, _pass_on, _put, _tiles
-from arch.kernels.opaque import opaque
+from arch.kernels.op_interface.custom_op import opaque
 
 _STRENGTH = tl.constexpr(STRENGTH)
 _LEAST = tl.constexpr(0.25 / STEEPEST**2)  # under the root, where slopes are taken

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque
+from arch.kernels.op_interface.custom_op import opaque
 
 
 @triton.jit

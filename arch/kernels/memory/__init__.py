@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Learned, Matrix, Tokens
-from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
-from arch.kernels.network import LayerNorm, forward
-from arch.kernels.rule import DotLoss, HuberLoss, L2Loss, Rule
+from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision, working_dtype
+from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
+from arch.kernels.test_time.learning_rule import DotLoss, HuberLoss, L2Loss, Rule
+from arch.kernels.test_time.network import LayerNorm, forward
 
 __all__ = ["MemoryState", "memory", "memory_read", "memory_step"]
 

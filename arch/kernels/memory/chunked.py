@@ -1,6 +1,6 @@
 """A memory that learns at test time by matrix products over chunks.
 
-Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Retentions that are no
+Gradient descent goes by test_time.dual_form, in which no token has weight matrices of its own. Retentions that are no
 plain decay need those matrices; they are then made for all tokens of a chunk at once, but where a kernel holds them one by one
 (retained). So are the steps of Newton-Schulz where that costs less than what spares them: they lie in what the chunk's inputs
 and the momentum ahead of it span,
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time
-from arch.kernels.network import LayerNorm, forward
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.retained import retained
-from arch.kernels.rule import Retention, Rule
 from arch.kernels.spanned import spanned
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
-from arch.kernels.window import Influence
+from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens, gradients, learn_piece, over_time
+from arch.kernels.test_time.influence import Influence
+from arch.kernels.test_time.learning_rule import Retention, Rule
+from arch.kernels.test_time.network import LayerNorm, forward
 
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 

@@ -1,10 +1,10 @@
 """Test-time learning by gradient descent in one launch forward and one backward: a program walks the chunks of one head.
 
-With W, P the memory and its momentum at a chunk's start, x_i the inputs of a matrix and d_i the signals behind it (network.py),
+With W, P a memory and its momentum at a chunk's start, x_i inputs of a matrix, d_i the signals behind it (test_time.network),
     h W_t = kept_t h W - moved_t h P - sum_i write_{t,i} (h . x_i) d_i
     W' = kept W - moved P - sum_i write_i x_i^T d_i,    P' = slowed P + sum_i push_i x_i^T d_i       (of the chunk's last token)
-Weights of window.py come from outside, a matrix a chunk, and take their derivatives back there. The last matrix is taken a
-block of rows at a time, the one before it by the same hidden units: a linear memory is its own last matrix, fed by features.
+Weights of test_time.influence come from outside, a matrix a chunk, and take their derivatives back there. The last matrix is
+taken a block of rows at a time, the one before it by the same hidden units: a linear memory is its own last matrix.
 A deep memory of many features holds nothing as wide as those: it walks them in blocks, once for what goes through its first
 matrix and once for what comes back, where all hidden units are taken at once. Backward starts every chunk from the memory
 that forward left there, and computes the rest again.
@@ -23,10 +23,10 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.memory import MemoryState, memory
-from arch.kernels.network import NORM_EPS, LayerNorm
-from arch.kernels.opaque import opaque, packed, padded
-from arch.kernels.rule import DotLoss, Rule
-from arch.kernels.window import LEAST
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
+from arch.kernels.test_time.influence import LEAST
+from arch.kernels.test_time.learning_rule import DotLoss, Rule
+from arch.kernels.test_time.network import NORM_EPS, LayerNorm
 
 WIDEST = 128  # of keys and values
 WIDEST_DEEP = 64

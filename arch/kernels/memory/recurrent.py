@@ -13,10 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.dual import Learned, Matrix, Tokens
-from arch.kernels.network import LayerNorm, Product, backward, forward, learn
 from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.rule import Rule
+from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
+from arch.kernels.test_time.learning_rule import Rule
+from arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn
 
 
 def recurrent(

@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.inputs import promoted
 from arch.kernels.mesa.conjugate import DRIFTED, FRESH, Solver
 from arch.kernels.mesa.state import MesaState
-from arch.kernels.opaque import opaque, padded
+from arch.kernels.op_interface.custom_op import opaque, padded
+from arch.kernels.op_interface.input_checks import promoted
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information

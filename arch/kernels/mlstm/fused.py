@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.mlstm.state import LARGEST_EXPONENT, MlstmState
-from arch.kernels.opaque import dense, opaque, padded
+from arch.kernels.op_interface.custom_op import dense, opaque, padded
 
 LARGEST_WIDTH = 256
 WIDEST_RESIDENT = 64  # beyond it a state and its derivative do not fit the registers of one program

@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import matrices, opaque, padded, scratch
+from arch.kernels.op_interface.custom_op import matrices, opaque, padded, scratch
 
 WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels

@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
-from arch.kernels.rule import KlRetention, L2Retention, Retention
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 from arch.kernels.spanned_sum.fused import _matrix, _vector
+from arch.kernels.test_time.learning_rule import KlRetention, L2Retention, Retention
 
 MOST = 4096  # numbers of a matrix that fits into registers, rows and columns each a power of two
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 from arch.kernels.spanned_sum.fused import _matrix, _times, _vector
 
 WIDEST = 32  # rows, and columns

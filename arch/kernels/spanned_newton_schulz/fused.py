@@ -29,7 +29,7 @@ from torch import Tensor
 
 from arch.kernels.newton_schulz.fused import _apart, _block_of, _inside, _whole
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 
 WIDEST = 32  # columns
 MOST_VECTORS = 64

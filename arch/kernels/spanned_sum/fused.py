@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 from arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
 
 NARROW = 1024  # numbers of W that one warp holds

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from arch.kernels import select
+from arch.kernels.benchmark.tolerance import error, tolerance
 from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.tolerance import error, tolerance
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 SHAPES = [

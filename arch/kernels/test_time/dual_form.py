@@ -1,6 +1,6 @@
 """Test-time learning over a piece of a sequence by matrix products, without a weight matrix for every token.
 
-With g_i = x_i^T d_i the gradients that a piece's tokens bring (network.py) and their weights of window.py, a token's read is
+With g_i = x_i^T d_i the gradients that a piece's tokens bring (network.py) and their weights of influence.py, a token's read is
     h W_t = kept_t h A_0 - moved_t h P_0 - sum_i write_{t,i} (h . x_i) d_i
 so the first matrix need not exist: products h A_0 and h . x_i may be those of a feature map that is never computed.
 
@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.network import LayerNorm, Product, backward, forward, learn, with_one
-from arch.kernels.rule import Rule
-from arch.kernels.triangular import solve_unit_lower
-from arch.kernels.window import Influence, band, chunks_of, influence
+from arch.kernels.recurrence.triangular_solve import solve_unit_lower
+from arch.kernels.test_time.influence import Influence, band, chunks_of, influence
+from arch.kernels.test_time.learning_rule import Rule
+from arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn, with_one
 
 SIGHTS = 64  # of one triangular solve
 FREE_TOKENS = 256  # of one piece where gradients do not depend on the weights

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from arch.kernels import select
-from arch.kernels.peers import Peer, peer
-from arch.kernels.tolerance import Of, attainable, error, tolerance
+from arch.kernels.benchmark.peers import Peer, peer
+from arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
 CONTENT = ("v", "x", "q", "k", "a", "b", "gate")
 
@@ -94,9 +94,9 @@ def bench(
     """One row a shape and implementation: the sizes, the error as a part of what is allowed, and medians in milliseconds;
     on a GPU those of replays of a CUDA graph, and the most memory a call takes besides its inputs.
 
-    `implementations` None takes all that can serve; `beside` times other people's kernels, too (arch.kernels.peers); `more`
+    `implementations` None takes all that can serve; `beside` times other people's kernels, too (benchmark.peers); `more`
     are arguments of the op. Raises Disagreement, and times nothing more, where one differs from `recurrent` in fp64 by more
-    than `arch.kernels.tolerance` allows; ValueError where one cannot serve. A peer that disagrees, or refuses, is not timed:
+    than `benchmark.tolerance` allows; ValueError where one cannot serve. A peer that disagrees, or refuses, is not timed:
     its row says why.
     """
     chosen = variant or variants(op)[0]

@@ -1,5 +1,4 @@
-"""Computations whose derivative goes through them again, for what they leave on the way is many times as large as what they
-are given."""
+"""Gradient checkpointing: recompute in backward, because intermediates are many times larger than inputs."""
 
 from __future__ import annotations
 
