@@ -8,7 +8,8 @@ of a cohort fold into the first axis of every tensor alike, and one launch serve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ def opaque(
     outputs: Callable[..., Results],
     gradients: Callable[..., Results],
     differentiable: int,
+    inputs: type[tuple[Any, ...]] | None = None,
+    results: type[tuple[Tensor, ...]] | None = None,
 ) -> Callable[..., Results]:
     """`forward` as an op of its own, with `backward` for its derivative.
 
@@ -32,7 +35,14 @@ def opaque(
     backward        (*derivatives, *inputs, *rest) -> the derivatives by every Tensor input, in their order; an empty tensor
                     where the input is None. derivatives are those of the differentiable results
     outputs         forward's results as they would be, torch.empty and contiguous; `gradients` likewise backward's
+    inputs          a NamedTuple of the inputs, with `results` a NamedTuple of the results: forward and outputs then take the
+                    one and give the other, backward and gradients take (derivatives, inputs, rest), each a tuple
     """
+    if inputs is not None and results is not None:
+        forward, outputs = (_flat_forward(function, inputs, results) for function in (forward, outputs))
+        backward, gradients = (
+            _flat_backward(function, inputs, results, differentiable) for function in (backward, gradients)
+        )
     op = torch.library.custom_op(f"recallmap::{name}", forward, mutates_args=())
     back = torch.library.custom_op(f"recallmap::{name}_backward", backward, mutates_args=())
     for operator, form in ((op, outputs), (back, gradients)):
@@ -65,6 +75,44 @@ def opaque(
     tensor_places = [i for i, argument in enumerate(op._opoverload._schema.arguments) if "Tensor" in str(argument.type)]
     op.register_autograd(derive, setup_context=keep)
     return op
+
+
+def _flat_forward(
+    function: Callable[[Any], Results], inputs: type[tuple[Any, ...]], results: type[tuple[Tensor, ...]]
+) -> Callable[..., Results]:
+    """`function` of one bundle as a function of what is in it, whose signature PyTorch can read."""
+
+    def flat(*given: Any) -> Results:
+        return tuple(function(inputs(*given)))
+
+    flat.__signature__ = _signature(get_type_hints(inputs), len(get_type_hints(results)))  # type: ignore[attr-defined]
+    return flat
+
+
+def _flat_backward(
+    function: Callable[..., Results],
+    inputs: type[tuple[Any, ...]],
+    results: type[tuple[Tensor, ...]],
+    differentiable: int,
+) -> Callable[..., Results]:
+    """The same of a function of derivatives, inputs and the rest."""
+    types, names = get_type_hints(inputs), list(get_type_hints(results))
+    last = differentiable + len(types)
+
+    def flat(*given: Any) -> Results:
+        return tuple(function(given[:differentiable], inputs(*given[differentiable:last]), given[last:]))
+
+    derivatives = {f"derivative_of_{name}": Tensor for name in names[:differentiable]}
+    rest = dict.fromkeys(names[differentiable:], Tensor)
+    tensors = sum(kind in (Tensor, Tensor | None) for kind in types.values())
+    flat.__signature__ = _signature(derivatives | types | rest, tensors)  # type: ignore[attr-defined]
+    return flat
+
+
+def _signature(parameters: dict[str, Any], tensors: int) -> Signature:
+    """That of a function of `parameters` that gives so many tensors."""
+    listed = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in parameters.items()]
+    return Signature(listed, return_annotation=tuple[(Tensor,) * tensors])  # type: ignore[misc]
 
 
 def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tuple[int, ...]]]:

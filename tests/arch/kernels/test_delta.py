@@ -260,9 +260,9 @@ def test_half_a_pair_is_refused() -> None:
 def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
     variant: str, whole: bool, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = import_module("arch.kernels.delta.fused")
-    form = kernels._Whole(16, 4, 4, 1, 1) if whole else None
-    monkeypatch.setattr(kernels, "_whole", lambda *sizes: form)
+    plan = import_module("arch.kernels.delta.fused.plan")
+    form = plan.Walk(16, 4, 4, 1, 1) if whole else None
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: form)
     for width, time in ((16, 40),) if device == "cpu" else ((16, 200), (32, 200), (64, 200)):
         shape = timing.Shape(batch=2, time=time, heads=2, key_width=width, value_width=width)
         inputs = timing._on(timing.example("delta", variant, shape), dtype, torch.device(device))
