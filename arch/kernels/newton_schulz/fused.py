@@ -28,12 +28,12 @@ from torch import Tensor
 
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 from arch.kernels.op_interface.custom_op import matrices, opaque, padded, scratch
+from arch.kernels.triton_tiles.packed_matrices import apart, block_of, block_sums, in_own_block
 
 WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels
 FRESH = 3  # steps that A goes without being made anew
 SCRATCH = 22 * 2**20  # floats of scratch memory for all programs
-NARROWEST = 4  # columns of a block, however few a matrix has
 
 _LINEAR, _CUBIC, _QUINTIC = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 _EPS, _LEAST = tl.constexpr(EPS), tl.constexpr(LEAST)
@@ -106,36 +106,6 @@ def _matrix(x, n, inner, x_outer, x_inner):
     return x + (n // inner).to(tl.int64) * x_outer + (n % inner).to(tl.int64) * x_inner
 
 
-# Small matrices as blocks of the diagonal of one tile, W rows and columns of it, OWN of a block. What stands beside the blocks
-# is made 0 wherever something could get there, so that matrices know nothing of each other, not even that one is not finite.
-# A tile may be one matrix; then nothing of this costs anything. --------------------------------------------------------
-
-
-def _block_of(columns: int) -> int:
-    """Rows and columns of the block for matrices of so many columns at most."""
-    return max(NARROWEST, triton.next_power_of_2(columns))
-
-
-@triton.jit
-def _inside(OWN: tl.constexpr, W: tl.constexpr):
-    """Which entries of a tile are in blocks."""
-    return (tl.arange(0, W) // OWN)[:, None] == (tl.arange(0, W) // OWN)[None, :]
-
-
-@triton.jit
-def _apart(x, OWN: tl.constexpr, W: tl.constexpr):
-    """The tile with nothing beside its blocks."""
-    if OWN < W:
-        x = tl.where(_inside(OWN, W), x, 0.0)
-    return x
-
-
-@triton.jit
-def _whole(x, OWN: tl.constexpr, W: tl.constexpr):
-    """The sum of a tile of one block; of several at every column that of its own block, [1, W]."""
-    return tl.sum(tl.where(_inside(OWN, W), tl.sum(x, 1)[:, None], 0.0), 0)[None, :] if OWN < W else tl.sum(x)
-
-
 # Matrices in registers. -----------------------------------------------------------------------------------------------
 
 
@@ -147,7 +117,7 @@ def _dot(x, y, PRECISION: tl.constexpr):
 @triton.jit
 def _blocks_of(x, y, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexpr):
     """x y, nothing of which is beside the blocks."""
-    return _apart(_dot(x, y, PRECISION), OWN, RP)
+    return apart(_dot(x, y, PRECISION), OWN, RP)
 
 
 @triton.jit
@@ -159,7 +129,7 @@ def _entries(
     row, column = tl.arange(0, RP)[:, None], tl.arange(0, CP)[None, :]
     if OWN < RP:
         n = tile * (RP // OWN) + column // OWN
-        there = _inside(OWN, RP) & (row % OWN < R) & (column % OWN < C) & (n < N)
+        there = in_own_block(OWN, RP) & (row % OWN < R) & (column % OWN < C) & (n < N)
         n, row, column = tl.minimum(n, N - 1), row % OWN, column % OWN
     else:
         n, there = tile, (row < R) & (column < C)
@@ -183,7 +153,7 @@ def _forward_kernel(
     tile = tl.program_id(0)
     of_x, at, there = _entries(x, tile, N, inner, x_outer, x_inner, x_row, x_column, R, C, RP, CP, TALL, OWN)
     z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
-    z = _apart(z / (tl.sqrt(tl.maximum(_whole(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
+    z = apart(z / (tl.sqrt(tl.maximum(block_sums(z * z, OWN, RP), _LEAST)) + _EPS), OWN, RP)
     for _ in range(steps):
         z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
     tl.store(y + at, z.to(y.dtype.element_ty), mask=there)
@@ -201,9 +171,9 @@ def _backward_kernel(
     for _ in range(tl.program_id(0), tl.cdiv(N, RP // OWN), tl.num_programs(0)):
         of_x, at, there = _entries(x, tile, N, inner, x_outer, x_inner, x_row, x_column, R, C, RP, CP, TALL, OWN)
         z = tl.load(of_x, mask=there, other=0.0).to(tl.float32)
-        square = _whole(z * z, OWN, RP)
+        square = block_sums(z * z, OWN, RP)
         size = tl.sqrt(tl.maximum(square, _LEAST))
-        z = _apart(z / (size + _EPS), OWN, RP)
+        z = apart(z / (size + _EPS), OWN, RP)
         tl.store(scratch + kept, z)
         for step in range(1, steps):
             z = z * _LINEAR + _blocks_of(_poly(z, PRECISION, OWN, RP)[1], z, PRECISION, OWN, RP)
@@ -218,7 +188,7 @@ def _backward_kernel(
             turn = _blocks_of(both, gram, PRECISION, OWN, RP)
             d_gram = both * _CUBIC + (turn + tl.trans(turn)) * _QUINTIC
             d = d * _LINEAR + _blocks_of(poly, d, PRECISION, OWN, RP) + _blocks_of(d_gram, z, PRECISION, OWN, RP)
-        along = tl.where(square >= _LEAST, _whole(d * z, OWN, RP) / size, 0.0)
+        along = tl.where(square >= _LEAST, block_sums(d * z, OWN, RP) / size, 0.0)
         tl.store(dx + at, (d / (size + _EPS) - z * along).to(dx.dtype.element_ty), mask=there)
         tl.debug_barrier()  # before these write again
         tile += tl.num_programs(0)
@@ -620,7 +590,7 @@ def _sizes(x: Tensor) -> tuple[_Form, dict[str, Any]]:
     form = _table(padded(rows), padded(columns))
     sizes = {"R": rows, "C": columns, "RP": padded(rows), "CP": padded(columns), "TALL": tall}
     if form.tile is None and form.block is None:
-        sizes["OWN"] = min(_block_of(columns), sizes["RP"])
+        sizes["OWN"] = min(block_of(columns), sizes["RP"])
     return form, sizes
 
 
