@@ -3,7 +3,8 @@
 Every exponent sums log decays of its own: a difference of long sums would lose a small decay behind a large one. By channel the
 tokens of a pair fade to and from one place between them, so that scores stay products of matrices.
 
-C tokens, K key width"""
+C tokens, K key width
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.

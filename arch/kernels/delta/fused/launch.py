@@ -14,7 +14,7 @@ from arch.kernels.delta.fused.chunk_pairs import pairs_kernel
 from arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
 from arch.kernels.delta.fused.state_walk import backward_walk_kernel, forward_walk_kernel
 from arch.kernels.delta.fused.whole_sequence import whole_backward_kernel, whole_forward_kernel
-from arch.kernels.op_interface.custom_op import opaque, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 
 
 class Results(NamedTuple):
@@ -68,9 +68,9 @@ def _strides(*tensors: Tensor | None) -> list[tuple[int, int, int]]:
 
 
 def _laid_out(x: Inputs) -> Inputs:
-    """The inputs as kernels can read them."""
-    tensors = {name: _strided(value) for name, value in x._asdict().items() if isinstance(value, Tensor)}
-    return x._replace(**tensors | {"initial": None if x.initial is None else x.initial.contiguous()})
+    """The inputs as kernels can read them, but for the initial state."""
+    tensors = {name: given for name, given in x._asdict().items() if isinstance(given, Tensor) and name != "initial"}
+    return x._replace(**{name: _strided(given) for name, given in tensors.items()})
 
 
 def _content(x: Inputs) -> tuple[Tensor | None, ...]:
@@ -79,7 +79,7 @@ def _content(x: Inputs) -> tuple[Tensor | None, ...]:
 
 
 def _forward(x: Inputs) -> Results:
-    plan, x = plan_for(x), _laid_out(x)
+    plan, x = plan_for(x), _laid_out(x)._replace(initial=packed(x.initial))
     results = _empty_results(x)
     if plan.walk is None:
         _forward_by_chunks(x, plan, results)

@@ -1,6 +1,7 @@
 """Tiles of a chunk in Triton: products, rows and columns of a head, and states that grow by products of few rows.
 
-C tokens, D channels of keys or values, K key width, V value width"""
+C tokens, D channels of keys or values, K key width, V value width
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.

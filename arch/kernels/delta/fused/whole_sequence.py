@@ -1,6 +1,7 @@
 """One program walks a whole sequence, chunk after chunk, the state in registers, and does all else on the way.
 
-Forward leaves the inverses, E and the states ahead of the chunks to backward. Symbols are those of `fused/__init__.py`."""
+Forward leaves the inverses, E and the states ahead of the chunks to backward. Symbols are those of `fused/__init__.py`.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.
