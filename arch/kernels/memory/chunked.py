@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
+from arch.kernels.memory.sequence import MemoryInputs, learn_sequence
+from arch.kernels.memory.state import MemoryState
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.retained import retained
 from arch.kernels.spanned import spanned
@@ -35,13 +37,15 @@ from arch.kernels.test_time.network import LayerNorm, forward
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 
 
-def chunked(
+def chunked(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:
+    """The whole sequence; `chunk` says how many tokens go at once where more than the rule's own chunk can."""
+    return learn_sequence(x, _learn_by_chunks)
+
+
+def _learn_by_chunks(
     learned: Learned[Matrix], tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int, chunk: int | None
 ) -> tuple[Tensor, Learned[Matrix]]:
-    """Read-outs y [B, H, T, V] and what is known behind the last token.
-
-    chunk  tokens at once where more than the rule's own chunk can be
-    """
+    """Read-outs y [B, H, T, V] and what is known behind the last token."""
     within = materialise_piece if rule.materialised else learn_piece
     return over_time(learned, tokens, rule, norm, position, chunk, within)
 
