@@ -51,9 +51,9 @@ class MemoryInputs(NamedTuple):
         def part(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[:, start:end]
 
-        content = {name: x[:, start:end] for name, x in (("q", self.q), ("k", self.k), ("v", self.v))}
-        gates = {"eta": part(self.eta), "alpha": part(self.alpha), "theta": part(self.theta)}
-        return self._replace(**content, **gates, gamma=part(self.gamma), delta=part(self.delta))
+        q, k, v = (x[:, start:end] for x in (self.q, self.k, self.v))
+        eta, alpha, theta, gamma, delta = map(part, (self.eta, self.alpha, self.theta, self.gamma, self.delta))
+        return self._replace(q=q, k=k, v=v, eta=eta, alpha=alpha, theta=theta, gamma=gamma, delta=delta)
 
 
 def learn_sequence(x: MemoryInputs, learn: Learn) -> tuple[Tensor, MemoryState | None]:

@@ -62,6 +62,10 @@ def _strided(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.ndim == 3 else x.contiguous()
 
 
+def _strided_if(x: Tensor | None) -> Tensor | None:
+    return None if x is None else _strided(x)
+
+
 def _strides(*tensors: Tensor | None) -> list[tuple[int, int, int]]:
     """Over batch, time and heads, of each."""
     return [(0, 0, 0) if x is None else (x.stride(0), x.stride(1), x.stride(2)) for x in tensors]
@@ -69,8 +73,8 @@ def _strides(*tensors: Tensor | None) -> list[tuple[int, int, int]]:
 
 def _laid_out(x: Inputs) -> Inputs:
     """The inputs as kernels can read them, but for the initial state."""
-    tensors = {name: given for name, given in x._asdict().items() if isinstance(given, Tensor) and name != "initial"}
-    return x._replace(**{name: _strided(given) for name, given in tensors.items()})
+    log_decay, beta, a, b = map(_strided_if, (x.log_decay, x.beta, x.a, x.b))
+    return x._replace(q=_strided(x.q), k=_strided(x.k), v=_strided(x.v), log_decay=log_decay, beta=beta, a=a, b=b)
 
 
 def _content(x: Inputs) -> tuple[Tensor | None, ...]:

@@ -236,7 +236,7 @@ def _units_backward(
     D: tl.constexpr, R: tl.constexpr, V: tl.constexpr, FIRST: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
     MOMENTUM: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Through a block of hidden units: what `hidden_backward` gives, rows of the last matrix ahead of the chunk as far as known,
+    """Through a block of hidden units: what `hidden_backward` gives, rows of the last matrix ahead of the chunk as far as known
     and all that is summed over blocks."""
     w, d_w = load_block(here, j, c, R, V, FIRST), load_block(d_memory, j, c, R, V, FIRST)
     p, d_p = w, d_w
