@@ -149,7 +149,7 @@ def deep_forward_kernel(
                 x, bent, first = hidden_units(here, k_here, k_, places, i, j, seen, H * D, D, R, BD, BIAS, PRECISION)
             else:
                 if not ONCE:
-                    bent, asked, asked_p, _, _, pairs = go_through(
+                    bent, asked, asked_p, _taken, _taken_p, pairs = go_through(
                         q_here, k_here, here, None, t, places, i, j, count, seen, H * D,
                         D, R, BD, HALF, BIAS, MOMENTUM, PRECISION, PRECISION,
                     )  # fmt: skip
@@ -178,7 +178,7 @@ def deep_forward_kernel(
             asked = keep[:, None] * asked - dot(weights * pairs, d, PRECISION)
             if MOMENTUM:
                 asked -= move[:, None] * asked_p
-            gram, read, _, _ = learn_block(
+            gram, read, _new_w, _new_p = learn_block(
                 gram, read, gelu(asked), x, w, p, changed, pushed, keep, move, keep_last, move_last, slow_last, following,
                 j, c, R, V, FIRST, HALF, MOMENTUM, PRECISION,
             )  # fmt: skip
@@ -207,12 +207,12 @@ def _answer_backward(
     for start in range(0, R if R <= BR else rows, BR):
         j = start + tl.arange(0, BR)
         if ONCE:
-            x = gelu(bent)
+            x, bent_here = gelu(bent), bent
         else:
-            x, bent, first = hidden_units(here, k, k_, places, i, j, seen, stride, D, R, BD, BIAS, PRECISION)
+            x, bent_here, first = hidden_units(here, k, k_, places, i, j, seen, stride, D, R, BD, BIAS, PRECISION)
         d_x = dot(d_y, tl.trans(load_block(here, j, c, R, V, FIRST)), PRECISION)
         store(d_memory + FIRST, outer(x, d_y, PRECISION), j, c, V, 1, R, V, True)
-        more_d_bent = d_x * gelu_slope(bent)
+        more_d_bent = d_x * gelu_slope(bent_here)
         if WHOLE:
             d_k_ += dot(more_d_bent, first, PRECISION)
             d_first = dot(tl.trans(more_d_bent), k_, PRECISION)

@@ -162,10 +162,11 @@ def _weights_backward_kernel(
 @triton.jit
 def load_weights(kept, write, chunk, t, m, count, C: tl.constexpr, S: tl.constexpr):
     """Weights of sights in tokens [C, S], and in the chunk's last one [S]; what tokens keep [C], and the last one."""
+    last = count - 1
     weights = load(write + chunk * C * S, t, m, S, 1, count, S)
-    change = load_vector(write + (chunk * C + count - 1) * S, m, S)
+    change = load_vector(write + (chunk * C + last) * S, m, S)
     keep = load_vector(kept + chunk * C, t, count)
-    return weights, change, keep, tl.load(kept + chunk * C + count - 1)
+    return weights, change, keep, tl.load(kept + chunk * C + last)
 
 
 @triton.jit
@@ -176,8 +177,9 @@ def load_momentum_weights(
     Without momentum anything of that form."""
     move, move_last, slow_last, shove = keep, keep_last, keep_last, change
     if moved is not None:
+        last = count - 1
         move = load_vector(moved + chunk * C, t, count)
-        move_last, slow_last = tl.load(moved + chunk * C + count - 1), tl.load(slowed + chunk)
+        move_last, slow_last = tl.load(moved + chunk * C + last), tl.load(slowed + chunk)
         shove = load_vector(push + chunk * S, m, S)
     return move, move_last, slow_last, shove
 
