@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arch.backbone import BackboneSpec
 from arch.kernels import select
-from arch.kernels.bench import SHAPES, Shape, bench
+from arch.kernels.benchmark.timing import SHAPES, Shape, bench
 from search.feed import EvaluationSet, Pool
 from search.speed import taken
 from search.training import Cohort
@@ -139,7 +139,7 @@ def bench_op(
     op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
 ) -> list[Row]:
     """Rows of milliseconds of an op's implementations, and with `beside` of its peer, at shapes "B,T,H,K,V" or S1, S2, S4, L1
-    (arch.kernels.bench.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
+    (benchmark.timing.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
     implementation disagrees with the definition."""
     which = [_shape(text) for text in shapes]
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
