@@ -1,1 +1,1 @@
-"""What stands between an op and its implementations: checks of inputs, custom ops for PyTorch, recomputation in backward."""
+"""The interface between an op and its implementations: checks of inputs, custom ops for PyTorch, recomputation in backward."""

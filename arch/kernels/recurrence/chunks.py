@@ -48,9 +48,8 @@ def carry(written: Tensor, decay: Decay, initial: Tensor | None, *, last: bool) 
     """
     factor = decay.over_chunk()
     count = written.shape[2]
-    factors = (
-        [None] * count if factor is None else factor.unbind(2)
-    )  # unbind, not x[:, :, n]: its derivative is one stack
+    # unbind, not x[:, :, n]: its derivative is one stack.
+    factors = [None] * count if factor is None else factor.unbind(2)
     state, ahead = initial, []
     for faded, new in zip(factors, written.unbind(2), strict=True):
         ahead.append(torch.zeros_like(new) if state is None else state)

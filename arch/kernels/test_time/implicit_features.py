@@ -115,9 +115,8 @@ class KernelState(NamedTuple):
 
 def hidden_rule(loss: Loss, window: int, chunk: int, residual: bool) -> Rule:
     """The rule of a memory over implicit features: plain gradient descent."""
-    return Rule(
-        loss=loss, retention=PLAIN, window=window, chunk=chunk, residual=residual
-    )  # a compiler needs both by name
+    # A compiler needs loss and retention by name.
+    return Rule(loss=loss, retention=PLAIN, window=window, chunk=chunk, residual=residual)
 
 
 def remember(

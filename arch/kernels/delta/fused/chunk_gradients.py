@@ -59,7 +59,7 @@ def _gradients_through_states(
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr,
     PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What states ahead and behind give to q, r, columns and k [C, KB], and the product of state and derivative [KB]."""
+    """Derivatives by q, r, columns and k [C, KB] through the states ahead and behind, and these states' product [KB]."""
     d_q_CK = tl.zeros((C, KB), tl.float32)
     d_r_CK = tl.zeros((C, KB), tl.float32)
     d_c_CK = tl.zeros((C, KB), tl.float32)
@@ -89,7 +89,7 @@ def _gradients_through_pairs(
     d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, d_pairs, C: tl.constexpr, PAIR: tl.constexpr,
     INTRA: tl.constexpr,
 ):  # fmt: skip
-    """What pairs that fade by head, or not at all, give to q, r, columns and k, added to what these have."""
+    """Derivatives by q, r, columns and k through pairs that fade by head, or not at all, added to the ones given."""
     d_q_CK = add_dot(d_q_CK, load_square(d_pairs + C * C, None, C), c_CK, INTRA)
     d_r_CK = add_dot(d_r_CK, load_square(d_pairs, None, C), c_CK, INTRA)
     d_c_CK = add_dot(d_c_CK, load_square_transposed(d_pairs + C * C, None, C), q_CK, INTRA)
@@ -107,7 +107,7 @@ def _gradients_through_levels(
     d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, d_pairs,
     C: tl.constexpr, LEVELS: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """What pairs that fade by channel give to q, r, columns and k, added to what these have."""
+    """Derivatives by q, r, columns and k through pairs that fade by channel, added to the ones given."""
     for level in range(LEVELS):
         now = pairs_of_level(level, C, CHAIN == "ieee", False)
         now_turned = pairs_of_level(level, C, CHAIN == "ieee", True)

@@ -1,4 +1,4 @@
-"""What a chunk's pairs of tokens make, a program a chunk: inverses, and their products with r and with V."""
+"""Pairs of a chunk's tokens, a program a chunk: inverses, and their products with r and with V."""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.

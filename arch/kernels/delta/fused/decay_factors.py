@@ -1,4 +1,4 @@
-"""Factors by which what a token writes has faded at another token of its chunk, by head or by key channel.
+"""Fading from token to token inside a chunk, by head or by key channel.
 
 Every exponent sums log decays of its own: a difference of long sums would lose a small decay behind a large one. By channel the
 tokens of a pair fade to and from one place between them, so that scores stay products of matrices.

@@ -67,7 +67,7 @@ def _strided_if(x: Tensor | None) -> Tensor | None:
 
 
 def _strides(*tensors: Tensor | None) -> list[tuple[int, int, int]]:
-    """Over batch, time and heads, of each."""
+    """Strides of each tensor over batch, time and heads."""
     return [(0, 0, 0) if x is None else (x.stride(0), x.stride(1), x.stride(2)) for x in tensors]
 
 
@@ -78,7 +78,7 @@ def _laid_out(x: Inputs) -> Inputs:
 
 
 def _content(x: Inputs) -> tuple[Tensor | None, ...]:
-    """What kernels of a chunk or of a sequence read, in their order."""
+    """Tensors that kernels of a chunk or of a sequence read, in their order."""
     return x.q, x.k, x.v, x.a, x.b, x.log_decay, x.beta
 
 
@@ -150,7 +150,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
 
 
 def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -> None:
-    """`results` has the derivatives in place of o and final."""
+    """Launch the two kernels. `results` has the derivatives in place of o and final."""
     content, blocks, values = _content(x), plan.blocks, padded(plan.value_width)
     d_o, d_final, scores, erased, written, states = results
     z = d.v if x.a is None else torch.empty_like(written)

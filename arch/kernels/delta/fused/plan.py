@@ -78,7 +78,7 @@ def walk_for(
 
 
 class Inputs(NamedTuple):
-    """What the custom op takes: q, k, a and b by head, values with their signs, gates in fp32.
+    """Inputs of the custom op: q, k, a and b by head, values with their signs, gates in fp32.
 
     keep  whether backward will want what forward makes
     """
@@ -111,7 +111,7 @@ class Plan(NamedTuple):
 
     @property
     def programs(self) -> int:
-        """One a head of a sequence."""
+        """Programs of a launch: one a head of a sequence."""
         return self.batch * self.heads
 
     @property

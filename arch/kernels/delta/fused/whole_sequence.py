@@ -1,4 +1,4 @@
-"""One program walks a whole sequence, chunk after chunk, the state in registers, and does all else on the way.
+"""A whole sequence in one program: it walks the chunks with the state in registers, and does all else on the way.
 
 Forward leaves the inverses, E and the states ahead of the chunks to backward. Symbols are those of `fused/__init__.py`.
 """
@@ -175,7 +175,7 @@ def _gradients_through_states(
     state, behind, d_o_CV, z_CV, e_CV, v_CV, k_CK, c_CK, log_decays, to_token, to_read, to_end, over, scale,
     PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the states ahead and behind give to q, r, columns and k [C, K], and to the log decay over the chunk."""
+    """Derivatives by q, r, columns and k [C, K] through the states ahead and behind, and by the log decay over the chunk."""
     state_VK, d_state_VK = tl.trans(state), tl.trans(behind)
     d_q_CK = dot(d_o_CV, state_VK, PRECISION) * scale
     d_r_CK = -dot(z_CV, state_VK, PRECISION)
@@ -206,7 +206,7 @@ def _gradients_through_pairs(
     fade, fade_read, row, read, column, scale,
     PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr, INTRA: tl.constexpr,
 ):  # fmt: skip
-    """What pairs of tokens give to q, r, columns and k, added to what these have."""
+    """Derivatives by q, r, columns and k through pairs of tokens, added to the ones given."""
     e_VC = tl.trans(e_CV)
     d_reads = tl.where(before_now, dot(d_o_CV, e_VC, PRECISION) * scale, 0.0)
     d_erases = tl.where(before_now, -dot(z_CV, e_VC, PRECISION), 0.0)
@@ -245,7 +245,7 @@ def _store_decay_gradients(
     d_g, q_CK, r_CK, c_CK, k_CK, d_q_CK, d_r_CK, d_c_CK, d_k_CK, d_over, t, T, H, d, K: tl.constexpr,
     PAIR: tl.constexpr, GATE: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by log decays, from those by all that fades."""
+    """Store derivatives by log decays, made from those by all that fades."""
     d_read_CK = r_CK * d_r_CK
     d_until_CK = q_CK * d_q_CK + d_read_CK - c_CK * d_c_CK
     if PAIR:

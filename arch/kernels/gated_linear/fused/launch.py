@@ -42,7 +42,7 @@ def _laid_out(x: Inputs) -> Inputs:
 
 
 def _strides(*tensors: Tensor | None) -> list[int]:
-    """Of batch, time and heads; none of heads that share what they read."""
+    """Strides over batch, time and heads; none over heads that share what they read."""
     return [0 if x is None or (axis == 2 and x.shape[2] == 1) else x.stride(axis) for x in tensors for axis in range(3)]
 
 

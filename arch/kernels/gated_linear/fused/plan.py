@@ -12,7 +12,7 @@ from arch.kernels.op_interface.custom_op import padded
 
 
 class Inputs(NamedTuple):
-    """What the custom op takes."""
+    """Inputs of the custom op."""
 
     q: Tensor
     k: Tensor

@@ -76,7 +76,7 @@ def _answer(
     here, own, k, k_, m, i, c, seen, stride, rows, D: tl.constexpr, R: tl.constexpr, V: tl.constexpr, BD: tl.constexpr,
     BR: tl.constexpr, FIRST: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the memory of the chunk's start answers to the keys [S, V]."""
+    """Answers to the keys [S, V] of the memory as it is at the chunk's start."""
     y = tl.zeros((m.shape[0], c.shape[0]), tl.float32) + own[None, :]
     for start in range(0, R if R <= BR else rows, BR):
         j = start + tl.arange(0, BR)
@@ -199,8 +199,8 @@ def _answer_backward(
     D: tl.constexpr, R: tl.constexpr, V: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, FIRST: tl.constexpr,
     WHOLE: tl.constexpr, ONCE: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds what derivatives by answers give to both matrices, the biases and the keys, or to what was bent where that is kept
-    for the end."""
+    """Add derivatives through answers to those by both matrices, the biases and the keys, or to what was bent where that is
+    kept for the end."""
     tl.debug_barrier()  # what other threads have written of d_memory and d_k is read here
     if BIAS:
         d_own += tl.sum(d_y, 0)
@@ -236,8 +236,8 @@ def _units_backward(
     D: tl.constexpr, R: tl.constexpr, V: tl.constexpr, FIRST: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
     MOMENTUM: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Through a block of hidden units: what `hidden_backward` gives, rows of the last matrix ahead of the chunk as far as known
-    and all that is summed over blocks."""
+    """Derivatives through a block of hidden units: those of `hidden_backward`, those by its rows of the last matrix as far as
+    they are known, and all that is summed over blocks."""
     w, d_w = load_block(here, j, c, R, V, FIRST), load_block(d_memory, j, c, R, V, FIRST)
     p, d_p = w, d_w
     if MOMENTUM:

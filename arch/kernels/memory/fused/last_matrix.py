@@ -27,7 +27,7 @@ def learn_block(
     R: tl.constexpr, V: tl.constexpr, FIRST: tl.constexpr, HALF: tl.constexpr, MOMENTUM: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """z x^T and what tokens read, added to what there is; and the rows behind the chunk, which are put down in `following`."""
+    """z x^T and read-outs, added to what is there; and the rows behind the chunk, which are stored in `following`."""
     gram += dot(z, tl.trans(x), PRECISION)
     read += keep[:, None] * dot(z, w, PRECISION)
     new_w = keep_last * w - outer(x, changed, PRECISION)
@@ -55,7 +55,7 @@ def learn_biases(
     read, own, own_p, changed, pushed, keep, move, keep_last, move_last, slow_last, following, c,
     BASE: tl.constexpr, HALF: tl.constexpr, V: tl.constexpr, MOMENTUM: tl.constexpr,
 ):  # fmt: skip
-    """What tokens read through the biases, added to `read`; and the biases behind the chunk, which are put down too."""
+    """`read` with what tokens read through the biases; and the biases behind the chunk, which are stored too."""
     read += keep[:, None] * own[None, :]
     own = keep_last * own - tl.sum(changed, 0)
     if MOMENTUM:
@@ -137,7 +137,7 @@ def changes_backward(
 def store_biases(
     d_memory, d_own, d_own_p, c, BASE: tl.constexpr, HALF: tl.constexpr, V: tl.constexpr, MOMENTUM: tl.constexpr
 ):  # fmt: skip
-    """Put down derivatives by the biases ahead of the sequence."""
+    """Store derivatives by the biases ahead of the sequence."""
     tl.store(d_memory + BASE + c, d_own, mask=c < V)
     if MOMENTUM:
         tl.store(d_memory + HALF + BASE + c, d_own_p, mask=c < V)

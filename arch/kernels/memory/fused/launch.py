@@ -17,7 +17,7 @@ from arch.kernels.test_time.network import NORM_EPS
 
 
 class Inputs(NamedTuple):
-    """What the custom op takes: whole pieces but for the last.
+    """Inputs of the custom op: whole pieces but for the last.
 
     q, k, v                   [B, T, H, D or V], keys and values with those of the window ahead of them
     q_skip, k_skip            what a residual adds to outputs, and to answers
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """What all launches of one call share: the plan, what kernels are compiled for, and the numbers they are told."""
+    """A call's plan, the constants its kernels are compiled for, and the numbers they are given."""
 
     plan: Plan
     constants: dict[str, Any]

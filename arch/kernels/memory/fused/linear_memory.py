@@ -55,7 +55,7 @@ def _answer(
     here, held, own, k, places, c, seen, stride, rows, BS: tl.constexpr, D: tl.constexpr, V: tl.constexpr,
     BR: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What a matrix answers to the keys [S, V]; it may be held."""
+    """Answers of a matrix to the keys [S, V]; it may be held."""
     y = tl.zeros((BS, c.shape[0]), tl.float32) + own[None, :]
     for start in range(0, D if D <= BR else rows, BR):
         j = start + tl.arange(0, BR)
@@ -73,8 +73,8 @@ def _answer_ahead(
     C: tl.constexpr, D: tl.constexpr, V: tl.constexpr, BR: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the memory as it is just ahead of each sight's chunk would answer, had the chunks before it in the piece learned
-    nothing: y of the matrix, less that of the momentum. And the factors and the answer that this is made of."""
+    """Answers at each sight of the memory just ahead of its chunk, had the chunks before it in the piece learned nothing: y of
+    the matrix, less that of the momentum. And the factors and answers that they are made of."""
     there = (ahead >= 0) & (ahead < count)
     keep_ahead = tl.load(kept + chunk * C + ahead, mask=there, other=1.0)
     alone = y
@@ -104,7 +104,7 @@ def _solve_backward(
 
 @triton.jit
 def _add_by_sights(pointer, x, m, columns, places, stride, seen, width, SOLVE: tl.constexpr, ADD: tl.constexpr):
-    """Put down what sights bring to the tokens that they see, or add it to what there is."""
+    """Store what sights bring to the tokens that they see, or add it to what is there."""
     if SOLVE:  # several chunks may see the same token
         x = tl.dot((m[:, None] == places[None, :]).to(tl.float32), x, input_precision="ieee")
     store(pointer, x, m, columns, stride, 1, seen, width, ADD)
@@ -116,7 +116,7 @@ def _matrix_backward(
     D: tl.constexpr, V: tl.constexpr, BR: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr, SOLVE: tl.constexpr,
     MOMENTUM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds what derivatives by answers give to the matrix, its momentum and the keys. And k k^T, where it was solved for."""
+    """Add derivatives through answers to those by the matrix, its momentum and the keys. And k k^T, where it was solved for."""
     squares = tl.zeros((m.shape[0], m.shape[0]), tl.float32)
     for start in range(0, D if D <= BR else rows, BR):
         j = start + tl.arange(0, BR)
@@ -156,7 +156,7 @@ def _answer_backward(
     D: tl.constexpr, V: tl.constexpr, BR: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr, SOLVE: tl.constexpr,
     MOMENTUM: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds what derivatives by answers give to all that answers are made of."""
+    """Add derivatives through answers to those by all that answers are made of."""
     d_y_p = d_y
     if SOLVE:
         at_ahead = (t[:, None] == ahead[None, :]).to(tl.float32)

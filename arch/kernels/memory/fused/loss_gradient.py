@@ -100,7 +100,7 @@ def load_norm(norm_weight, norm_bias, place, c, V: tl.constexpr):
 def store_outputs(
     read, o, answer, q_skip, weight, bias, there, tokens, t, c, H, count, eps, V: tl.constexpr, NORM: tl.constexpr
 ):  # fmt: skip
-    """Put down what tokens read [C, V], through the norm and with the queries that a residual adds; `answer` is ahead of it."""
+    """Store what tokens read [C, V], through the norm and with the queries that a residual adds; `answer` is ahead of it."""
     if NORM:
         store(answer + tokens * V, read, t, c, H * V, 1, count, V, False)
         standard, _ = standardised(read, there, eps, V)
@@ -127,6 +127,6 @@ def outputs_backward(
 
 @triton.jit
 def store_norm_gradients(d_weight, d_bias, by_weight, by_bias, sequence, c, V: tl.constexpr):
-    """Put down a sequence's derivatives by weight and bias of the norm."""
+    """Store a sequence's derivatives by weight and bias of the norm."""
     tl.store(d_weight + sequence * V + c, by_weight, mask=c < V)
     tl.store(d_bias + sequence * V + c, by_bias, mask=c < V)

@@ -20,7 +20,7 @@ def load(pointer, rows, columns, row_stride, column_stride, row_count, column_co
 
 @triton.jit
 def store(pointer, x, rows, columns, row_stride, column_stride, row_count, column_count, ADD: tl.constexpr):
-    """Put a tile down, or add it to what is there."""
+    """Store a tile, or add it to what is there."""
     mask = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     places = pointer + rows[:, None] * row_stride + columns[None, :] * column_stride
     if ADD:
@@ -56,13 +56,13 @@ def outer(x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def places_of_sights(m, S: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, PAST: tl.constexpr):
-    """Where each sight [S] is among the tokens that a piece sees, none beyond the last sight."""
+    """Places of sights [S] among the tokens that a piece sees; none beyond the last sight."""
     return tl.where(m < S, m // (CHUNK + PAST) * CHUNK + m % (CHUNK + PAST), C + PAST)
 
 
 @triton.jit
 def load_targets(v, k_skip, keys, places, c, H, seen, V: tl.constexpr):
-    """What the memory is to answer at each sight [S, V]: values, less the keys that a residual adds."""
+    """Targets of the memory at each sight [S, V]: values, less the keys that a residual adds."""
     target = load(v + keys * V, places, c, H * V, 1, seen, V)
     if k_skip is not None:
         target -= load(k_skip + keys * V, places, c, H * V, 1, seen, V)

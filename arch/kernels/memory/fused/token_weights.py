@@ -189,7 +189,7 @@ def store_weight_gradients(
     d_kept, d_write, d_moved, d_push, d_slowed, d_weights, by_change, by_shove, by_keep, by_move, by_keep_last, by_move_last,
     by_slow_last, chunk, t, m, count, C: tl.constexpr, S: tl.constexpr, MOMENTUM: tl.constexpr,
 ):  # fmt: skip
-    """Put down derivatives by a chunk's weights; those of its last token are told apart."""
+    """Store derivatives by a chunk's weights; those by its last token's come apart."""
     last = count - 1
     d_weights += tl.where(t == last, 1.0, 0.0)[:, None] * by_change[None, :]
     store(d_write + chunk * C * S, d_weights, t, m, S, 1, count, S, False)
@@ -223,7 +223,7 @@ class WeightInputs(NamedTuple):
         return [packed(x) for x in (self.eta, self.alpha, self.theta, self.gamma)]
 
     def constants(self) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """Constants that kernels are compiled for."""
         cut = Cut(self.size, self.chunk, self.past)
         sizes = {"C": cut.size, "S": cut.sights, "BC": padded(cut.size), "BS": padded(cut.sights), "PAST": cut.past}
         flags = {"SIGHT": cut.chunk + cut.past, "CROSS": self.cross_chunk, "INSIDE": self.inside}

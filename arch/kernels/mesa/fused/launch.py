@@ -50,7 +50,7 @@ def _gates(x: Inputs) -> list[Tensor | None]:
 
 
 def _solver(x: Inputs) -> dict[str, Any]:
-    """What kernels that solve are told of it; a group of `members` sequences has a lam of its own."""
+    """The solver's part of a launch; a group of `members` sequences has a lam of its own."""
     return {"members": len(x.v) // len(x.lam), "steps": x.steps, "enough": x.enough, "X0": x.x0}
 
 

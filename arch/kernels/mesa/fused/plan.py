@@ -45,7 +45,7 @@ def plan_for(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
 
 
 class Inputs(NamedTuple):
-    """What the custom op takes: content in one dtype; lam [groups, H, K]; the first state; the solver; whether a last state is
+    """Inputs of the custom op: content in one dtype; lam [groups, H, K]; the first state; the solver; whether a last state is
     wanted."""
 
     q: Tensor

@@ -17,7 +17,7 @@ from arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 
 
 class Inputs(NamedTuple):
-    """What the custom op takes: content in one dtype, gates and the first state in fp32; whether a last state is wanted."""
+    """Inputs of the custom op: content in one dtype, gates and the first state in fp32; whether a last state is wanted."""
 
     q: Tensor
     k: Tensor
@@ -67,7 +67,7 @@ def _strides(*tensors: Tensor) -> list[tuple[int, int, int]]:
 
 
 def _constants(x: Inputs, form: Form) -> dict[str, Any]:
-    """What kernels are compiled for."""
+    """Constants that kernels are compiled for."""
     K, V = x.q.shape[-1], x.v.shape[-1]
     return {
         "K": K,
@@ -134,7 +134,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
 
 
 def _numbers(x: Inputs, form: Form) -> tuple[float, int, int, int]:
-    """What kernels are told: the scale, tokens, heads and chunks."""
+    """Numbers that kernels are given: the scale, tokens, heads and chunks."""
     time, heads = x.v.shape[1:3]
     return x.scale, time, heads, triton.cdiv(time, form.tokens)
 

@@ -39,7 +39,7 @@ def nth_matrix(x, n, inner, x_outer, x_inner):
 
 @triton.jit
 def flat_places(rows, columns, WIDTH: tl.constexpr):
-    """Where a matrix of WIDTH columns, row by row, has these rows and columns."""
+    """Places of these rows and columns in a matrix of WIDTH columns, row by row."""
     return rows[:, None] * WIDTH + columns[None, :]
 
 
