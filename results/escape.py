@@ -76,15 +76,16 @@ def latex(text: str) -> str:
 
 
 def html(text: str) -> str:
-    """Text of an HTML document, or of a quoted attribute."""
-    return html_module.escape(visible(text))
+    """One line of an HTML document, or a quoted attribute."""
+    return html_module.escape(one_line(text))
 
 
 def cell(value: Value) -> Value | str:
-    """A cell of a CSV file. Text that a spreadsheet would take for a formula begins with a quote mark; numbers stay numbers."""
+    """A cell of a CSV file, on one line. Text that a spreadsheet would take for a formula begins with a quote mark; numbers
+    stay numbers."""
     if not isinstance(value, str):
         return value
-    return f"'{visible(value)}" if value.startswith(_FORMULA) else visible(value)
+    return f"'{one_line(value)}" if value.startswith(_FORMULA) else one_line(value)
 
 
 def plainer(error: UnicodeError) -> tuple[str, int]:
