@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -183,10 +184,10 @@ def _shape(text: str) -> Shape:
         return SHAPES[text]
     names = [f.name for f in fields(Shape)]
     parts = text.split(",")
-    if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != len(names) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
         raise ValueError(
             f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, or one of "
-            f"{', '.join(SHAPES)}; got {text!r}"
+            f"{', '.join(SHAPES)}; got {text[:60]!r}"
         )
     return Shape(**dict(zip(names, map(int, parts), strict=True)))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
-import platform
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ import torch
 from arch.kernels.select import record_choices
 from results.record import Record
 from search import codec, foreign
-from search.origin import commit, device_name
+from search.origin import commit, device_name, versions
 from search.training import Outcome, Progress, begin_afresh, peak_bytes
 from synth.task import Task
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from search.trial import TrialSpec
 
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
-PACKAGES = ("torch", "triton", "numpy")
 # Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step
 FEWEST, MOST = 8, 64  # members
@@ -185,7 +182,7 @@ def record_of(
         cohort=members,
         device=device_name(device),
         implementation=implementation | {"compiled step": outcome.compiled},
-        versions={p: v for p in PACKAGES if (v := _version(p))} | {"python": platform.python_version()},
+        versions=versions(),
         commit=commit(),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -203,10 +200,3 @@ def default_device() -> str:
 
 def _geometry(task: Task) -> Hashable:
     return (task.shape, task.signal, task.readout, task.wants_probabilities, task.protocol == "repaired")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -1,18 +1,35 @@
-"""What code and what machine a record is from."""
+"""The code, the packages and the machine that a record is from."""
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
+PACKAGES = ("torch", "triton", "numpy")  # whose versions a record keeps
 ROOT = Path(__file__).resolve().parent.parent
 # Where the commit is written for copies without git: by `make stamp`, and by `git archive` (export-subst).
 STAMPS = (".commit", "search/commit.txt")
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that are installed, and of Python."""
+    return {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
+
+
+def version(package: str) -> str | None:
+    """Of an installed package; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache
@@ -50,8 +67,23 @@ def _stamped(root: Path) -> str | None:
     return None
 
 
+def summary() -> str:
+    """One line for people, such as "recallmap 0.1.0, torch 2.10.0, python 3.11.7, commit 0123456789ab"."""
+    own = version("recallmap") or "(not installed)"
+    parts = [
+        f"recallmap {own}",
+        f"torch {version('torch') or '(not installed)'}",
+        f"python {platform.python_version()}",
+    ]
+    if (known := commit()) is not None:
+        parts.append(f"commit {known[:12]}{'+' * known.endswith('+')}")
+    return ", ".join(parts)
+
+
 def device_name(device: torch.device) -> str:
     """A GPU's name; of a CPU the threads and the processor, on which the last digits depend."""
+    import torch  # slow to import, and `--version` asks for none of it
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu, {torch.get_num_threads()} threads of {processor()}"
