@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from results.escape import one_line
 from search.document import SpecError
-from search.streams import complain, made_ready, say
+from search.streams import complain, made_ready, say, width
 
 # What is slow to import (torch, pandas, plotly, yaml, rich tables) is imported by the verb that needs it, so that
 # `recallmap --help` answers at once.
@@ -258,7 +258,7 @@ def table(
             tables = tables_by(records, by)
         else:
             tables = table_of(records, theirs, settings=settings) + further_tables(records)
-        text = render(tables, form.value)
+        text = render(tables, form.value, width=width())
     except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
         refuse(str(error))
     say(text, end="" if text.endswith("\n") else "\n")
@@ -484,7 +484,7 @@ def preview(
     console = _console()
     spec = codec.read_task(task, overrides=dials or [])
     for line in pages.preview(spec, count=count, split=split.value, seed=seed, width=console.width):
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 @app.command()

@@ -46,7 +46,7 @@ def call(*words: str) -> tuple[int, str, str]:
 
 def acts(text: str) -> list[str]:
     """The characters of a text that do something, and the lines that a name has added."""
-    lines = [line for line in text.splitlines() if line.lstrip("| ").startswith("forged")]
+    lines = [line for line in text.splitlines() if line.removeprefix("| ").startswith("forged")]
     return [c for c in text if not c.isprintable() and c != "\n"] + lines
 
 
