@@ -89,6 +89,9 @@ class Verbs(TyperGroup):
             if error.filename is None:  # of an output stream, see `made_ready`
                 raise
             refuse(f"{error.filename}: {error.strerror}")
+        except UnicodeEncodeError as error:
+            said = error.object[max(0, error.start - 40) : error.end]
+            refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that says it")
         except Exception as error:
             if _is_ledger_error(error):
                 refuse(str(error))
@@ -204,6 +207,10 @@ def run(
     if seeds and share != (1, 1):
         refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
     path = ledger or sources.default_ledger(spec)
+    if path.suffix == ".jsonl":
+        refuse(
+            f"--ledger: {path} is a file of records, trials are kept in a ledger: recallmap merge {path} -o NAME.sqlite"
+        )
     console = _console()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
@@ -342,6 +349,8 @@ def dashboard(
                 )
             except OSError as error:
                 refuse(f"{output}: cannot be written: {error.strerror or error}")
+            except UnicodeEncodeError:
+                raise
             except ValueError as error:  # hyper-parameters that cannot be chosen
                 refuse(str(error))
             say(f"{output}: {len(found.records)} records", flush=True)

@@ -145,6 +145,17 @@ def test_latex_and_csv_keep_what_a_record_says_in_its_cell(folder: Path) -> None
         assert len(cells) == 1
 
 
+@pytest.mark.parametrize("output", ["out.csv", "out.parquet", "out.jsonl", "out.sqlite", "page.html"])
+def test_half_a_character_is_told_where_no_file_can_hold_it(output: str, folder: Path) -> None:
+    record = {**evil_records()[0].to_dict(), "arch": "half \ud800", "study": "story"}
+    (folder / "half.jsonl").write_text(f"{json.dumps(record)}\n")
+    verb = {".sqlite": ("merge",), ".html": ("dashboard", "--no-probe")}.get(Path(output).suffix, ("export",))
+    code, text, errors = call(*verb, "half.jsonl", "-o", output)
+    assert acts(text + errors) == []
+    assert (code, "half \\ud800" in errors) == (2, True) or (code, output) == (0, "out.csv")
+    assert not (folder / output).exists() or output in ("out.csv", "out.sqlite")
+
+
 # Files. ----------------------------------------------------------------------------------------------
 
 
