@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from arch.block import BlockModule
 from arch.mixers.mixer import MixerModule, State
-from arch.parts.norm import Norm, build_norm
-from arch.stack import Layered, flatten
+from arch.parts.norm import Norm, build_norm, count_norm
+from arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
 Init = Literal["fan_in", "normal", "torch"]
+
+MOST_CHANNELS = 2**20  # of a model's width
+MOST_PARAMETERS = 10**12  # 4 TB without gradients and moments, 20 TB with them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +47,28 @@ class BackboneSpec:
             raise ValueError("name must not be empty")
         if not self.name.isprintable():
             raise ValueError(f"name must be one line of characters that can be seen, got {self.name!r}")
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
+        if not 1 <= self.width <= MOST_CHANNELS:
+            raise ValueError(f"width must be at least 1 and at most {MOST_CHANNELS:,}, got {self.width:,}")
         if not self.stack:
             raise ValueError("stack must hold at least one block, got none")
+        if (blocks := count(self.stack)) > MOST_BLOCKS:
+            raise ValueError(
+                f"stack must hold at most {MOST_BLOCKS:,} blocks, got {blocks:,}: lower times of its repeats"
+            )
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise ValueError(f"soft_cap must be positive or null, got {self.soft_cap}")
-        for number, block in enumerate(flatten(self.stack)):
+        for block, number in firsts(self.stack).items():
             try:
                 block.check(self.width)
+                _check_learnable(block.parameters(self.width, self.norm))
             except ValueError as error:
                 raise ValueError(f"block {number} ({block.mixer.kind}): {error}") from error
+        _check_learnable(self.parameters(1))
+
+    def parameters(self, vocab: int) -> int:
+        """Numbers that training learns, by arithmetic: as many as `build` makes of tokens, read at each position."""
+        ends = (1 if self.tied else 2) * vocab * self.width + count_norm(self.norm, self.width)
+        return ends + sum(block.parameters(self.width, self.norm) for block in flatten(self.stack))
 
     def build(
         self,
@@ -80,6 +94,14 @@ class BackboneSpec:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return Backbone(self, vocab=vocab, signal=signal, readout=readout, length=length)
+
+
+def _check_learnable(parameters: int) -> None:
+    if parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"{float(min(parameters, 10**300)):.2g} parameters are more than can be trained, may come at most "
+            f"{MOST_PARAMETERS:.0e}: lower width, or what makes so many"
+        )
 
 
 class Backbone(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from arch.mixers import Mixer
 from arch.mixers.mixer import State, StateSize
 from arch.mlp import Mlp
-from arch.parts.norm import Norm, build_norm
+from arch.parts.norm import Norm, build_norm, count_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,10 @@ class Block:
 
     def build(self, width: int, norm: Norm) -> nn.Module:
         return BlockModule(self, width, norm)
+
+    def parameters(self, width: int, norm: Norm) -> int:
+        mlp = count_norm(norm, width) + self.mlp.parameters(width) if self.mlp else 0
+        return count_norm(norm, width) + self.mixer.parameters(width) + mlp
 
     def state_size(self, width: int, length: int) -> StateSize:
         return self.mixer.state_size(width, length)

@@ -25,9 +25,11 @@ from arch.block import Block, BlockModule
 from arch.mixers import Mixer
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
 from arch.mlp import Mlp
-from arch.parts.heads import HeadsState, check_at_least
+from arch.parts.heads import HeadsState, check_at_least, check_at_most
 from arch.parts.memory_heads import MemoryHeads
-from arch.parts.norm import Norm, RMSNorm
+from arch.parts.norm import Norm, RMSNorm, count_norm
+
+MOST_PERSISTENT = 100_000  # tokens: every sequence is that much longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +48,11 @@ class _Combination(ABC):
     mlp: Mlp | None = None
 
     equation: ClassVar[str]
+    norms: ClassVar[int] = 2  # RMSNorms between the two
 
     def __post_init__(self) -> None:
         check_at_least(0, persistent=self.persistent)
+        check_at_most(MOST_PERSISTENT, persistent=self.persistent)
 
     @property
     def mixer(self) -> MixerSpec:
@@ -73,6 +77,14 @@ class _Combination(ABC):
 
     def build(self, width: int, norm: Norm) -> nn.Module:
         return BlockModule(cast(Block, self), width, norm)  # it asks a block for its mixer and its mlp
+
+    def parameters(self, width: int, norm: Norm) -> int:
+        mlp = count_norm(norm, width) + self.mlp.parameters(width) if self.mlp else 0
+        return count_norm(norm, width) + self.parameters_of_mixer(width) + mlp
+
+    def parameters_of_mixer(self, width: int) -> int:
+        both = self.memory.parameters(width) + self.sighted.parameters(width)
+        return both + (self.persistent + self.norms) * width
 
     def state_size(self, width: int, length: int) -> StateSize:
         seen = length + self.persistent
@@ -115,6 +127,9 @@ class _Combined(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return self.of.module(width)
 
+    def parameters(self, width: int) -> int:
+        return self.of.parameters_of_mixer(width)
+
     def state_size(self, width: int, length: int) -> StateSize:
         return self.of.state_size(width, length)
 
@@ -143,6 +158,7 @@ class Layer(_Combination):
 
     kind: Literal["layer"] = "layer"
 
+    norms: ClassVar[int] = 1
     equation: ClassVar[str] = "o = attention(norm(memory(z))),  z = [persistent; x]"
 
     def module(self, width: int) -> MixerModule:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from arch.backbone import BackboneSpec
 from arch.mixers.mixer import StateSize
 from arch.stack import flatten
@@ -31,15 +29,15 @@ class Cost:
 
 
 def cost(spec: BackboneSpec, *, vocab: int, length: int) -> Cost:
-    """Parameters are counted on a model without memory, state and operations from the mixers' formulas."""
+    """All of it by the formulas of mixers: nothing is built, however large it is."""
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}")
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in spec.build(vocab=vocab).parameters())
+    if vocab < 1:
+        raise ValueError(f"vocab must be at least 1, got {vocab}")
     blocks = list(flatten(spec.stack))
     state = sum((block.state_size(spec.width, length) for block in blocks), start=StateSize(0))
     return Cost(
-        parameters=parameters,
+        parameters=spec.parameters(vocab),
         state_floats=state.total,
         state_bytes=BYTES_PER_FLOAT * state.total,
         growing_floats=state.growing,

@@ -12,6 +12,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arch.parts.heads import check_expansion
+
 
 @dataclass(frozen=True, kw_only=True)
 class MlpSpec(ABC):
@@ -22,6 +24,10 @@ class MlpSpec(ABC):
     @abstractmethod
     def build(self, width: int) -> nn.Module:
         """x [B, T, D] -> y [B, T, D], each position by itself."""
+
+    @abstractmethod
+    def parameters(self, width: int) -> int:
+        """Numbers that training learns, by arithmetic: as many as `build` makes."""
 
     @abstractmethod
     def flops(self, width: int) -> float:
@@ -36,10 +42,13 @@ class SwiGLU(MlpSpec):
     expand: float = 3
 
     def __post_init__(self) -> None:
-        _check_expand(self.expand)
+        check_expansion(expand=self.expand)
 
     def build(self, width: int) -> nn.Module:
         return _SwiGLU(width, _inner(self.expand, width))
+
+    def parameters(self, width: int) -> int:
+        return 3 * width * _inner(self.expand, width)
 
     def flops(self, width: int) -> float:
         return 6 * width * _inner(self.expand, width)
@@ -54,10 +63,13 @@ class Mlp2(MlpSpec):
     activation: Literal["gelu", "relu", "silu"] = "gelu"
 
     def __post_init__(self) -> None:
-        _check_expand(self.expand)
+        check_expansion(expand=self.expand)
 
     def build(self, width: int) -> nn.Module:
         return _Mlp2(width, _inner(self.expand, width), self.activation)
+
+    def parameters(self, width: int) -> int:
+        return (2 * width + 1) * _inner(self.expand, width) + width
 
     def flops(self, width: int) -> float:
         return 4 * width * _inner(self.expand, width)
@@ -71,6 +83,9 @@ class Identity(MlpSpec):
 
     def build(self, width: int) -> nn.Module:
         return nn.Identity()
+
+    def parameters(self, width: int) -> int:
+        return 0
 
     def flops(self, width: int) -> float:
         return 0.0
@@ -104,8 +119,3 @@ class _Mlp2(nn.Module):
 def _inner(expand: float, width: int) -> int:
     """Channels between the maps, one at least."""
     return max(1, round(expand * width))
-
-
-def _check_expand(expand: float) -> None:
-    if expand <= 0:
-        raise ValueError(f"expand must be positive, got {expand}")

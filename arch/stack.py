@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from arch.block import Block
 from arch.combine import Context, Gate, Layer
+
+MOST_BLOCKS = 10_000  # of a stack, repeats written out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,8 @@ class Repeat:
     blocks: tuple[Block | Gate | Layer | Context | Repeat, ...]
 
     def __post_init__(self) -> None:
-        if self.times < 1:
-            raise ValueError(f"times must be at least 1, got {self.times}")
+        if not 1 <= self.times <= MOST_BLOCKS:
+            raise ValueError(f"times must be at least 1 and at most {MOST_BLOCKS:,}, got {self.times:,}")
         if not self.blocks:
             raise ValueError("blocks must hold at least one block, got none")
 
@@ -36,3 +38,23 @@ def flatten(stack: tuple[Layered, ...]) -> Iterator[Block | Gate | Layer | Conte
                 yield from flatten(part.blocks)
         else:
             yield part
+
+
+def count(stack: tuple[Layered, ...]) -> int:
+    """How many blocks `flatten` gives, by arithmetic."""
+    return sum(part.times * count(part.blocks) if isinstance(part, Repeat) else 1 for part in stack)
+
+
+def firsts(stack: tuple[Layered, ...]) -> Mapping[Block | Gate | Layer | Context, int]:
+    """Every different block once, with its place among those of `flatten` where it first comes."""
+    found: dict[Block | Gate | Layer | Context, int] = {}
+    number = 0
+    for part in stack:
+        if isinstance(part, Repeat):
+            for block, within in firsts(part.blocks).items():
+                found.setdefault(block, number + within)
+            number += part.times * count(part.blocks)
+        else:
+            found.setdefault(part, number)
+            number += 1
+    return found

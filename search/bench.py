@@ -16,6 +16,7 @@ from torch import Tensor
 from arch.backbone import BackboneSpec
 from arch.kernels import select
 from arch.kernels.benchmark.timing import SHAPES, Shape, bench
+from search import memory
 from search.feed import EvaluationSet, Pool
 from search.speed import taken
 from search.training import Cohort
@@ -81,14 +82,22 @@ def bench_step(
     by one (the first stands for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
     gathering a batch) and how much the optimizer, the rest being forward and backward; besides, milliseconds of examining
     512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
-    matrices reaches on this device in this precision. Raises RuntimeError where the losses disagree: what is wrong is not
-    timed."""
+    matrices reaches on this device in this precision. Raises ValueError where the device has no memory for so many members,
+    and RuntimeError where the losses disagree: what is wrong is not timed."""
     if dtype not in get_args(get_type_hints(Training)["dtype"]):
         raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
     training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
     base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
-    specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     where = torch.device(device)
+    most = memory.fitting(base.needs, where)
+    if where.type != "cpu":  # where all members keep what a step needs at once
+        most = min(most, int(memory.held_by(where) // base.bytes))
+    if members > most:
+        held, needed = memory.said(memory.held_by(where)), memory.said(members * base.bytes)
+        raise ValueError(
+            f"members {members:,} take about {needed} of memory, {where.type} has {held}: may come at most {most:,}"
+        )
+    specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     alone = specs if where.type == "cpu" else specs[:1]
     together, losses, preparing = _time([specs], where, steps)
     single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from search import codec, typed
 from search.document import Fault, Place, SpecError, fault, merged
 from search.listing import stack_of
 from search.space import Search
-from search.study import StudySpec
+from search.study import StudySpec, Trial
 
 PRICED = 60  # corners of a search whose cost is looked at
 
@@ -60,13 +60,13 @@ def _arch(source: str) -> str:
 def _study(source: str) -> str:
     """Under every budget, so that a slip in one is known before it is wanted."""
     study = codec.read_study(source)
-    lines = [f"study {study.name}: {_trials(source, ())}"]
-    lines += [f"  budget {name}: {_trials(source, (f'budget={name}',))}" for name in study.budgets.value]
+    lines = [f"study {study.name}: {_trials(study)}"]
+    for name in study.budgets.value:
+        lines.append(f"  budget {name}: {_trials(codec.read_study(source, overrides=[f'budget={name}']))}")
     return "\n".join(lines)
 
 
-def _trials(source: str, overrides: Iterable[str]) -> str:
-    study = codec.read_study(source, overrides=tuple(overrides))
+def _trials(study: StudySpec) -> str:
     if isinstance(study.space, Search):
         return "; ".join(outlook_of(study))
     trials, rejected = study.trials(), study.rejected()
@@ -79,6 +79,14 @@ def _trials(source: str, overrides: Iterable[str]) -> str:
     return f"{typed.counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
 
 
+def some_corners(study: StudySpec) -> list[tuple[Trial, ...]]:
+    """The trials of some points of a search, at the corners of its space."""
+    if not isinstance(study.space, Search):
+        raise TypeError(f"{study.name} is a grid: its trials are known")
+    corners = [point for _, point in study.space.corners()]
+    return [study.expanded(point) for point in corners[:: math.ceil(len(corners) / PRICED)]]
+
+
 def outlook_of(study: StudySpec) -> list[str]:
     """What a search will ask for, and what its corners cost."""
     space = study.space
@@ -89,7 +97,7 @@ def outlook_of(study: StudySpec) -> list[str]:
     anchors = f", {typed.counted(len(space.anchors), 'anchor')}" if space.anchors else ""
     each = typed.counted(len(space.each), "trial")
     corners = [point for _, point in space.corners()]
-    priced = [study.expanded(point)[0] for point in corners[:: math.ceil(len(corners) / PRICED)]]
+    priced = [trials[0] for trials in some_corners(study)]
     allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
     lines = [
         f"{many} by {space.kind}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
@@ -110,7 +118,6 @@ def _suite(source: str) -> str:
 
     suite = codec.document(source, "suite")
     bare = {"task": {}, "arch": codec.plain(codec.read_arch("attention")), "training": {"steps": 1}}
-    base = typed.node_of(bare, Place("suite"))
     tiers = suite.get("tiers")
     faults: list[Fault] = []
     lines = []
@@ -118,6 +125,7 @@ def _suite(source: str) -> str:
         counts: Counter[str] = Counter()
         for index, setting in enumerate(codec.settings_of(suite, tier)):
             try:
+                base = typed.node_of(bare, setting.place)  # what a setting lacks it lacks where it stands
                 trial = typed.read(TrialSpec, merged(base, setting), openers=codec.openers())
                 counts[trial.task.kind] += 1
             except SpecError as error:

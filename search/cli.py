@@ -197,6 +197,7 @@ def run(
     from search.apart import paths_of
     from search.live import Live
     from search.space import Search
+    from search.study import MOST_POINTS
 
     where = _engine(engine, address, device, abreast)
     share = _part(part)
@@ -207,6 +208,10 @@ def run(
         refuse("--seeds: a search says itself over which seeds it trains, set space.over.trial.seed instead")
     if seeds and share != (1, 1):
         refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
+    if seeds and seeds * len(spec.trials()) > MOST_POINTS:
+        refuse(
+            f"--seeds: at most {MOST_POINTS // len(spec.trials()):,} of a grid of {len(spec.trials()):,}, got {seeds:,}"
+        )
     path = ledger or sources.default_ledger(spec)
     if path.suffix == ".jsonl":
         refuse(
@@ -749,20 +754,25 @@ def _say_plan(
 ) -> None:
     """What `run` would train."""
     from results.ledger import Ledger
-    from search.check import outlook_of
+    from search import pricing
+    from search.check import outlook_of, some_corners
     from search.cohort import at_most, room
     from search.engine import most_further, plan
     from search.listing import plan_of
     from search.space import Search
     from search.typed import counted
 
+    ledger = Ledger(path)
+    rates = pricing.rates_on(device, ledger)
     if isinstance(study.space, Search):
-        for line in outlook_of(study):
+        allowed = [trials for trials in some_corners(study) if not study.constraints.broken_by(trials[0])]
+        for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
             say(line)
         return
-    ledger = Ledger(path)
     work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
-    console.print(plan_of(work))
+    console.print(plan_of(work, rates))
+    if too_large := pricing.too_large(work.missing, device):
+        say(too_large)
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
     say(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")

@@ -8,11 +8,11 @@ aliases, merge keys, tags, tabs and second documents are refused.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -71,9 +71,9 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     Every trial of the study is read too (of a search: every corner), so that whatever is wrong with one is known before
     any is trained.
     """
-    from search import study
+    from search import overlay
 
-    chosen = study.with_budget(document(source, "study"), [override(text) for text in overrides])
+    chosen = overlay.with_budget(document(source, "study"), [override(text) for text in overrides])
     spec: StudySpec = typed.read(_hint("study"), chosen)
     spec.check(chosen)
     return spec
@@ -105,7 +105,7 @@ def dump(spec: Any) -> str:
 
 def canonical(spec: Any) -> str:
     """The one JSON text of all specs that mean the same."""
-    return json.dumps(plain(spec), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return typed.canonical(spec)
 
 
 def key(spec: Any) -> str:
@@ -193,13 +193,19 @@ def _any_document(source: Source, what: str) -> Node:
     text = os.fspath(source)
     known = named(what) if what in BUILT_IN else {}
     if isinstance(source, str) and text in known:
-        return _whole(parse(known[text].read_bytes(), str(known[text])))
+        return _whole(_built_in(known[text].read_bytes(), str(known[text])))
     path = Path(text)
     if not os.path.exists(path) and not _is_path(source):
         may = f"may come a file or {typed.either(list(known))}" if known else "may come a file"
         sort = "published source" if what == "published" else what
         raise fault(Place(text), "", f"no built-in {sort} and no file, {may}{guess(text, list(known))}")
     return _read_file(path, list(known))
+
+
+@lru_cache(maxsize=256)
+def _built_in(data: bytes, source: str) -> Node:
+    """What comes with the package is named again and again: it is parsed once."""
+    return parse(data, source)
 
 
 def task_document(source: Source) -> Node:
@@ -345,7 +351,7 @@ _PLAIN_WORDS = {
 def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
     """The one document that `data` holds; `empty` is what stands for none. Raises SpecError."""
     if len(data) > MAX_BYTES:
-        raise fault(Place(source), "", f"larger than {MAX_BYTES // 1024} KiB, which no document of ours is")
+        raise fault(Place(source, 1, 1), "", f"larger than {MAX_BYTES // 1024} KiB, which no document of ours is")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -362,10 +368,14 @@ def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
         raise fault(place, "", f"character {ord(text[error.position]):#x} may not stand in YAML") from None
     except yaml.MarkedYAMLError as error:
         raise SpecError([*parser.faults, _syntax_fault(error, source)]) from None
+    except (ValueError, OverflowError) as error:  # of a character or a version by a number that there is not
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError([*parser.faults, Fault(parser.here, "", "is no YAML: a number that is too large")]) from None
     if parser.faults:
         raise SpecError(parser.faults)
     if node is None and empty is None:
-        raise fault(Place(source), "", "is empty, may come a mapping")
+        raise fault(Place(source, 1, 1), "", "is empty, may come a mapping")
     return node or empty  # type: ignore[return-value]
 
 
@@ -384,6 +394,7 @@ class _Parser:
         self.source = source
         self.events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
         self.faults: list[Fault] = []
+        self.here = Place(source, 1, 1)  # where the last key or value began
 
     def document(self) -> Node | None:
         node = None
@@ -403,6 +414,7 @@ class _Parser:
         self.faults.append(Fault(self.place(event), path, message))
 
     def node(self, event: Any, path: str, depth: int) -> Node:
+        self.here = self.place(event)
         if depth > MAX_DEPTH:
             raise SpecError([*self.faults, Fault(self.place(event), "", f"deeper than {MAX_DEPTH} levels")])
         if isinstance(event, yaml.AliasEvent):
@@ -428,6 +440,7 @@ class _Parser:
         parts: dict[str, Node] = {}
         places: dict[str, Place] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            self.here = self.place(event)
             name = event.value if isinstance(event, yaml.ScalarEvent) else ""
             here = f"{path}.{name}" if path else name
             if not isinstance(event, yaml.ScalarEvent):
@@ -435,6 +448,8 @@ class _Parser:
                 self.refuse(event, path, "came a list or a mapping as a key, may come text")
             elif event.anchor is not None or event.tag is not None:
                 self.refuse(event, here, "came a key with an anchor or a tag, may come text")
+            elif not _is_text(name):
+                self.refuse(event, path, "holds half of a character (a surrogate), write the character itself")
             elif name == "<<":
                 self.refuse(event, path, "came the merge key '<<', write out what it stands for")
             part = self.node(next(self.events), here, depth + 1)
@@ -447,11 +462,19 @@ class _Parser:
 
     def scalar(self, event: yaml.ScalarEvent, path: str) -> Node:
         text: str = event.value
+        if not _is_text(text):
+            self.refuse(event, path, "holds half of a character (a surrogate), write the character itself")
+            return Node(None, self.place(event))
         if event.style is not None or not isinstance(value := plain_scalar(text), str):
             return Node(text if event.style is not None else value, self.place(event), text=text)
         if _NUMBER.fullmatch(text):  # looks like a number, is none: too many digits, or leading zeros
             self.refuse(event, path, f"came {_no_number(text)}")
         return Node(text, self.place(event), text=text)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written to a file."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def plain_scalar(text: str) -> bool | int | float | str | None:

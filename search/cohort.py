@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from arch.cost import Cost
 from arch.kernels.select import record_choices
 from results.record import Record
-from search import codec, foreign
+from search import codec, foreign, memory
 from search.origin import commit, device_name, versions
 from search.training import Outcome, Progress, begin_afresh, peak_bytes
 from synth.task import Task
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from search.study import Trial
     from search.trial import TrialSpec
 
+Figure = TypeVar("Figure")
+
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 # Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step
 FEWEST, MOST = 8, 64  # members
 SHARE = 0.25  # of the memory: cohorts may be abreast, and deep memories take more than `bytes` says
+EXAMINED = 2**30  # bytes of sequences that are drawn to know the chance of a trial that failed
+NO_COST = Cost(parameters=0, state_floats=0, state_bytes=0, growing_floats=0, flops_per_token=0.0, length=0)
 SMALL_GPU = 40 * 2**30  # bytes; of a cluster's GPUs, which the driver does not see
 
 
@@ -75,11 +80,11 @@ def room(device: torch.device) -> Room:
     cost as much each) and as its memory surely holds; a cohort that does not fit after all is halved by the engine."""
     if device.type != "cuda":
         return at_most(8)
-    memory = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else SMALL_GPU
+    whole = memory.held_by(device) if torch.cuda.is_available() else SMALL_GPU
 
     def members(spec: Trial) -> int:
         busy = max(FEWEST, SATURATING * spec.steps // max(1, spec.tokens))
-        return max(1, min(busy, MOST, int(memory * SHARE / spec.bytes)))
+        return max(1, min(busy, MOST, int(whole * SHARE / spec.bytes)))
 
     return members
 
@@ -104,6 +109,7 @@ def follow_cohort(
     where = torch.device(device or default_device())
     foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
+    memory.check_room(specs[0].needs, len(specs), where)
     begin_afresh(where)
     with record_choices() as chosen:
         train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
@@ -134,8 +140,10 @@ def record_of(
     members: int,
     implementation: dict[str, str],
 ) -> Record:
-    """The record of one trial."""
-    price = spec.price()
+    """The record of one trial. Of one that failed, whatever the reason, it can be made too."""
+    failed = outcome.error is not None
+    price = _had(spec.price, NO_COST, failed)
+    examined = not failed or spec.task.drawn_bytes(spec.task.exam) < EXAMINED
     further = [
         {
             "task": task.kind,
@@ -160,9 +168,9 @@ def record_of(
         arch=spec.name,
         seed=spec.seed,
         metric=spec.task.metric,
-        chance=spec.task.chance(),
-        ceiling=spec.task.ceiling(),
-        references=spec.task.references(),
+        chance=_had(spec.task.chance, 0.0, failed) if examined else 0.0,
+        ceiling=_had(spec.task.ceiling, 1.0, failed) if examined else 1.0,
+        references=_had(spec.task.references, {}, failed) if examined else {},
         scores=outcome.scores,
         validation=outcome.validation,
         tests=further,
@@ -186,6 +194,16 @@ def record_of(
         commit=commit(),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _had(figure: Callable[[], Figure], otherwise: Figure, failed: bool) -> Figure:
+    """A figure of a trial; of one that failed `otherwise`, where the figure cannot be had."""
+    try:
+        return figure()
+    except Exception:
+        if not failed:
+            raise
+        return otherwise
 
 
 def setting(task: Task) -> str:

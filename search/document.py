@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from results.escape import one_line
 
 MAX_DEPTH = 32  # of mappings and lists within each other
+LONGEST = 300  # characters of a place, of a path, and a third of those of a message
+MOST_TOLD = 1800  # characters of all faults together
 
 _INDEX = re.compile(r"[0-9]{1,9}")  # of a list
 _NO_PATH = "is no path, may come keys and places such as trial.arch.stack[0].mixer.heads"
@@ -37,19 +39,40 @@ class Fault:
 
     def __str__(self) -> str:
         """On one line, whatever the document says that it quotes."""
-        said = f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
-        return one_line(said)
+        parts = (cut(str(self.place)), cut(self.path), cut(self.message, 3 * LONGEST))
+        return one_line(": ".join(part for part in parts if part))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """The text, or where it is longer its beginning and its end."""
+    if len(text) <= longest:
+        return text
+    end = longest // 4
+    return f"{text[: longest - end - 5]} ... {text[-end:]}"
 
 
 class SpecError(ValueError):
-    """All that is wrong with a document, file by file from top to bottom, one fault a line."""
+    """All that is wrong with a document, file by file from top to bottom, one fault a line; `faults` are all, told are as many
+    as people can read."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         found = list(dict.fromkeys(faults))
         sources = list(dict.fromkeys(f.place.source for f in found))
         found.sort(key=lambda f: (sources.index(f.place.source), f.place.line, f.place.column))
         self.faults = tuple(found)
-        super().__init__("\n".join(map(str, self.faults)))
+        super().__init__("\n".join(_told(found)))
+
+
+def _told(faults: Sequence[Fault]) -> list[str]:
+    """A line each, as many as are short enough together, and how many more there are."""
+    lines: list[str] = []
+    left = MOST_TOLD
+    for number, line in enumerate(map(str, faults)):
+        left -= len(line) + 1
+        if lines and left < 0:
+            return [*lines, f"... and {len(faults) - number:,} more"]
+        lines.append(line)
+    return lines
 
 
 def fault(place: Place, path: str, message: str) -> SpecError:
@@ -164,11 +187,21 @@ def _patched_item(node: Node, rest: str, patch: Patch, walked: str) -> Node:
     return Node((*node.value[:index], part, *node.value[index + 1 :]), node.place)
 
 
+def _leads(axis: Node, after: str) -> bool:
+    """Whether a path leads on into an axis: to a place in its list, or to what a suite is called by. Any other is that of a
+    further axis, which varies a part of what this one does."""
+    if not after or after.startswith("["):
+        return not after or isinstance(axis.value, tuple)
+    return after[1:].partition(".")[0] in axis
+
+
 def _first_key(node: Node, rest: str, walked: str) -> tuple[str, str]:
     """The key that `rest` begins with and what follows. Keys of axes are paths too, so the longest known wins."""
     for key in sorted(node.value, key=len, reverse=True):
-        if rest == key or rest.startswith((f"{key}.", f"{key}[")):
-            return key, rest[len(key) :].removeprefix(".")
+        after = rest[len(key) :]
+        leads = rest.startswith(key) and (not after or after[0] in ".[")
+        if leads and (not walked.endswith(("axes", "over")) or _leads(node.value[key], after)):
+            return key, after.removeprefix(".")
     if walked.endswith(("axes", "dials", "over")):
         return rest, ""
     end = min((rest.index(mark) for mark in ".[" if mark in rest), default=len(rest))

@@ -32,6 +32,7 @@ PAPER = tuple(
     Learnability(mapping=mapping, width=256, length=4096)
     for mapping in ("low_rank", "mlp", "attention_mlp", "attention_inputs", "window_mlp")
 )
+MOST = 1000  # hidden layers, and units in them over the width
 PANELS = ((2, 1), (3, 1), (2, 4), (3, 4))  # hidden layers, expansion
 REPORTS = 64  # from within a run over all positions
 
@@ -48,8 +49,8 @@ class Learner:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "expand"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST:
+                raise ValueError(f"{name} must be at least 1 and at most {MOST:,}, got {getattr(self, name):,}")
         if self.optimizer not in get_args(Optimizer):
             raise ValueError(f"optimizer must be one of {', '.join(get_args(Optimizer))}, got '{self.optimizer}'")
         if self.lr <= 0:

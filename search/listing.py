@@ -15,7 +15,7 @@ from search.document import Node, SpecError
 
 if TYPE_CHECKING:
     from search.engine import Plan
-    from search.study import Trial
+    from search.pricing import Rates
 
 
 def tasks() -> Table:
@@ -105,26 +105,24 @@ def studies() -> Table:
     return table
 
 
-def plan_of(plan: Plan) -> Table:
-    """What is to be trained, a line for each architecture on each task setting. A step costs three forward passes."""
-    from search.cohort import setting
+def plan_of(plan: Plan, rates: Rates) -> Table:
+    """What is to be trained, a line for each architecture on each task setting, with the least and the most of its trials."""
+    from search.pricing import priced, said_minutes
 
-    table = _table("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
-    groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in plan.missing:
-        task = f"{trial.task.kind} {setting(trial.task)}".rstrip()
-        groups.setdefault((trial.name, task), []).append(trial)
-    total = 0.0
-    for (arch, task), trials in groups.items():
-        price = trials[0].price()
-        operations = 3 * price.flops_per_token * sum(t.tokens for t in trials)
-        total += operations
-        steps = sorted({t.steps for t in trials})
-        span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}-{steps[-1]:,}"
-        figures = f"{price.parameters:,}", f"{price.state_bytes:,}", span, f"{operations:.2g}"
-        table.add_row(arch, task, str(len(trials)), *figures)
+    columns = ("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
+    table = _table(*columns, *(["minutes"] if rates.known else []))
+    groups = priced(plan.missing)
+    for group in groups:
+        prices = [trial.price() for trial in group.trials]
+        figures = [p.parameters for p in prices], [p.state_bytes for p in prices], [t.steps for t in group.trials]
+        minutes = [said_minutes(group.seconds(rates))] if rates.known else []
+        cells = str(len(group.trials)), *map(_span, figures), f"{group.operations:.3g}", *minutes
+        table.add_row(group.arch, group.task, *cells)
     table.add_section()
-    table.add_row("all", "", str(len(plan.missing)), "", "", "", f"{total:.2g}")
+    whole = [said_minutes(sum(group.seconds(rates) for group in groups))] if rates.known else []
+    operations = sum(group.operations for group in groups)
+    table.add_row("all", "", str(len(plan.missing)), "", "", "", f"{operations:.3g}", *whole)
+    table.caption = f"minutes {rates.source}" if rates.known else f"no minutes: {rates.source}"
     return table
 
 
@@ -197,6 +195,12 @@ def said(value: Any) -> str:
     """A dial's value as YAML says it."""
     data = typed.plain(value)
     return data if isinstance(data, str) else json.dumps(data)
+
+
+def _span(figures: Sequence[int]) -> str:
+    """`8-1,024`, or the one figure that all have."""
+    least, most = min(figures), max(figures)
+    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
 
 
 def _table(*columns: str) -> Table:

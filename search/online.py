@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from arch.cost import BYTES_PER_FLOAT, Cost
+from search import memory
 from search.learner import Learner
 from search.training import Outcome, Progress
 from search.trial import VERSION
@@ -43,6 +44,7 @@ class OnlineTrial:
             raise ValueError(
                 f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out"
             )
+        memory.check(self.needs)
 
     @property
     def name(self) -> str:
@@ -70,9 +72,19 @@ class OnlineTrial:
         return self.task.length
 
     @property
+    def stretches(self) -> tuple[tuple[Hashable, float], ...]:
+        """As of TrialSpec: one, with a step at every position."""
+        return ((self, 3 * self.price().flops_per_token * self.tokens),)
+
+    @property
     def effort(self) -> float:
         """Roughly the operations of the trial."""
         return float(self.steps * self.arch.parameters(self.task.width))
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """Bytes of memory that it surely takes, by the path of what asks for them."""
+        return {memory.MODEL: self.bytes, "task": self.task.drawn_bytes(1)}
 
     @property
     def bytes(self) -> float:

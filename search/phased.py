@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cache, cached_property
@@ -140,16 +141,22 @@ class PhasedTrial:
         """The phases as trials of their own."""
         parts: list[TrialSpec] = []
         for number, phase in enumerate(self.phases):
-            part = TrialSpec(
-                task=phase.task or self.task,
-                arch=self._dialled(number),
-                training=phase.training or self.training,
-                data=phase.data or self.data,
-                mix=self.mix if phase.mix is None else phase.mix,
-                tests=self.tests if number == len(self.phases) - 1 else (),
-                seed=self.seed + number * APART,
-                version=self.version,
-            )
+            arch = self._dialled(number)
+            try:
+                part = TrialSpec(
+                    task=phase.task or self.task,
+                    arch=arch,
+                    training=phase.training or self.training,
+                    data=phase.data or self.data,
+                    mix=self.mix if phase.mix is None else phase.mix,
+                    tests=self.tests if number == len(self.phases) - 1 else (),
+                    seed=self.seed + number * APART,
+                    version=self.version,
+                )
+            except ValueError as error:
+                own = re.match(r"\w*", str(error))
+                said = own is not None and getattr(phase, own[0], None) is not None  # by the phase, not by the trial
+                raise ValueError(f"phases[{number}].{error}" if said else str(error)) from error
             parts.append(part)
         return tuple(parts)
 
@@ -191,6 +198,11 @@ class PhasedTrial:
         return sum(part.tokens for part in self.parts)
 
     @property
+    def stretches(self) -> tuple[tuple[Hashable, float], ...]:
+        """As of TrialSpec: one a phase, which trials share that are the same up to it."""
+        return tuple((self.until(n), part.stretches[0][1]) for n, part in enumerate(self.parts))
+
+    @property
     def effort(self) -> float:
         """Roughly the operations of training: good enough to share out time."""
         return sum(part.effort for part in self.parts)
@@ -199,6 +211,11 @@ class PhasedTrial:
     def bytes(self) -> float:
         """Roughly what training it takes of a GPU's memory."""
         return max(part.bytes for part in self.parts)
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """Bytes of memory that it surely takes, by the path of what asks for them: those of the phase that takes most."""
+        return max((part.needs for part in self.parts), key=lambda needs: sum(needs.values()))
 
     def price(self, length: int | None = None) -> Cost:
         """What the last model costs on sequences of this length; None: of its task."""

@@ -8,7 +8,6 @@ an answer; the next one takes each up again under a new number, so that none is 
 from __future__ import annotations
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ _ORDINAL, _END, _WHY, _AGAIN, _FIRST, _RUNGS, _SPEED = "point", "end", "why", "a
 def count(space: Grid | Union) -> int:
     """How many points `grid` gives."""
     if isinstance(space, Grid):
-        return math.prod(len(space.axis(path)) for path in space.axes.value)
+        return space.count()
     return sum(count(part) for part in space.spaces)
 
 

@@ -7,6 +7,7 @@ turns them (`Chooser`): the same walk serves a proposer, a record of what it cho
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from abc import ABC, abstractmethod
@@ -31,6 +32,9 @@ Real: TypeAlias = float
 Choices = dict[str, Scalar]  # what was chosen, by the name of the dial
 
 MOST_CORNERS = 200  # that are read before a search; beyond it a sample that holds every end of every dial
+MOST_DIALS = 256  # of a search, as they are written
+MOST_ASKED = 100_000  # points of a search, points of a generation, and trials of a point
+LONGEST_WORD = 64  # blocks whose order a search may choose
 MOST_SEQUENCES = 100_000  # that a pattern is tried on
 
 
@@ -58,6 +62,10 @@ class Grid:
         """The choices of one axis."""
         at = self.axes.keys[path]
         return tuple(Patch(path, value, at) for value in axis_values(path, self.axes.value[path]))
+
+    def count(self) -> int:
+        """How many points there are."""
+        return math.prod(len(self.axis(path)) for path in self.axes.value)
 
     def points(self) -> Iterator[Point]:
         """Every point, in order."""
@@ -178,8 +186,12 @@ class SequenceDial:
         if wrong or not self.sequence:
             raise ValueError(f"sequence must name blocks by one letter each, got {wrong[0] if wrong else 'none'!r}")
         low, high = self.lengths
-        if not 1 <= low <= high:
-            raise ValueError(f"length must be at least 1 and [least, most], got {self.length}")
+        if not 1 <= low <= high <= LONGEST_WORD:
+            said = list(self.length) if isinstance(self.length, tuple) else self.length
+            raise ValueError(
+                f"length must be at least 1 and [least, most], at most {LONGEST_WORD}, got {said}: repeat a short stack "
+                "with {kind: repeat, times: n}"
+            )
         if self.repeat is not None and self.repeat < 1:
             raise ValueError(f"repeat must be at least 1 or null, got {self.repeat}")
         try:
@@ -334,6 +346,8 @@ class Search:
         for name, least in (("points", 1), ("generation", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            if getattr(self, name) > MOST_ASKED and name != "seed":
+                raise ValueError(f"{name} must be at most {MOST_ASKED:,}, got {getattr(self, name):,}")
         for kind in self.kinds:
             if kind == "gp" and find_spec("scipy") is None:
                 raise ValueError(
@@ -345,6 +359,10 @@ class Search:
         if len(set(self.kinds)) < len(self.kinds):
             raise ValueError(f"beside must name other proposers, each once, got {', '.join(self.kinds)}")
         faults = [*_dial_faults(self.dials), *_axis_faults(self.over, "over")]
+        if not faults and (each := Grid(axes=self.over).count()) > MOST_ASKED:
+            faults.append(
+                Fault(self.over.place, "over", f"makes {each:,} trials of a point, at most {MOST_ASKED:,} may be")
+            )
         if not faults:
             faults += [*self._first_faults(), *self._exclude_faults(), *self._anchor_faults()]
         if faults:
@@ -602,14 +620,18 @@ def _dial_faults(dials: Node) -> Iterator[Fault]:
     if not isinstance(dials.value, dict) or not dials.value:
         yield Fault(dials.place, "dials", "may come a mapping of at least one dial by path")
         return
+    count = 0
     for path, node in dials.value.items():
         if not _is_of_trial(path):
             yield Fault(dials.keys[path], f"dials.{path}", _begin_with_trial("a dial", path))
         found, faults = _walked(node, f"dials.{path}")
         yield from faults
+        count += found
         if not found and not faults:
             may = typed.either([f"{{{key}: ...}}" for key in DIALS])
             yield Fault(node.place, f"dials.{path}", f"nothing varies here, may come {may}")
+    if count > MOST_DIALS:
+        yield Fault(dials.place, "dials", f"holds {count:,} dials, may come at most {MOST_DIALS}")
 
 
 def _walked(node: Node, path: str) -> tuple[int, list[Fault]]:

@@ -15,12 +15,13 @@ from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.online import OnlineTrial
 from search.phased import PhasedTrial
-from search.space import Choices, Given, Grid, Point, Search, Space, axis_values, words_of
+from search.space import Choices, Given, Grid, Point, Search, Space, words_of
 from search.trial import TrialSpec
 
 Trial = TrialSpec | PhasedTrial | OnlineTrial
 Split = Literal["validation", "test"]
 
+MOST_FAULTS = 100  # different ones, after which no more are looked for
 MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -206,15 +207,19 @@ class StudySpec:
             raise TypeError(f"{self.name} is a search, which has no list of trials before it has run")
         specs: dict[str, Trial] = {}
         faulty: list[tuple[Point, Fault]] = []
+        different: set[Fault] = set()
         points = propose.count(self.space)
         if points > MOST_POINTS:
             raise fault(self.trial.place, "space", f"has {points:,} points, may come at most {MOST_POINTS:,}")
-        for point in propose.grid(self.space):
+        for number, point in enumerate(propose.grid(self.space), start=1):
             try:
                 spec = self._reading.trial(point)
                 specs.setdefault(codec.key(spec), spec)
             except SpecError as error:
                 faulty += [(point, f) for f in error.faults]
+                different.update(error.faults)
+                if len(different) > MOST_FAULTS:
+                    raise SpecError(_at_their_axes(self.trial, faulty, number)) from None
         if faulty:
             raise SpecError(_at_their_axes(self.trial, faulty, points))
         meant = _meant(list(specs.values()), self.only) if self.only.value else specs.values()
@@ -302,6 +307,8 @@ def _corners_of(study: StudySpec, space: Search) -> list[Trial]:
                 for f in error.faults:
                     faulty.append(((*point, *patches), f))
                     at[f] = {n: v for n, v in at.get(f, choices).items() if choices.get(n, not v) == v}
+        if len(at) > MOST_FAULTS:
+            break
     if faulty:
         told = [(point, _with_corner(f, at[f])) for point, f in faulty]
         raise SpecError(_at_their_axes(study.trial, told, len(corners)))
@@ -364,18 +371,12 @@ class _Reading:
         self.archs: dict[tuple[str, str], Node] = {}
         self.memo: typed.Memo = {}
         self.openers = dict.fromkeys(codec.openers(), self.open_arch)
-        self.base = _opened(base, self.open_arch)
+        whole = Node({"trial": opened(base, self.open_arch)}, base.place, {"trial": base.place})
+        self.walk: list[tuple[Patch | None, Node, tuple[Fault, ...]]] = [(None, whole, ())]
 
     def trial(self, point: Point) -> Trial:
-        node = Node({"trial": self.base}, self.base.place, {"trial": self.base.place})
-        faults: list[Fault] = []
-        for patch in point:
-            try:
-                node = patched(node, patch)
-            except SpecError as error:
-                faults += error.faults
-            node = node.with_key("trial", _opened(node.value["trial"], self.open_arch), node.keys["trial"])
-        trial = node.value["trial"]
+        node, found = self._laid(point)
+        trial, faults = node.value["trial"], list(found)
         try:
             sort = Trial if "kind" in trial else TrialSpec
             spec: Trial = typed.read(sort, trial, openers=self.openers, memo=self.memo)
@@ -385,6 +386,23 @@ class _Reading:
             raise SpecError(faults)
         return spec
 
+    def _laid(self, point: Point) -> tuple[Node, tuple[Fault, ...]]:
+        """The trial with the patches of a point laid over it, and what is wrong with them. The points of a grid differ in their
+        last patches first: what was laid for the point before is taken from there, so that its parts are read once."""
+        same = 0
+        while same < min(len(point), len(self.walk) - 1) and self.walk[same + 1][0] is point[same]:
+            same += 1
+        del self.walk[same + 1 :]
+        for patch in point[same:]:
+            _, node, faults = self.walk[-1]
+            try:
+                node = patched(node, patch)
+            except SpecError as error:
+                faults = (*faults, *error.faults)
+            node = node.with_key("trial", opened(node.value["trial"], self.open_arch), node.keys["trial"])
+            self.walk.append((patch, node, faults))
+        return self.walk[-1][1:]
+
     def open_arch(self, node: Node) -> Node:
         named = (node.place.source, node.value)
         if named not in self.archs:
@@ -392,7 +410,7 @@ class _Reading:
         return self.archs[named]
 
 
-def _opened(trial: Node, open_arch: typed.Opener) -> Node:
+def opened(trial: Node, open_arch: typed.Opener) -> Node:
     """The trial with its architecture written out, so that a patch can reach inside. One that cannot be opened stays a
     name: reading the trial finds that out again, and says it beside all else that is wrong."""
     arch = trial.get("arch")
@@ -409,7 +427,7 @@ def _at_their_axes(base: Node, faulty: Sequence[tuple[Point, Fault]], points: in
     suffering = Counter(f for _, f in faulty)
     places = set(_places(base))
     for point, f in faulty:
-        guilty = [p.value.place for p in point if _is_within(p.path, f.path) or p.path == "trial"]
+        guilty = [p.value.place for p in point if is_within(p.path, f.path) or p.path == "trial"]
         is_axis = guilty and f.place in places and suffering[f] < points
         yield Fault(guilty[-1], f.path, f.message) if is_axis else f
 
@@ -425,85 +443,6 @@ def _of_trial(path: str) -> str:
     return f"trial.{path}" if path else "trial"
 
 
-def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
-    """The study's document with its budget laid over it, and over that what the command line says. Raises SpecError."""
-    choice = [patch for patch in overrides if patch.path == "budget"]
-    for patch in choice:
-        study = patched(study, patch)
-    patches = [*_chosen_budget(study), *(patch for patch in overrides if patch not in choice)]
-    study = _with_arch(study)
-    for patch in patches:
-        study = _with_arch(patched(study, patch))
-    axes = _axes(study.get("space"))
-    lost = [
-        (patch, axis, place)
-        for patch in patches
-        for place, axis, _ in axes
-        if axis != "trial" and _is_within(patch.path, axis)
-    ]
-    if lost:
-        why = "the space varies {axis}, so this would be lost: set {place}.{axis} instead"
-        raise SpecError(Fault(patch.at, patch.path, why.format(axis=axis, place=place)) for patch, axis, place in lost)
-    whole = [node for _, axis, values in axes if axis == "trial" for node in _mappings(values)]
-    said = [patch for patch in overrides if any(_says(node, patch.path.removeprefix("trial.")) for node in whole)]
-    if said:
-        why = "the space lays settings over the trial that say it too, so this would be lost: write them out instead"
-        raise SpecError(Fault(patch.at, patch.path, why) for patch in said)
-    return study
-
-
-def _mappings(values: Node) -> tuple[Node, ...]:
-    """The mappings that an axis `trial` lays over the whole trial; of one that is at fault it is told elsewhere."""
-    try:
-        return axis_values("trial", values)
-    except SpecError:
-        return ()
-
-
-def _says(node: Node, path: str) -> bool:
-    """Whether a mapping, laid over a trial, lays something over what is at the path."""
-    if not isinstance(node.value, dict):
-        return True
-    return any(
-        key == path
-        or key.startswith(f"{path}.")
-        or (path.startswith(f"{key}.") and _says(part, path.removeprefix(f"{key}.")))
-        for key, part in node.value.items()
-    )
-
-
-def _with_arch(study: Node) -> Node:
-    trial = study.get("trial")
-    return study if trial is None else study.with_key("trial", _opened(trial, codec.open_arch), study.keys["trial"])
-
-
-def _chosen_budget(study: Node) -> tuple[Patch, ...]:
-    budget, budgets = study.get("budget"), study.get("budgets")
-    if budget is None or budget.value is None:
-        return ()
-    known = list(budgets.value) if budgets is not None and isinstance(budgets.value, dict) else []
-    if not isinstance(budget.value, str) or budgets is None or budget.value not in known:
-        may = f"may come {typed.either(known)}" if known else "the study has no budgets"
-        raise fault(budget.place, "budget", f"no budget '{budget.text}', {may}{typed.guess(budget.text, known)}")
-    patches = budgets.value[budget.value]
-    if not isinstance(patches.value, dict):
-        raise fault(patches.place, f"budgets.{budget.value}", "may come a mapping, a value by path of the study")
-    return tuple(Patch(path, value, patches.keys[path]) for path, value in patches.value.items())
-
-
-def _axes(space: Node | None) -> tuple[tuple[str, str, Node], ...]:
-    """What a space varies, read before the space is: under which key, the path, and its values."""
-    if space is None:
-        return ()
-    found: list[tuple[str, str, Node]] = []
-    for key in ("axes", "dials", "over"):
-        axes = space.get(key)
-        if axes is not None and isinstance(axes.value, dict):
-            found += [(f"space.{key}", path, values) for path, values in axes.value.items()]
-    spaces = space.get("spaces")
-    inner = spaces.value if spaces is not None and isinstance(spaces.value, tuple) else ()
-    return tuple(found) + tuple(one for part in inner for one in _axes(part))
-
-
-def _is_within(path: str, whole: str) -> bool:
+def is_within(path: str, whole: str) -> bool:
+    """Whether a path is that of a part of what is at another, or of all of it."""
     return path == whole or path.startswith((f"{whole}.", f"{whole}["))

@@ -14,15 +14,18 @@ from arch.backbone import BackboneSpec
 from arch.cost import Cost, cost
 from arch.stack import flatten
 from results.record import Record
-from search import training
+from search import memory, training
 from search.cohort import run_cohort, shape
-from search.feed import positions
+from search.feed import HORIZON, positions
 from search.training import Outcome, Progress
 from synth.tasks import Task
 
 VERSION = (
     1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)
 )
+
+MOST_STEPS = 10**8  # of an optimizer: a fast GPU takes more than a day for as many of the smallest
+MOST_EVALUATIONS = 10**5
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
 # Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
@@ -82,6 +85,9 @@ class Training:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        for name, most in (("steps", MOST_STEPS), ("evaluations", MOST_EVALUATIONS)):
+            if (value := getattr(self, name)) is not None and value > most:
+                raise ValueError(f"{name} must be at most {most:,}, got {value:,}")
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if self.weight_decay < 0:
@@ -154,6 +160,18 @@ class TrialSpec:
                     )
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
+        if self.task.signal == "vectors" and self.arch.tied:
+            raise ValueError(
+                f"arch.tied must be false for {self.task.kind}, which has vectors and no embedding, got true"
+            )
+        if self.epoch > MOST_STEPS:
+            path = "mix" if self.mix else "data.train"
+            raise ValueError(f"{path} makes {self.epoch:,} steps an epoch, may come at most {MOST_STEPS:,}: lower it")
+        if self.steps > MOST_STEPS:
+            raise ValueError(
+                f"training.epochs make {self.steps:,} steps, may come at most {MOST_STEPS:,}: lower epochs"
+            )
+        memory.check(self.needs)
 
     @property
     def name(self) -> str:
@@ -171,16 +189,34 @@ class TrialSpec:
         return self
 
     @property
+    def epoch(self) -> int:
+        """Optimizer steps in which every sequence of a fixed set, or of a mix, comes once; 0 where there is neither."""
+        return sum(self._batches)
+
+    @property
+    def _batches(self) -> list[int]:
+        """Of an epoch, by portion."""
+        sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
+        return [math.ceil(size / self.training.batch) for size in sizes]
+
+    @property
     def steps(self) -> int:
         """Optimizer steps."""
-        sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
-        epoch = sum(math.ceil(size / self.training.batch) for size in sizes)
-        return (self.training.epochs or 0) * epoch if self.training.steps is None else self.training.steps
+        return (self.training.epochs or 0) * self.epoch if self.training.steps is None else self.training.steps
 
     @property
     def tokens(self) -> int:
         """Positions of all steps together."""
         return self.steps * self.training.batch * self.task.shape[0]
+
+    @property
+    def stretches(self) -> tuple[tuple[Hashable, float], ...]:
+        """Operations of what is trained one after the other, and what tells it apart: trials that have one alike train it
+        once. A step costs three forward passes."""
+        shares = [batches / self.epoch for batches in self._batches] if self.mix else [1.0]
+        each = [self.price(task.shape[0]).flops_per_token * task.shape[0] for task in self._trained]
+        a_sequence = sum(share * forward for share, forward in zip(shares, each, strict=True))
+        return ((self, 3 * a_sequence * self.training.batch * self.steps),)
 
     @property
     def effort(self) -> float:
@@ -190,15 +226,46 @@ class TrialSpec:
     @property
     def bytes(self) -> float:
         """Roughly what training it takes of a GPU's memory: weights, gradient and moments, and what a step keeps."""
-        tasks = [portion.task for portion in self.mix] or [self.task]
-        length, vocab, width = max(task.shape[0] for task in tasks), self.task.shape[1], self.arch.width
-        number = 2 if self.training.dtype == "bfloat16" else 4
-        parameters = self.price().parameters
-        outputs = (parameters - (1 if self.arch.tied else 2) * vocab * width) / width  # of a token's linear maps
-        own = sum(block.kept_floats(width, length) for block in flatten(self.arch.stack))
-        kept = length * (KEPT_OF_MAPS * number * outputs + 4 * own)
-        kept += KEPT_OF_LOGITS * number * vocab * max(positions(task) for task in tasks)
-        return BYTES_A_PARAMETER * parameters + self.training.batch * kept
+        kept = self._kept(self._length)
+        kept += KEPT_OF_LOGITS * self._number * self.task.shape[1] * max(positions(task) for task in self._trained)
+        return BYTES_A_PARAMETER * self.price().parameters + self.training.batch * kept
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """Bytes of memory that it surely takes, by the path of what asks for them: sequences, model, what a step keeps."""
+        data, batch = self.data, self.training.batch
+        train = {"data.train": self.task.drawn_bytes(data.train or 0)}
+        if self.mix and self.training.epochs is not None:
+            train = {f"mix[{i}].examples": p.task.drawn_bytes(p.examples) for i, p in enumerate(self.mix)}
+        elif self.mix or data.train is None:
+            train = {f"mix[{i}].examples": 8.0 * p.examples / batch for i, p in enumerate(self.mix)}
+            train["training.batch"] = max(task.drawn_bytes(batch * HORIZON) for task in self._trained)
+        train["training.batch"] = train.get("training.batch", 0) + batch * self._kept(self._length)
+        return {
+            memory.MODEL: float(BYTES_A_PARAMETER * self.price().parameters),
+            "data.validation": self.task.drawn_bytes(data.validation),
+            "data.test": max(task.drawn_bytes(data.test) for task in (self.task, *self.tests)),
+            "task": self.task.drawn_bytes(self.task.exam),
+            **train,
+        }
+
+    @property
+    def _trained(self) -> list[Task]:
+        return [portion.task for portion in self.mix] or [self.task]
+
+    @property
+    def _length(self) -> int:
+        """Of the longest sequences that are trained on."""
+        return max(task.shape[0] for task in self._trained)
+
+    @property
+    def _number(self) -> int:
+        """Bytes of a number in the forward pass."""
+        return 2 if self.training.dtype == "bfloat16" else 4
+
+    def _kept(self, length: int) -> float:
+        """Roughly the bytes that a step keeps of a sequence, but for its logits."""
+        return length * (KEPT_OF_MAPS * self._number * _outputs(self.arch) + 4 * _own(self.arch, length))
 
     def price(self, length: int | None = None) -> Cost:
         """What the model costs on sequences of this length; None: of its task."""
@@ -218,6 +285,18 @@ def _interface(task: Task) -> tuple[object, ...]:
 
 def _in_words(task: Task) -> str:
     return f"{task.shape[1]} {'channels' if task.signal == 'vectors' else 'tokens'} and readout {task.readout!r}"
+
+
+@cache
+def _outputs(arch: BackboneSpec) -> float:
+    """Numbers that the linear maps of a token put out, but for those of embedding and head."""
+    return arch.parameters(0) / arch.width
+
+
+@cache
+def _own(arch: BackboneSpec, length: int) -> float:
+    """Floats that blocks keep of a token besides."""
+    return sum(block.kept_floats(arch.width, length) for block in flatten(arch.stack))
 
 
 @cache

@@ -9,6 +9,7 @@ records meant. `plain` leaves that default out, so that their keys stay.
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import re
@@ -16,13 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
+from json.encoder import encode_basestring_ascii
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from search.document import MAX_DEPTH, Fault, Node, Place, SpecError, fault
+from search.document import MAX_DEPTH, Fault, Node, Place, SpecError, cut, fault
 
+MOST_CHOICES, LONGEST_CHOICE = 40, 60  # that a message names, and characters of one
 LARGEST = 2**63 - 1  # whole numbers beyond it survive neither the ledger nor a seed
 Opener = Callable[[Node], Node]  # turns text that stands for a whole document into that document
+
+_CANONICAL = "_canonical"  # where a spec keeps its canonical text
+
+_KEYS = re.compile(r"\[\d{1,9}\]|[^.\[\]]+")  # of a path
 
 _BAD: Any = object()  # stands for a part that has faults
 
@@ -72,6 +79,35 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     raise TypeError(
         f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs"
     )
+
+
+def canonical(value: Any, hint: Any = Any) -> str:
+    """`plain` as JSON with sorted keys and no spaces. A spec keeps its own: trials of a study share most of their parts."""
+    if isinstance(value, Node) or not (is_dataclass(value) and not isinstance(value, type)):
+        return _canonical_of_data(value, hint)
+    known: str | None = value.__dict__.get(_CANONICAL)
+    if known is None:
+        parts = [f"{key}:{canonical(getattr(value, name), hint)}" for name, key, hint in _by_name(type(value))]
+        known = f"{{{','.join(parts)}}}"
+        object.__setattr__(value, _CANONICAL, known)  # it is frozen, so that this stays true
+    return known
+
+
+def _canonical_of_data(value: Any, hint: Any) -> str:
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, tuple) and value and all(is_dataclass(part) for part in value):
+        return f"[{','.join([canonical(part) for part in value])}]"
+    return json.dumps(plain(value, hint), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def _by_name(spec: Any) -> tuple[tuple[str, str, Any], ...]:
+    """Name, name as JSON, and type of every field that a document may say, in the order of names."""
+    hints = hints_of(spec)
+    return tuple((name, json.dumps(name), hints[name]) for name in sorted(f.name for f in dials(spec)))
 
 
 def node_of(value: Any, place: Place, depth: int = 0) -> Node:
@@ -132,7 +168,11 @@ def kinds_of(hint: Any) -> dict[str, type]:
 
 
 def either(choices: list[str]) -> str:
-    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+    """`a, b or c`; of very many the first."""
+    shown = [cut(choice, LONGEST_CHOICE) for choice in choices[:MOST_CHOICES]]
+    if len(choices) > MOST_CHOICES:
+        return f"{', '.join(shown)}, ... ({len(choices):,} in all)"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
 def counted(count: int, what: str) -> str:
@@ -296,12 +336,18 @@ class _Reader:
         return _BAD
 
     def _blame(self, node: Node, path: str, message: str) -> Any:
-        """A spec that refuses itself names the dial first, as in "heads must be at least 1, got 0"."""
+        """A spec that refuses itself names the dial first, as in "heads must be at least 1, got 0", by its path where it is
+        that of a part; where the document leaves it out, the deepest part on the way that it has is at fault."""
         dial = message.split(maxsplit=1)[0].rstrip(":,") if message else ""
-        part = node.get(dial)
-        if part is None:
-            return self.refuse(node.place, path, message)
-        return self.refuse(part.place, _join(path, dial), message)
+        walked, part = "", node
+        for key in _KEYS.findall(dial):
+            index = int(key[1:-1]) if key.startswith("[") else 0
+            inside = part.value[index : index + 1] if key.startswith("[") and isinstance(part.value, tuple) else ()
+            below = part.get(key) if not key.startswith("[") else next(iter(inside), None)
+            if below is None:
+                break
+            walked, part = _join(walked, key), below
+        return self.refuse(part.place, _join(path, walked), message)
 
 
 def _scalar(members: tuple[Any, ...], value: Any) -> Any:

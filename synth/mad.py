@@ -32,8 +32,10 @@ class MadTask(Task):
     protocol: Protocol = "repaired"
 
     answer_role: ClassVar[str] = "value"  # tokens that a guesser chooses among
+    exam: ClassVar[int] = TESTS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.protocol not in ("repaired", "mad-lab"):
             raise ValueError(f"protocol must be 'repaired' or 'mad-lab', got '{self.protocol}'")
 

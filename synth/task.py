@@ -15,6 +15,9 @@ from synth.vocab import Roles
 
 Split = Literal["train", "validation", "test"]
 
+LONGEST = 2**22  # positions of a sequence
+MOST_IDS = 2**22  # token ids
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
@@ -34,6 +37,12 @@ class Task(ABC):
         "accuracy"  # the headline among the scores, higher is better; chance() and ceiling() bound it
     )
     wants_probabilities: ClassVar[bool] = False  # whether score() needs the model's distribution, not only its choice
+    exam: ClassVar[int] = 0  # sequences that chance() and ceiling() are computed on
+
+    def __post_init__(self) -> None:
+        for name, most in (("length", LONGEST), ("vocab", MOST_IDS)):
+            if name in self.__dataclass_fields__ and getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
 
     @property
     @abstractmethod
@@ -74,10 +83,14 @@ class Task(ABC):
         """
         return score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
 
+    def drawn_bytes(self, count: int) -> float:
+        """Roughly what `sample` takes of memory for so many sequences: inputs, targets, and what they are made of."""
+        return 32.0 * count * self.shape[0]
+
     def score_names(self) -> list[str]:
         """Names of what `score` tells, but for scores of parts of the answers."""
-        batch = self.sample(np.random.default_rng(0), 8, "validation")
         length, vocab = self.shape
+        batch = self.sample(np.random.default_rng(0), max(1, min(8, 2**20 // (length + vocab))), "validation")
         shares = np.full((len(batch), length, vocab), 1 / vocab) if self.wants_probabilities else None
         return [name for name in self.score(batch, batch.targets, shares) if "/" not in name]
 

@@ -40,6 +40,7 @@ class StateTracking(Task):
     labels: Literal["all", "final"] = "all"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         unit = self._unit
         if self.labels not in ("all", "final"):
             raise ValueError(f"labels must be 'all' or 'final', got '{self.labels}'")

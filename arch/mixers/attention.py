@@ -61,6 +61,10 @@ class Attention(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _Attention(self, width)
 
+    def parameters(self, width: int) -> int:
+        channels = self.heads * self.size(width)
+        return 4 * width * channels + (3 * channels + width if self.bias else 0)
+
     def state_size(self, width: int, length: int) -> StateSize:
         a_token = 2 * self.heads * self.size(width)
         if self.window is not None and length >= self.window + self.prefix:

@@ -40,6 +40,9 @@ class BaseConv(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _BaseConv(self, width)
 
+    def parameters(self, width: int) -> int:
+        return (self.short_conv + 1) * width + (width + 1) * width
+
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize((self.short_conv - 1) * width)
 

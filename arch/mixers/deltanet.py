@@ -51,6 +51,9 @@ class DeltaNet(ScaledHeads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _DeltaNet(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_around(width) + WriteStrength.count(width, self.heads, bias=self.beta_bias)
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))

@@ -56,6 +56,10 @@ class GatedDeltaNet(ScaledHeads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _GatedDeltaNet(self, width)
 
+    def parameters(self, width: int) -> int:
+        decay = (SoftplusDecay if self.decay == "softplus" else SigmoidDecay).count(width, self.heads)
+        return self.parameters_around(width) + decay + WriteStrength.count(width, self.heads, bias=self.beta_bias)
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))

@@ -57,6 +57,14 @@ class GatedLinearAttention(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _GatedLinearAttention(self, width)
 
+    def parameters(self, width: int) -> int:
+        if self.gate == "scalar":
+            decay = SigmoidDecay.count(width, self.heads)  # as many as SignedDecay has
+        else:
+            decay = LowRankDecay.count(width, self.heads * self.sizes(width)[0], rank=self.gate_rank)
+        write = WriteStrength.count(width, self.heads, bias=True) if self.write_gate else 0
+        return self.parameters_around(width) + decay + write
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from arch import kernels
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, check_at_least
+from arch.parts.heads import HeadsState, check_at_least, check_expansion
 from arch.parts.precision import widen
 from arch.parts.short_conv import ShortConv
 
@@ -42,8 +42,7 @@ class Hawk(MixerSpec):
     def __post_init__(self) -> None:
         check_at_least(1, gate_blocks=self.gate_blocks)
         check_at_least(0, short_conv=self.short_conv)
-        if self.expand <= 0:
-            raise ValueError(f"expand must be positive, got {self.expand}")
+        check_expansion(expand=self.expand)
 
     def differs(self) -> tuple[str, ...]:
         wider = f"{self.expand:g} channels a channel of the model, as in MesaNet, theirs 1"
@@ -62,6 +61,12 @@ class Hawk(MixerSpec):
 
     def build(self, width: int) -> MixerModule:
         return _Hawk(self, width)
+
+    def parameters(self, width: int) -> int:
+        channels = self.channels(width)
+        conv = (self.short_conv + 1) * channels if self.short_conv else 0
+        unit = 2 * channels * (channels // self.gate_blocks) + 3 * channels
+        return 2 * (width + 1) * channels + conv + unit + (channels + 1) * width
 
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize(self.channels(width) * (1 + max(self.short_conv - 1, 0)))

@@ -59,6 +59,10 @@ class HGRN2(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _HGRN2(self, width)
 
+    def parameters(self, width: int) -> int:
+        key_dim, value_dim = self.sizes(width)
+        return width * self.heads * (2 * key_dim + 2 * value_dim) + self.heads * value_dim
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * value_dim)

@@ -25,9 +25,9 @@ from arch import kernels
 from arch.kernels.monomials import count_monomials
 from arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, ReadOut, check_at_least
+from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import PolyFeatures
+from arch.parts.poly import MOST_DEGREE, PolyFeatures
 
 KEPT_SCORES = 9  # floats for every token that one looks at, of 256: 5 to 9 on an H200
 STEEPEST = 40  # scale of the exponent: its gradients are squares of e^40
@@ -54,6 +54,7 @@ class _KernelMemory(MemoryHeads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, degree=self.degree)
+        check_at_most(MOST_DEGREE, degree=self.degree)
         check_at_least(0, anchors=self.anchors)
         if not 0 < self.scale <= STEEPEST:
             raise ValueError(
@@ -100,6 +101,13 @@ class _KernelMemory(MemoryHeads, MixerSpec):
 
     def build(self, width: int) -> MixerModule:
         return _KernelMemoryModule(self, width)
+
+    def parameters(self, width: int) -> int:
+        further = self.further(width)
+        weights = self.heads * sum(rows * columns for rows, columns in further)
+        known = self.heads * self.anchors * (self.sizes(width)[0] + self.hidden(width)) if further else 0
+        polynomial = self.degree + 1 if self.kernel == "polynomial" else 0
+        return self.parameters_around(width) + self.parameters_of_gates(width) + weights + known + polynomial
 
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim = self.sizes(width)[0]

@@ -59,6 +59,9 @@ class LinearAttention(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _LinearAttention(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_around(width)
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         columns = value_dim + (1 if self.normalize else 0)

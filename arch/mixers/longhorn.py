@@ -44,6 +44,9 @@ class Longhorn(Channels, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _Longhorn(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_of_block(width)
+
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize(self.floats(width))
 

@@ -40,6 +40,9 @@ class Mamba1(Channels, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _Mamba1(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_of_block(width) + self.channels(width) * self.state_dim
+
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize(self.floats(width))
 

@@ -66,6 +66,17 @@ class Mamba2(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _Mesanet(self, width) if self.form == "mesanet" else _SharedQK(self, width)
 
+    def parameters(self, width: int) -> int:
+        around = self.around()
+        if self.form == "mesanet":
+            return around.parameters_around(width) + SigmoidDecay.count(width, self.heads)  # as many as SignedDecay has
+        key_dim, value_dim = around.sizes(width)
+        inner = self.heads * value_dim
+        convolved = inner + 2 * key_dim
+        conv = (self.short_conv + 1) * convolved if self.short_conv else 0
+        decay = SoftplusDecay.count(width, self.heads)
+        return width * (inner + convolved) + conv + decay + self.heads + inner + inner * width
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.around().sizes(width)
         matrix = self.heads * key_dim * value_dim

@@ -37,10 +37,11 @@ from arch.kernels.test_time.learning_rule import (
 from arch.kernels.test_time.network import LayerNorm
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_normed
+from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most, check_normed
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import PolyFeatures
+from arch.parts.poly import MOST_DEGREE, PolyFeatures
 
+MOST_STEPS = 100  # of Newton-Schulz: after ten at most every update is orthogonal
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 # Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
 KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB, before a kernel held them
@@ -77,7 +78,9 @@ class _Memory(MemoryHeads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, degree=self.degree)
+        check_at_most(MOST_DEGREE, degree=self.degree)
         check_at_least(0, newton_schulz=self.newton_schulz)
+        check_at_most(MOST_STEPS, newton_schulz=self.newton_schulz)
         if self.gated and self.depth < 2:
             raise ValueError("a gated memory needs hidden units; set depth to 2 or more, or gated to false")
         self.rule  # noqa: B018 - it checks itself
@@ -136,6 +139,13 @@ class _Memory(MemoryHeads, MixerSpec):
 
     def build(self, width: int) -> MixerModule:
         return _MemoryModule(self, width)
+
+    def parameters(self, width: int) -> int:
+        more = (self.momentum != "none") + isinstance(self.loss, HuberLoss)
+        weights = self.heads * sum(rows * columns for rows, columns in self.matrices(width))
+        norm = 2 * self.heads * self.sizes(width)[1] if self.inner_norm else 0
+        features = self.degree + 1 if self.degree > 1 else 0
+        return self.parameters_around(width) + self.parameters_of_gates(width, more) + weights + norm + features
 
     def state_size(self, width: int, length: int) -> StateSize:
         weights = sum(rows * columns for rows, columns in self.matrices(width))

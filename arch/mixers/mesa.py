@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength, inverse_softplus
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least
+from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
 from arch.parts.precision import widen
 
+MOST_STEPS = 10_000  # of the solver, which is through after as many as a key has channels
 UNROLLED = 5  # steps from which on the implicit gradient is close to theirs
 LEAST_RIDGE = 1e-9  # of the probe: what a memory holds with Lambda -> 0
 SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a token can add up to and be turned over
@@ -57,6 +58,7 @@ class Mesa(Heads, MixerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(0, cg_steps=self.cg_steps)
+        check_at_most(MOST_STEPS, cg_steps=self.cg_steps)
         if self.cg_steps == 0 and self.x0 == "zero":
             raise ValueError(
                 "a solver that starts at zero and takes no step answers nothing: raise cg_steps, or set x0 to 'q' or 'diag'"
@@ -86,6 +88,10 @@ class Mesa(Heads, MixerSpec):
 
     def build(self, width: int) -> MixerModule:
         return _Mesa(self, width)
+
+    def parameters(self, width: int) -> int:
+        gates = SigmoidDecay.count(width, self.heads) + WriteStrength.count(width, self.heads, bias=True)
+        return self.parameters_around(width) + gates + self.heads * self.sizes(width)[0]
 
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)

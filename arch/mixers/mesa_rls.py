@@ -61,6 +61,11 @@ class MesaRls(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _MesaRls(self, width)
 
+    def parameters(self, width: int) -> int:
+        gates = WriteStrength.count(width, self.heads, bias=True)
+        gates += SigmoidDecay.count(width, self.heads) if self.least_decay < 1 else 0
+        return self.parameters_around(width) + gates + self.heads * self.sizes(width)[0]
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * (value_dim + key_dim) + self.conv_state(width))

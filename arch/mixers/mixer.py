@@ -110,6 +110,10 @@ class MixerSpec(ABC):
         """The module, initialised from torch's global generator (the backbone seeds it)."""
 
     @abstractmethod
+    def parameters(self, width: int) -> int:
+        """Numbers that training learns, by arithmetic: as many as `build` makes, however many that are."""
+
+    @abstractmethod
     def state_size(self, width: int, length: int) -> StateSize:
         """Floats carried after `length` tokens, caches of convolutions included; integers (positions) do not count."""
 

@@ -51,6 +51,9 @@ class MLSTM(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _MLSTM(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_around(width) + 2 * (width + 1) * self.heads
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * (key_dim * value_dim + key_dim + 1) + self.conv_state(width))

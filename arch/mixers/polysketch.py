@@ -60,6 +60,10 @@ class PolySketchFormer(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _PolySketchFormer(self, width)
 
+    def parameters(self, width: int) -> int:
+        maps = PolySketch.parameters_of(self.sizes(width)[0], self.degree, self.sketch)
+        return self.parameters_around(width) + maps
+
     def state_size(self, width: int, length: int) -> StateSize:
         columns = self.sizes(width)[1] + self.normalize
         return StateSize(self.heads * self.features(width) * columns + self.conv_state(width))

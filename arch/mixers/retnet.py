@@ -54,6 +54,9 @@ class RetNet(Heads, MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _RetNet(self, width)
 
+    def parameters(self, width: int) -> int:
+        return self.parameters_around(width)
+
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
         return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))

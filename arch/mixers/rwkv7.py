@@ -65,6 +65,11 @@ class Rwkv7(MixerSpec):
     def build(self, width: int) -> MixerModule:
         return _Rwkv7(self, width)
 
+    def parameters(self, width: int) -> int:
+        ranks = self.decay_rank + self.rate_rank + self.gate_rank
+        vectors = len(LEANING) + 2 + 2 + 3  # leanings, biases of decay and rate, forgotten and written, bonus and norm
+        return 4 * width**2 + 2 * width * ranks + vectors * width
+
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize(width * self.size(width) + width)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.parts.heads import check_at_least
+from arch.parts.heads import check_at_least, check_expansion
 from arch.parts.precision import widen
 from arch.parts.short_conv import ShortConv
 
@@ -39,8 +39,7 @@ class Channels:
     def __post_init__(self) -> None:
         check_at_least(1, state_dim=self.state_dim, step_rank=self.step_rank)
         check_at_least(0, short_conv=self.short_conv)
-        if self.expand <= 0:
-            raise ValueError(f"expand must be positive, got {self.expand}")
+        check_expansion(expand=self.expand)
 
     def check(self, width: int) -> None:
         if self.channels(width) < 1:
@@ -57,6 +56,12 @@ class Channels:
     def floats(self, width: int) -> int:
         """That a state and the convolution carry."""
         return self.channels(width) * (self.state_dim + max(self.short_conv - 1, 0))
+
+    def parameters_of_block(self, width: int) -> int:
+        """Of everything here and of the map back to the model's width."""
+        channels, rank = self.channels(width), self.rank(width)
+        conv = (self.short_conv + 1) * channels if self.short_conv else 0
+        return 3 * width * channels + conv + channels * (2 * rank + 2 * self.state_dim) + 2 * channels
 
     def flops_of_block(self, width: int) -> float:
         """Operations per token: matrices, convolution, recurrence (9 an entry of the state) and skip."""

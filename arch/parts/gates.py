@@ -25,6 +25,11 @@ def inverse_softplus(x: Tensor) -> Tensor:
 class WriteStrength(nn.Module):
     """beta = most * sigmoid(x W + b): [B, T, D] -> [B, T, H] in (0, most)."""
 
+    @staticmethod
+    def count(width: int, heads: int, *, bias: bool) -> int:
+        """Its parameters."""
+        return (width + bias) * heads
+
     def __init__(self, width: int, heads: int, *, bias: bool, most: float = 1.0) -> None:
         super().__init__()
         self.most = most
@@ -38,6 +43,11 @@ class WriteStrength(nn.Module):
 
 class SigmoidDecay(nn.Module):
     """log decay = log sigmoid(x W + b): [B, T, D] -> [B, T, H] (Mesa, and MesaNet's baselines)."""
+
+    @staticmethod
+    def count(width: int, heads: int) -> int:
+        """Its parameters."""
+        return (width + 1) * heads
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -53,6 +63,11 @@ class SignedDecay(nn.Module):
 
     A negative decay turns the whole memory over, which counts parity.
     """
+
+    @staticmethod
+    def count(width: int, heads: int) -> int:
+        """Its parameters."""
+        return (width + 1) * heads
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,6 +85,11 @@ class SignedDecay(nn.Module):
 class LowRankDecay(nn.Module):
     """log decay = log sigmoid(x W_1 W_2 + b) / temperature: [B, T, D] -> [B, T, C] (GLA, Yang et al. 2024)."""
 
+    @staticmethod
+    def count(width: int, channels: int, *, rank: int) -> int:
+        """Its parameters."""
+        return width * rank + (rank + 1) * channels
+
     def __init__(self, width: int, channels: int, *, rank: int = 16, temperature: float = 16.0) -> None:
         super().__init__()
         self.temperature = temperature
@@ -86,6 +106,11 @@ class SoftplusDecay(nn.Module):
 
     First values: exp(log_rate) uniform in `rates`, softplus(b) log-uniform in [1e-3, 1e-1].
     """
+
+    @staticmethod
+    def count(width: int, heads: int) -> int:
+        """Its parameters."""
+        return (width + 2) * heads
 
     def __init__(self, width: int, heads: int, *, rates: tuple[float, float]) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ B batch, T time, D model width, H heads, K key width, V value width, C channels 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,15 +21,25 @@ from arch.kernels.norm_gate import GateActivation, norm_gate
 from arch.parts.norm import RMSNorm, l2_norm
 from arch.parts.short_conv import ShortConv
 
+MOST_SHARES = 12  # numbers of heads that a refusal names
+WIDEST = 1_000_000  # hidden units over the width of what they read
+
 
 def head_size(width: int, heads: int, given: int | None, name: str) -> int:
     """Channels of one head: what is given, or the width shared out. Raises ValueError where it cannot be shared out."""
     if given is not None:
         return given
     if width % heads:
-        divisors = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
-        raise ValueError(f"{heads} heads do not share out width {width}; take one of {divisors} heads, or give {name}")
+        some = ", ".join(map(str, _shares(width, heads)))
+        raise ValueError(f"{heads} heads do not share out width {width}; take one of {some} heads, or give {name}")
     return width // heads
+
+
+def _shares(width: int, heads: int) -> list[int]:
+    """Numbers of heads that share out the width, those next to `heads`, rising."""
+    low = [n for n in range(1, math.isqrt(width) + 1) if width % n == 0]
+    every = sorted({*low, *(width // n for n in low)}, key=lambda n: abs(n - heads))
+    return sorted(every[:MOST_SHARES])
 
 
 def check_at_least(least: int, **dials: int | None) -> None:
@@ -36,6 +47,20 @@ def check_at_least(least: int, **dials: int | None) -> None:
     for name, value in dials.items():
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_at_most(most: int, **dials: int) -> None:
+    """Raise ValueError for a dial above `most`."""
+    for name, value in dials.items():
+        if value > most:
+            raise ValueError(f"{name} must be at most {most:,}, got {value:,}")
+
+
+def check_expansion(**dials: float) -> None:
+    """Raise ValueError for a width over another that is not positive, or that nothing has."""
+    for name, value in dials.items():
+        if not 0 < value <= WIDEST:
+            raise ValueError(f"{name} must be positive and at most {WIDEST:,}, got {value}")
 
 
 def check_normed(what: str, channels: int) -> None:
@@ -89,6 +114,13 @@ class Heads:
     def conv_state(self, width: int) -> int:
         """Floats that the convolution carries."""
         return max(self.short_conv - 1, 0) * self.shaped_channels(width)
+
+    def parameters_around(self, width: int) -> int:
+        """Of everything here and of the map back to the model's width."""
+        key_dim, value_dim = self.sizes(width)
+        columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
+        norm = {"head": self.heads * value_dim, "shared": value_dim, "none": 0}[self.out_norm]
+        return width * columns + self.short_conv * self.shaped_channels(width) + norm
 
     def flops_around(self, width: int) -> float:
         """Operations per token of everything here: matrices and convolution."""

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from arch.parts.gates import WriteStrength
-from arch.parts.heads import Heads, QueryKeyValue, check_at_least
+from arch.parts.heads import Heads, QueryKeyValue, check_at_least, check_at_most, check_expansion
 from arch.parts.precision import widen
 
 RETENTION = (
     0.999  # of a token, before training: all matrices of a deep memory fade at once, and near zero none can learn
 )
+MOST_MATRICES = 100  # of a memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ class MemoryHeads(Heads):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, window=self.window, chunk=self.chunk, depth=self.depth)
-        if self.expansion <= 0:
-            raise ValueError(f"expansion must be positive, got {self.expansion}")
+        check_at_most(MOST_MATRICES, depth=self.depth)
+        check_expansion(expansion=self.expansion)
         if self.eta_max is not None and self.eta_max <= 0:
             raise ValueError(f"eta_max must be positive or null (the stable rate), got {self.eta_max}")
         if self.safety < 1:
@@ -120,6 +121,11 @@ class MemoryHeads(Heads):
     def window_state(self, width: int) -> int:
         """Floats of keys and values that a window holds."""
         return (self.window - 1) * self.heads * sum(self.sizes(width))
+
+    def parameters_of_gates(self, width: int, more: int = 0) -> int:
+        """Of the gates here and of `more` others."""
+        gates = 1 + self.forget + (self.window if self.window > 1 else 0) + more
+        return WriteStrength.count(width, self.heads * gates, bias=True)
 
     def flops_of_gates(self, width: int, more: int = 0) -> float:
         """Operations per token of the gates here and of `more` others."""

@@ -17,6 +17,11 @@ def build_norm(norm: Norm, width: int) -> nn.Module:
     return RMSNorm(width) if norm == "rms" else nn.LayerNorm(width)
 
 
+def count_norm(norm: Norm, width: int) -> int:
+    """Parameters of `build_norm`."""
+    return width if norm == "rms" else 2 * width
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis of x [..., *shape]; a weight for every entry of `shape`."""
 

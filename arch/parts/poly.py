@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from arch.kernels.monomials import monomials
 from arch.parts.precision import widen
 
+MOST_DEGREE = 32  # 1 / 32! is still a float32
+
 
 class PolyFeatures(nn.Module):
     """[..., K] -> [..., F] with learned coefficients, at first those of the exponential, a_i = 1 / i!."""
@@ -55,6 +57,15 @@ class PolySketch(nn.Module):
     def count(key_dim: int, degree: int, sketch: int) -> int:
         """F"""
         return (key_dim if degree == 2 else sketch) ** 2
+
+    @staticmethod
+    def parameters_of(key_dim: int, degree: int, sketch: int) -> int:
+        """Of the maps G, of every level of the tree."""
+        count, leaves, width = 0, degree // 2, key_dim
+        while leaves > 1:
+            count += leaves * width * sketch
+            leaves, width = leaves // 2, sketch
+        return count
 
     def forward(self, x: Tensor) -> Tensor:
         half = self.root(x)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.task import MOST_IDS
 from synth.tracking import UnlockingTask
 from synth.vocab import Roles
 
@@ -23,8 +24,8 @@ class CycleNavigation(UnlockingTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.places < 2:
-            raise ValueError(f"places must be at least 2, got {self.places}")
+        if not 2 <= self.places <= MOST_IDS:
+            raise ValueError(f"places must be at least 2 and at most {MOST_IDS:,}, got {self.places:,}")
 
     def roles(self) -> Roles:
         return Roles({"pad": range(1), "step": range(STAY, BACKWARD + 1), "place": range(4, 4 + self.places)})

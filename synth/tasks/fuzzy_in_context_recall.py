@@ -114,6 +114,12 @@ class FuzzyInContextRecall(MadTask):
             asked[:] = True
         return Batch(inputs=tokens[:, :-1], targets=np.where(asked, tokens, IGNORE)[:, 1:])
 
+    def drawn_bytes(self, count: int) -> float:
+        pairs = (
+            self.length / 2
+        )  # as many as a sequence can hold, of motifs whose tokens are drawn from four times as many
+        return super().drawn_bytes(count) + 32.0 * count * pairs * (self.key_motif + self.value_motif)
+
     def _draw(self, rng: np.random.Generator, count: int, pairs: int, split: Split) -> Motifs:
         """As many pairs as a sequence can hold, and last the probe."""
         keys = self._content // 2

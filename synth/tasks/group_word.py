@@ -21,6 +21,7 @@ from synth.task import Split
 from synth.tracking import StateTracking
 from synth.vocab import Roles
 
+_LONGEST_NAME = 40  # the ten factors that a group of so many elements can have at most
 LARGEST = 720  # elements of a group whose table we hold
 
 
@@ -136,10 +137,12 @@ class GroupWord(StateTracking):
 
 def _factors(group: str) -> list[str]:
     """The factors of a product. Raises ValueError for a name that is none."""
+    if len(group) > _LONGEST_NAME:
+        raise ValueError(f"group must be named by at most {_LONGEST_NAME} characters, got {len(group):,}")
     factors = group.split("x")
     for factor in factors:
         if not re.fullmatch(r"[SAZ][1-9][0-9]*", factor):
-            raise ValueError(f"group must be like S5, A5, Z60, or a product of such (A4xZ5), got '{group}'")
+            raise ValueError(f"group must be like S5, A5, Z60, or a product of such (A4xZ5), got '{group[:40]}'")
     return factors
 
 

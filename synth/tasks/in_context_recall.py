@@ -85,6 +85,9 @@ class PairRecall(MadTask):
             asked[:, 1::2] = self._repeated(keys, noisy) if self.multi_query else np.arange(pairs) == pairs - 1
         return self._aligned(slots.reshape(count, 2 * pairs), asked, split)
 
+    def drawn_bytes(self, count: int) -> float:
+        return super().drawn_bytes(count) + 16.0 * count * self.vocab  # a value for every key
+
     def _noisy_slots(self, rng: np.random.Generator, count: int, slots: int) -> NDArray[np.bool_]:
         """Which slots but the last are noise: never all of a sequence, or the last would have no key to repeat."""
         noise = self._noise[1]

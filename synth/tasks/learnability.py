@@ -39,6 +39,7 @@ _BELONGS = {  # dial -> mappings that have it
 _EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
 _LOGITS = 2**22  # attention weights held at a time
 _COLDEST = 1e-6  # temperature: float32 holds what is divided by it
+_WIDEST = 4096  # every sequence draws matrices of width x width
 _ORACLES = 256  # sequences over which the ceiling is averaged
 
 
@@ -83,14 +84,16 @@ class Learnability(Task):
 
     signal: ClassVar[Literal["tokens", "vectors"]] = "vectors"
     metric: ClassVar[str] = "explained"
+    exam: ClassVar[int] = _ORACLES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.protocol != "repaired":
             raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
         if self.mapping not in get_args(Mapping):
             raise ValueError(f"mapping must be one of {', '.join(get_args(Mapping))}, got '{self.mapping}'")
-        if self.width < 8:
-            raise ValueError(f"width must be at least 8, got {self.width}")
+        if not 8 <= self.width <= _WIDEST:
+            raise ValueError(f"width must be at least 8 and at most {_WIDEST:,}, got {self.width:,}")
         if self.length < 2:
             raise ValueError(f"length must be at least 2 (an answer must precede a question), got {self.length}")
         for dial, mappings in _BELONGS.items():
@@ -119,6 +122,10 @@ class Learnability(Task):
         return Batch(
             inputs=np.concatenate([before, questions], axis=2), targets=np.concatenate([answers, nothing], axis=2)
         )
+
+    def drawn_bytes(self, count: int) -> float:
+        matrices = 5 if self.mapping in _ATTENTION else 2
+        return 4.0 * count * (matrices * self.width**2 + 8 * self.length * self.width)
 
     def draw(self, rng: np.random.Generator, count: int) -> Drawn:
         """Questions and answers themselves, a mapping per sequence. One seed gives the same questions and the same f

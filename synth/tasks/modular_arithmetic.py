@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.batch import IGNORE, Batch
-from synth.task import Split
+from synth.task import MOST_IDS, Split
 from synth.tracking import UnlockingTask
 from synth.vocab import Roles
 
@@ -38,8 +38,8 @@ class ModularArithmetic(UnlockingTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.modulus < 2:
-            raise ValueError(f"modulus must be at least 2, got {self.modulus}")
+        if not 2 <= self.modulus <= MOST_IDS:
+            raise ValueError(f"modulus must be at least 2 and at most {MOST_IDS:,}, got {self.modulus:,}")
         if self.brackets and self.labels == "all":
             raise ValueError("labels must be 'final' with brackets: an expression with open brackets has no value yet")
         shortest = self.length if self.min_length is None else self.min_length

@@ -40,6 +40,7 @@ class Mqar(Task):
     fillers: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.protocol not in ("repaired", "zoology"):
             raise ValueError(f"protocol must be 'repaired' or 'zoology', got '{self.protocol}'")
         if self.pairs < 1:

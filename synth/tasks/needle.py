@@ -91,6 +91,7 @@ class Needle(Task):
     metric: ClassVar[str] = "exact_match"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, allowed in _ALLOWED.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {getattr(self, name)!r}")

@@ -27,6 +27,8 @@ _TOKEN_BITS = 5  # a token and a state share one integer while words are written
 # The quarters of all hashes whose languages belong to a split.
 _QUARTERS: dict[Split, tuple[int, int]] = {"train": (0, 2), "validation": (2, 3), "test": (3, 4)}
 _DEPTH = 8  # letters of a word up to which languages are told apart for the split
+_MOST_STATES = 1024  # of an automaton: a state is a small integer
+_MOST_WORDS = 2**16  # of a prompt
 _DRY = 1000  # rounds without one language of the wanted split, after which there are none
 _EXAM = 1024  # prompts on which chance is computed
 _READ = 256  # of which references are
@@ -112,14 +114,19 @@ class Regbench(Task):
     length: int = 640
 
     wants_probabilities: ClassVar[bool] = True
+    exam: ClassVar[int] = _EXAM
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.protocol not in ("repaired", "seq-icl"):
             raise ValueError(f"protocol must be 'repaired' or 'seq-icl', got '{self.protocol}'")
         for name in ("states", "alphabet", "out_degree", "words", "word_length"):
             low, high = getattr(self, name)
             if not 1 <= low <= high:
                 raise ValueError(f"{name} must be two numbers, at least 1 and in order, got [{low}, {high}]")
+        for name, number in (("states", _MOST_STATES), ("words", _MOST_WORDS)):
+            if getattr(self, name)[1] > number:
+                raise ValueError(f"{name} must be at most {number:,}, got {getattr(self, name)[1]:,}")
         if self.letters > 2**_TOKEN_BITS - 2:
             raise ValueError(f"letters must be at most {2**_TOKEN_BITS - 2}, got {self.letters}")
         if self.alphabet[1] > self.letters:
@@ -171,6 +178,13 @@ class Regbench(Task):
             targets=follows[:, 1:].astype(np.int64),
             aux={"legal": legal.take(states[:, :-1])},
         )
+
+    def drawn_bytes(self, count: int) -> float:
+        drawn = (
+            count * 4 if self.protocol == "repaired" else count
+        )  # languages, of which a quarter may belong to a split
+        automata = 40.0 * drawn * self.states[1] * self.out_degree[1]
+        return super().drawn_bytes(count) + automata + 24.0 * count * self.words[1]
 
     def languages(self, rng: np.random.Generator, count: int, split: Split) -> Languages:
         """`count` languages of a split. Raises ValueError where the dials allow none there."""

@@ -54,6 +54,11 @@ def leaves(state: Any) -> list[Tensor]:
 
 
 @of_every_combination
+def test_there_are_as_many_parameters_as_the_spec_says(spec: Combination) -> None:
+    assert spec.parameters(WIDTH, "rms") == sum(p.numel() for p in built(spec).parameters())
+
+
+@of_every_combination
 @pytest.mark.parametrize("at", [1, 6, 10, 12])
 def test_a_cut_changes_nothing_and_the_state_is_as_large_as_said(spec: Combination, at: int) -> None:
     block, x = built(spec), tokens()

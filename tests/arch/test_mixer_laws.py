@@ -195,6 +195,11 @@ def test_a_state_grows_where_the_spec_says_so(spec: MixerSpec, length: int) -> N
 
 
 @of_every_mixer
+def test_there_are_as_many_parameters_as_the_spec_says(spec: MixerSpec) -> None:
+    assert spec.parameters(WIDTH) == sum(p.numel() for p in module_of(spec).parameters())
+
+
+@of_every_mixer
 def test_a_state_is_carried_only_when_asked_for(spec: MixerSpec) -> None:
     assert module_of(spec)(tokens(3))[1] is None
 

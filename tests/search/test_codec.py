@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from search import codec, schema, typed
-from search.document import Node, Patch, Place, SpecError, merged, patched
+from search.document import Fault, Node, Patch, Place, SpecError, merged, patched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +120,13 @@ def test_what_is_dumped_reads_back_equal(cart: Cart) -> None:
 def test_equal_specs_have_equal_keys_and_keys_are_digests(cart: Cart) -> None:
     assert codec.key(read(codec.dump(cart))) == codec.key(cart)
     assert re.fullmatch("[0-9a-f]{64}", codec.key(cart))
+
+
+def test_the_canonical_text_is_that_of_plain_data() -> None:
+    for spec in (*CARTS, CARTS[0].spare, codec.read_study("demo"), *codec.read_study("atlas_ablation").trials()[:4]):
+        data = typed.plain(spec)
+        assert codec.canonical(spec) == json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        assert codec.canonical(spec) == codec.canonical(spec)
 
 
 def test_every_difference_changes_the_key() -> None:
@@ -374,9 +381,12 @@ YAML_FAULTS = {
     "a: @x": "f.yaml:1:4: is no YAML: text that begins with @ needs quotes",
     "? [a]\n: 1": "f.yaml:1:3: came a list or a mapping as a key, may come text",
     "a: \x07": "f.yaml:1:4: character 0x7 may not stand in YAML",
-    "": "f.yaml: is empty, may come a mapping",
-    "# only words": "f.yaml: is empty, may come a mapping",
+    "": "f.yaml:1:1: is empty, may come a mapping",
+    "# only words": "f.yaml:1:1: is empty, may come a mapping",
     "[" * 40 + "]" * 40: "f.yaml:1:34: deeper than 32 levels",
+    'a: 1\nb: "\\UFFFFFFFF"': "f.yaml:2:1: is no YAML: a number that is too large",
+    "%YAML " + "1" * 5000 + ".1\n---\na: 1": "f.yaml:1:1: is no YAML: a number that is too large",
+    'a: "\\ud800"': "f.yaml:1:4: a: holds half of a character (a surrogate), write the character itself",
 }
 
 
@@ -428,8 +438,32 @@ def test_bytes_that_are_no_utf8_are_placed() -> None:
 
 
 def test_a_bomb_is_refused_by_its_size() -> None:
-    with pytest.raises(SpecError, match="larger than 256 KiB"):
+    with pytest.raises(SpecError, match=r"^f\.yaml:1:1: larger than 256 KiB"):
         codec.parse(b"a: 1\n" * 100_000, "f.yaml")
+
+
+def test_of_very_many_faults_as_many_are_told_as_people_read() -> None:
+    with pytest.raises(SpecError) as caught:
+        codec.parse("\n".join(f"a{n}: 0{n}" for n in range(500)).encode(), "f.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(caught.value.faults) == 500
+    assert lines[0].startswith("f.yaml:1:5: a0: came 00, which some read as octal")
+    assert len(str(caught.value)) < 2000
+    assert lines[-1] == f"... and {500 - len(lines) + 1} more"
+
+
+def test_a_long_message_has_its_beginning_and_its_end() -> None:
+    told = str(Fault(Place("f" * 5000, 3, 4), "a." * 3000, "x" * 4000 + " (did you mean 'y'?)"))
+    assert told.startswith("fff")
+    assert ":3:4: a.a." in told
+    assert told.endswith("x (did you mean 'y'?)")
+    assert len(told) < 1600
+
+
+def test_of_very_many_choices_the_first_are_named() -> None:
+    assert typed.either(["a", "b", "c"]) == "a, b or c"
+    said = typed.either([f"choice {n}" for n in range(1000)])
+    assert said.endswith("choice 39, ... (1,000 in all)")
 
 
 def test_a_mark_of_byte_order_and_windows_lines_do_no_harm() -> None:

@@ -232,7 +232,7 @@ def test_a_budget_and_the_command_line_reach_into_a_search(file: Path) -> None:
     assert (space_of(study).kind, space_of(study).points, len(space_of(study).each)) == ("tpe", 3, 1)
     assert trial(study).training.lr == 0.3
     (found,) = faults(file, rest, "trial.training.lr=0.2")
-    assert found.endswith("so this would be lost: set space.dials.trial.training.lr instead")
+    assert found.endswith("lost: say instead --set 'space.dials.trial.training.lr.float=[0.2, 0.2]'")
 
 
 def test_a_search_survives_being_written_and_read(file: Path) -> None:

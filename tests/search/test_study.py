@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from search import codec, propose
+from search import codec, overlay, propose
 from search.document import SpecError
+from search.space import axis_values
 
 BASE = """\
 name: story
@@ -364,16 +369,102 @@ def test_a_slip_on_the_command_line(file: Path, text: str, said: str) -> None:
 
 def test_what_an_axis_would_undo_is_refused(file: Path) -> None:
     (found,) = faults(file, BUDGETS, "trial.seed=3")
-    assert (
-        found
-        == "--set: trial.seed: the space varies trial.seed, so this would be lost: set space.axes.trial.seed instead"
+    why = "the space varies trial.seed, so this would be lost"
+    assert found == f"--set: trial.seed: {why}: say instead --set 'space.axes.trial.seed=[3]'"
+
+
+def test_what_an_axis_that_the_budget_says_would_undo_is_refused(file: Path) -> None:
+    rest = (
+        "budgets: {smoke: {space: {kind: grid, axes: {trial.seed: [7]}}, space.axes.trial.seed: [8]}}\nbudget: smoke\n"
     )
+    (found,) = faults(file, rest, "trial.seed=3")
+    assert "so this would be lost" in found
+    assert [t.seed for t in read(file, rest, "space.axes.trial.seed=[3]").trials()] == [3]
 
 
 def test_what_a_suite_would_undo_is_refused() -> None:
     with pytest.raises(SpecError, match=r"trial\.data\.test: the space lays settings over the trial that say it too"):
-        codec.read_study("mad", overrides=["trial.data.test=64"])
-    assert codec.read_study("mad", overrides=["trial.training.dtype=float32"])
+        codec.read_study("learnability", overrides=["budget=smoke", "trial.data.test=64"])
+    assert codec.read_study("learnability", overrides=["budget=smoke", "trial.training.dtype=float32"])
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from leaves(part, f"{path}.{name}")
+    yield path, value
+
+
+def governed(study: str, budget: list[str]) -> dict[str, Any]:
+    """What the axes and dials of a study say of its trials first, by path, and what of their parts."""
+    found: dict[str, Any] = {}
+    whole = overlay.with_budget(codec.document(study, "study"), [codec.override(text) for text in budget])
+    for axis in overlay._axes(whole.get("space")):
+        if axis.place.endswith("dials"):
+            ends = next(
+                (axis.values.value[kind].value for kind in ("choice", "int", "float") if kind in axis.values), ()
+            )
+            first = [end.plain() for end in ends[:1]]
+        else:
+            first = [axis_values(axis.path, axis.values)[0].plain()]
+        found.update(one for value in first for one in leaves(value, axis.path) if one[0] != "trial")
+    return {path: value for path, value in found.items() if len(json.dumps(value)) < 200}
+
+
+def advised(message: str) -> list[str]:
+    """What to type, as a message says it."""
+    told, _, more = message.partition("\n")[0].partition(" and so for ")
+    words = [word for word in shlex.split(told[told.index(" --set ") :]) if "=" in word]
+    return [
+        *words,
+        *(f"{place}{words[0][words[0].index('.trial.') :]}" for place in re.split(r", | and ", more) if place),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in codec.builtin("study") if n not in ("mqar_capacity", "mqar_zoology", "mad")]
+)
+def test_what_is_advised_instead_of_what_would_be_lost_is_accepted(name: str) -> None:
+    budget = ["budget=smoke"] if "smoke" in codec.read_study(name).budgets.value else []
+    tried = 0
+    for path, value in list(governed(name, budget).items())[:4]:
+        said = f"{path}={json.dumps(value)}"
+        with pytest.raises(SpecError, match="so this would be lost") as caught:
+            codec.read_study(name, overrides=[*budget, said])
+        message = str(caught.value)
+        if "; said there it would be refused: " in message:  # as what one task has and another has not
+            continue
+        codec.read_study(name, overrides=[*budget, *advised(message)])
+        if "say there, too" in message:
+            codec.read_study(name, overrides=[*budget, said, *advised(message)])
+        tried += 1
+    assert tried
+
+
+def test_of_a_union_it_is_advised_what_its_spaces_have() -> None:
+    with pytest.raises(SpecError) as caught:
+        codec.read_study("demo", overrides=["trial.training.steps=5"])
+    assert advised(str(caught.value)) == [f"space.spaces[{n}].axes.trial.training.steps=[5]" for n in (6, 7)]
+    both = codec.read_study("demo", overrides=["trial.training.steps=5", *advised(str(caught.value))])
+    assert {trial.steps for trial in both.trials()} == {5}
+    with pytest.raises(
+        SpecError, match=re.escape("a union has no axes, its spaces have: set space.spaces[0].axes.trial.seed")
+    ):
+        codec.read_study("demo", overrides=["space.axes.trial.seed=[1]"])
+
+
+def test_what_cannot_be_said_anywhere_is_told_with_the_reason(file: Path) -> None:
+    (found,) = faults(file, BUDGETS, "trial.seed=many")
+    assert found.endswith("; said there it would be refused: trial.seed: came text 'many', may come a whole number")
+
+
+def test_an_axis_of_a_part_comes_behind_that_of_the_whole(file: Path) -> None:
+    axis = "space:\n  kind: grid\n  axes:\n    trial.arch: [mesa, gla]\n"
+    axis += "    trial.training: [{lr: 1e-3}, {lr: 1e-2}]\n"
+    study = read(file, axis, "space.axes.trial.arch.width=[32]", "space.axes.trial.training[1].lr=3e-3")
+    assert [(t.arch.width, t.training.lr) for t in study.trials()] == [(32, 1e-3), (32, 3e-3)] * 2
+    (found,) = faults(file, axis, "space.axes.trial.arch.inti=[normal]")
+    assert found.endswith("unknown key, may come name, width, stack, norm, tied, soft_cap, init (did you mean 'init'?)")
 
 
 def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from arch.stack import flatten
 from search import codec
 from search.cli import app
 from search.cohort import run_cohort
+from search.document import SpecError
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Mqar
 
@@ -98,6 +100,37 @@ def test_it_decodes_what_it_says_in_parallel(name: str) -> None:
             said.append(step[:, None])
     torch.testing.assert_close(torch.cat(said, 1), whole, rtol=1e-9, atol=1e-9)
     assert counted(state) == 2 * cost(spec, vocab=TASK.vocab, length=12).state_floats
+
+
+@of_the_zoo
+def test_what_it_costs_is_known_without_building_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = codec.read_arch(name)
+    with torch.device("meta"):
+        built = sum(p.numel() for p in spec.build(vocab=77).parameters())
+    monkeypatch.setattr(BackboneSpec, "build", None)
+    assert cost(spec, vocab=77, length=16).parameters == built
+
+
+def test_what_is_too_wide_to_build_has_its_price_or_is_refused() -> None:
+    wide = {"name": "wide", "width": 2**20, "stack": [{"kind": "block", "mixer": "base_conv", "mlp": "swiglu"}]}
+    assert cost(codec.read_arch(wide | {"width": 2**18}), vocab=10**6, length=10**9).parameters > 10**11
+    for over, said in (
+        ({"width": 100_000_000_000}, "width must be at least 1 and at most 1,048,576, got 100,000,000,000"),
+        ({"width": 2**20}, "1.1e+13 parameters are more than can be trained"),
+        (
+            {"stack": [{"kind": "repeat", "times": 5000, "blocks": wide["stack"]}] * 3},
+            "at most 10,000 blocks, got 15,000",
+        ),
+    ):
+        with pytest.raises(SpecError, match=re.escape(said)):
+            codec.read_arch(wide | over)
+
+
+def test_heads_that_share_out_a_wide_model_are_told_those_near() -> None:
+    """Of the many divisors of a width, and without trying every number up to it."""
+    spec = {"name": "wide", "width": 720_720, "stack": [{"kind": "block", "mixer": {"kind": "mesa", "heads": 17}}]}
+    with pytest.raises(SpecError, match="take one of 10, 11, 12, 13, 14, 15, 16, 18, 20, 21, 22, 24 heads"):
+        codec.read_arch(spec)
 
 
 def counted(state: object) -> int:
