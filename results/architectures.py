@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from results import escape
 from results.choose import row_names
 from results.order import by_number
 from results.record import Record
@@ -24,32 +24,33 @@ class Detail:
 _SECTION = """<section id="architectures">
 <h2>What was trained?</h2>
 <p class="read">Every architecture as it was trained, all dials said. Press one to see its YAML, the formula of its state and
-what it costs.</p>
+what it costs.{left_out}</p>
 {parts}
 </section>"""
 
 
-def section(records: Sequence[Record], details: Mapping[str, Detail]) -> str:
-    """The section, "" where nothing is known. `details` by row, as `row_names` names them."""
+def section(records: Sequence[Record], details: Mapping[str, Detail], of: int = 0) -> str:
+    """The section, "" where nothing is known. `details` by row, as `row_names` names them, which may be some `of` many."""
     names = row_names(records)
     by_row: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if names[record.key] in details:
             by_row[names[record.key]].append(record)
     parts = [_part(row, own, details[row]) for row, own in sorted(by_row.items(), key=lambda item: by_number(item[0]))]
-    return _SECTION.format(parts="\n".join(parts)) if parts else ""
+    left_out = f" Here are those of the tables above, {len(parts)} of {of:,}." if of > len(details) else ""
+    return _SECTION.format(parts="\n".join(parts), left_out=left_out) if parts else ""
 
 
 def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
-    name = html.escape(row, quote=True)
+    name = escape.html(row)
     mixers = "".join(
-        f"<dt>{html.escape(kind)}</dt><dd>state {html.escape(formula)} floats<br>{html.escape(equation)}</dd>"
+        f"<dt>{escape.html(kind)}</dt><dd>state {escape.html(formula)} floats<br>{escape.html(equation)}</dd>"
         for kind, (formula, equation) in detail.mixers.items()
     )
     costs = "".join(f"<dt>{said}</dt><dd>{value}</dd>" for said, value in _costs(own).items())
     return (
         f'<details data-row="{name}"><summary>{name}</summary>'
-        f'<dl>{mixers}{costs}</dl><pre tabindex="0">{html.escape(detail.yaml)}</pre></details>'
+        f'<dl>{mixers}{costs}</dl><pre tabindex="0">{escape.html(detail.yaml)}</pre></details>'
     )
 
 

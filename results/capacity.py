@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib.resources
 import math
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from results import escape
 from results.order import by_number
 from results.write import write_whole
 
@@ -59,7 +59,7 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
         styles[group] = f"stroke:var(--c{colour});stroke-dasharray:{DASHES[taken[colour] % len(DASHES)]}"
         taken[colour] += 1
     legend = "".join(
-        f"<li>{_key(style)} {html.escape(group)}{f' ({len(groups[group])})' if many else ''}</li>"
+        f"<li>{_key(style)} {escape.html(group)}{f' ({len(groups[group])})' if many else ''}</li>"
         for group, style in styles.items()
     )
     drawn = [(styles[group], name, curves[name]) for group, names in groups.items() for name in names]
@@ -79,7 +79,7 @@ def page(rows: Sequence[Row], *, title: str) -> str:
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return Template(text["page.html"]).substitute(
         policy=policy,
-        title=html.escape(title),
+        title=escape.html(title),
         style=text["style.css"],
         refresh="",
         lead="A memory measured without training.",
@@ -118,7 +118,7 @@ def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along:
 
     def words(at_x: float, at_y: float, text: str, anchor: str = "middle") -> str:
         style = f'font-size="12" fill="currentColor" text-anchor="{anchor}"'
-        return f'<text x="{at_x:.1f}" y="{at_y:.1f}" {style}>{html.escape(text)}</text>'
+        return f'<text x="{at_x:.1f}" y="{at_y:.1f}" {style}>{escape.html(text)}</text>'
 
     def line(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
         return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {more}/>'
@@ -137,19 +137,19 @@ def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along:
             if low <= bound * a_pair <= high:
                 dashed = f'style="{style.partition(";")[0]};stroke-dasharray:1 4"'
                 parts.append(f"<g>{line(x(bound * a_pair), TOP, x(bound * a_pair), HEIGHT - BELOW, dashed)}")
-                parts.append(f"<title>{html.escape(theory)} = {bound}</title></g>")
+                parts.append(f"<title>{escape.html(theory)} = {bound}</title></g>")
         points = " ".join(f"{x(row[along]):.1f},{y(row[score]):.1f}" for row in curve)
         path = f'<polyline points="{points}" fill="none" style="{style};stroke-width:{width}"/>'
-        parts.append(f"<g>{path}<title>{html.escape(name)}</title></g>")
+        parts.append(f"<g>{path}<title>{escape.html(name)}</title></g>")
     body = "".join(parts)
-    spoken = html.escape(f"{label}, {LABELS[along]}")
+    spoken = escape.html(f"{label}, {LABELS[along]}")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">{body}</svg>'
 
 
 def _table(rows: Sequence[Row]) -> str:
     names = ("arch", "mixer", "keys", "passes", "pairs", "load", "error", "recall", "chance", "state_floats", "bounds")
     heads = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(said(row[n]))}</td>' for n in names)}</tr>" for row in rows)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape.html(said(row[n]))}</td>' for n in names)}</tr>" for row in rows)
     return (
         '<div class="wide tall" tabindex="0" role="region" aria-label="Every measurement of the probe">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,6 +16,8 @@ from results.record import Record
 
 On = Literal["validation", "test"]
 MOST_DIALS = 4  # in a name
+_JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all: making it takes longer than writing a dial
+_ordered = json.JSONEncoder(default=str).encode  # keys as they come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class Choice:
 class Answer:
     """What one trial scored on one setting; `score` is None where it failed, `tested` where it trained on another."""
 
+    setting: str  # one name for one setting, whatever architecture met it
     task: str
     dials: Mapping[str, Any]
     state_bytes: int
@@ -46,11 +49,6 @@ class Answer:
     score: float | None
     scores: Mapping[str, float] = field(default_factory=dict)  # every score of the setting, by name
     tested: bool = False
-
-    @functools.cached_property
-    def setting(self) -> str:
-        """One name for one setting, whatever architecture met it."""
-        return _canonical([self.task, self.dials])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,18 +127,12 @@ def measures(
 def answers(record: Record, on: On = "validation") -> list[Answer]:
     """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
     earlier phases trained is part of what was asked, and so are those dials of the task in which tests differ from training."""
-    around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
-    around |= {f"training.{name}": value for name, value in extent(record).items()}
-    for phase in record.spec.get("phases", [])[:-1]:
-        around |= {f"training.trained_{name}": value for name, value in phase.get("dials", {}).items()}
-    if "version" in record.spec:
-        around["spec.version"] = record.spec["version"]
-    trained, specs = _dials(record.spec.get("task", {})), record.spec.get("tests", [])
-    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(_dials(test).get(d) != v for test in specs)}
+    own, *further = _asked(_ordered(_question(record)))
     found = [
         Answer(
+            setting=own[0],
             task=record.task,
-            dials={**trained, **around},
+            dials=own[1],
             state_bytes=record.state_bytes,
             state_length=record.length,
             chance=record.chance,
@@ -149,14 +141,14 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             scores=reported(record, on),
         )
     ]
-    for index, test in enumerate(record.tests):
+    for (setting, dials), test in zip(further, record.tests, strict=True):
         if (test["task"], test["setting"]) == (record.task, record.setting):
             continue  # the setting that it trained on, once more
-        known = specs[index] if index < len(specs) else {"setting": test["setting"]}
         found.append(
             Answer(
+                setting=setting,
                 task=test["task"],
-                dials={**_dials(known), **around},
+                dials=dials,
                 state_bytes=test.get("state_bytes", record.state_bytes),
                 state_length=test["length"] if "state_bytes" in test else record.length,
                 chance=test["chance"],
@@ -169,12 +161,45 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
     return found
 
 
+def _question(record: Record) -> dict[str, Any]:
+    """All that the settings of a trial follow from; many trials share it."""
+    tests = [(test["task"], test["setting"]) for test in record.tests]
+    trained = [phase.get("dials", {}) for phase in record.spec.get("phases", [])[:-1]]
+    parts = {part: record.spec[part] for part in ("task", "tests", "data", "mix", "version") if part in record.spec}
+    return {"of": record.task, "tested": tests, "extent": extent(record), "trained": trained, "parts": parts}
+
+
+@functools.lru_cache(maxsize=1024)
+def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Name and dials of the setting that was trained on, then of every one that was tested on. Found once for all trials of
+    one question: a page asks it of each of them several times."""
+    asked = json.loads(question)
+    parts = asked["parts"]
+    around = dict(flatten({part: parts[part] for part in ("data", "mix") if part in parts}))
+    around |= {f"training.{name}": value for name, value in asked["extent"].items()}
+    for dials in asked["trained"]:
+        around |= {f"training.trained_{name}": value for name, value in dials.items()}
+    if "version" in parts:
+        around["spec.version"] = parts["version"]
+    trained, tests = _dials(parts.get("task", {})), [_dials(test) for test in parts.get("tests", [])]
+    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(test.get(d) != v for test in tests)}
+    found = [(asked["of"], {**trained, **around})]
+    for index, (task, setting) in enumerate(asked["tested"]):
+        known = tests[index] if index < len(tests) else {"setting": setting}
+        found.append((task, {**known, **around}))
+    return tuple((_canonical([task, dials]), dials) for task, dials in found)
+
+
 def row_names(records: Iterable[Record]) -> dict[str, str]:
     """A name for every architecture, by key of record: its own, and where several share it, the dials that differ; of more
     than MOST_DIALS, as few as tell them apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    known: dict[str, str] = {}
     for record in records:
-        by_name[record.arch][_canonical(leaves_of(record))].append(record.key)
+        trained = _trained(record)
+        if trained not in known:
+            known[trained] = _canonical(_leaves(trained))
+        by_name[record.arch][known[trained]].append(record.key)
     names = {}
     for name, variants in by_name.items():
         leaves = [json.loads(spec) for spec in variants]
@@ -182,16 +207,28 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
         if max(len(words(leaf, shown)) for leaf in leaves) > MOST_DIALS:
             shown = _telling(leaves, shown)
         labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
+        uses = Counter(labels)
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
-            final = label if labels.count(label) == 1 else f"{label} #{number}"
+            final = label if uses[label] == 1 else f"{label} #{number}"
             names.update(dict.fromkeys(keys, final))
     return names
 
 
-def leaves_of(record: Record) -> dict[str, Any]:
+def leaves_of(record: Record) -> Mapping[str, Any]:
     """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
+    return _leaves(_trained(record))
+
+
+def _trained(record: Record) -> str:
+    """What was trained, in JSON; many trials share it."""
     expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
-    return dict(flatten(record.spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
+    return _ordered([record.spec.get("arch", {}), expansions])
+
+
+@functools.lru_cache(maxsize=1024)
+def _leaves(trained: str) -> Mapping[str, Any]:
+    arch, expansions = json.loads(trained)
+    return dict(flatten(arch)) | dict(flatten(expansions, "expand"))
 
 
 def extent(record: Record) -> dict[str, Any]:
@@ -245,7 +282,12 @@ def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> li
 def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
     """The paths whose value is not the same in all, in order of first sight."""
     paths = dict.fromkeys(path for leaf in leaves for path in leaf)
-    return [p for p in paths if len({_canonical(leaf.get(p)) for leaf in leaves}) > 1]
+    return [p for p in paths if any(not _alike(leaf.get(p), leaves[0].get(p)) for leaf in leaves)]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values read the same in canonical JSON, mostly told without writing it: pages ask this of millions."""
+    return (type(one) is type(other) and one == other) or _canonical(one) == _canonical(other)
 
 
 def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[str]:
@@ -342,4 +384,4 @@ def _identity(record: Record, without: tuple[str, ...]) -> str:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return _JSON.encode(value)

@@ -63,7 +63,7 @@ def by_parts(measures: Sequence[Measure]) -> list[Cut]:
             found.values(), key=lambda one: (by_number(one[0].row), [_order(_said(one[0].dials.get(d))) for d in shown])
         )
         strands = [Strand(row=m.row, setting=", ".join(words(m.dials, shown)), cells=own) for m, own in ordered]
-        cuts.append(_joined(_cut(by, metrics[by], strands)))
+        cuts.append(joined(_cut(by, metrics[by], strands), MOST_PARTS))
     return cuts
 
 
@@ -139,9 +139,9 @@ def averaged(cut: Cut) -> Cut:
     return _cut(cut.by, cut.metric, [strand for strand in strands if strand.cells])
 
 
-def _joined(cut: Cut) -> Cut:
-    """The cut by stretches of its values, where these are too many numbers to be read."""
-    if len(cut.values) <= MOST_PARTS or any(_order(value)[0] != 1 for value in cut.values):
+def joined(cut: Cut, most: int) -> Cut:
+    """The cut by stretches of its values, where these are more than `most` numbers, too many to be read."""
+    if len(cut.values) <= most or any(_order(value)[0] != 1 for value in cut.values):
         return cut
     parts = [[str(value) for value in part] for part in np.array_split(np.array(cut.values), STRETCHES)]
     strands = []

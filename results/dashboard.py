@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import importlib.resources
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from string import Template
 from types import MappingProxyType
 from typing import Any
 
+from results import escape, thinned
 from results.architectures import Detail
 from results.architectures import section as architectures_section
 from results.capacity import section as probe_section
@@ -31,6 +32,7 @@ from results.views import figures, hyper_names, says_no_more
 from results.write import write_whole
 
 NOTHING = "'none'"  # in the words of a content security policy
+_UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
 FAILURES = 200  # rows of the table of failed trials; its reasons are counted over all of them
 
 _STATE = """<section id="recall">
@@ -45,6 +47,7 @@ Hollow markers: published figures, at our state. Click a marker to find the same
 <p id="hint" class="read" hidden>Learning curves, scores by part and progress are those of one task: choose one above.</p>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
+<p id="thinned" class="read"></p>
 <ul id="legend" class="legend" aria-label="Architectures; press to show or hide"></ul>
 <div id="picked" role="status"></div>
 </section>"""
@@ -64,6 +67,7 @@ _CURVES = """<section id="learning">
 <p id="curveseen" class="seen"></p>
 <p class="read">Validation score of the setting trained on, against optimizer steps: a line a seed, under the chosen
 hyper-parameters. Colours as above; dotted where the state grows. Click any other trial to see its line too.</p>
+<p id="curvesmeant" class="read"></p>
 <div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
 <ul id="curvekey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
@@ -73,6 +77,7 @@ _CUTS = """<section id="cuts">
 <p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by a dial of
 the task or the architecture, all else on a line being equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
 <div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
+<p id="cutmeant" class="read"></p>
 <div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by dial"></div>
 <ul id="cutlegend" class="legend key" aria-label="Lines"></ul>
 </section>"""
@@ -157,21 +162,27 @@ def page(
         sections += [found] if (found := online_section(done)) else []
         sections.append(_PROGRESS)
         scripts = [
-            ("application/json", _json(data)),
+            ("application/json", _json(packed(data))),
             ("", _plotly()),
             ("", _asset("figures.js")),
             ("", _asset("linking.js")),
         ]
     if tables:
         shown = "\n".join(
-            table_html(table, number) for number, table in enumerate(tables) if not says_no_more(table, tables)
+            table_html(thinned.rows(table), number)
+            for number, table in enumerate(tables)
+            if not says_no_more(table, tables)
         )
         sections.append(
             f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
             f"{_FILTER if done else ''}\n{shown}</section>"
         )
     if done:
-        sections += [Template(_TRIALS).substitute(filter=_FILTER), architectures_section(records, details)]
+        known = {row: details[row] for row in thinned.names(details, tables)}
+        sections += [
+            Template(_TRIALS).substitute(filter=_FILTER),
+            architectures_section(records, known, of=len(details)),
+        ]
     if failed:
         sections.append(_failures(failed))
     return _whole(
@@ -196,7 +207,7 @@ def _whole(
     tags = [f'<script id="data" type="{kind}">' if kind else "<script>" for kind, _ in scripts]
     return Template(_asset("page.html")).substitute(
         policy=policy,
-        title=html.escape(title),
+        title=escape.html(title),
         style=_asset("style.css"),
         refresh=f'\n<meta http-equiv="refresh" content="{again}">' if again else "",
         lead=lead,
@@ -208,9 +219,9 @@ def _whole(
 
 def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> str:
     def count(things: set[Any], name: str) -> str:
-        return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+        return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
-    lost = f" {len(failed)} of them failed." if failed else ""
+    lost = f" {len(failed):,} of them failed." if failed else ""
     news = (
         f" The study may still run: the page looks for news every {again} seconds while nothing is picked."
         if again
@@ -224,7 +235,7 @@ def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> st
     return (
         "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
         f"sequences that it has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
-        f"{f', tested on {more} more' if more else ''}.{lost}{news}"
+        f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
     )
 
 
@@ -242,32 +253,51 @@ def _footer(records: Sequence[Record]) -> str:
         "Scores are of the test split, under the checkpoint that validation chose." if records else "",
         "The page holds all that it shows, loads nothing and sends nothing.",
     ]
-    return f"<p>{html.escape(' '.join(fact for fact in facts if fact))}</p>"
+    return f"<p>{escape.html(' '.join(fact for fact in facts if fact))}</p>"
 
 
 def _failures(failed: Sequence[Record]) -> str:
     reasons = Counter(_reason(r) for r in failed)
-    listed = "".join(f"<li>{count} × {html.escape(reason)}</li>" for reason, count in reasons.most_common(10))
+    listed = "".join(f"<li>{count} × {escape.html(reason)}</li>" for reason, count in reasons.most_common(10))
     heads = "".join(f'<th scope="col">{h}</th>' for h in ("architecture", "task", "hyper-parameters", "seed", "reason"))
     lines = []
     for record, hypers in list(zip(failed, hyper_names(failed), strict=True))[:FAILURES]:
         words = [f"{record.task} {record.setting}".strip(), hypers, str(record.seed)]
-        cells = "".join(f"<td>{html.escape(word)}</td>" for word in words)
-        reason = f'<td class="reason">{html.escape(_reason(record))}</td>'
-        lines.append(f'<tr><th scope="row">{html.escape(record.arch)}</th>{cells}{reason}</tr>')
+        cells = "".join(f"<td>{escape.html(word)}</td>" for word in words)
+        reason = f'<td class="reason">{escape.html(_reason(record))}</td>'
+        lines.append(f'<tr><th scope="row">{escape.html(record.arch)}</th>{cells}{reason}</tr>')
     rest = f"<p>The first {FAILURES} of {len(failed)} are listed.</p>" if len(failed) > FAILURES else ""
     return Template(_FAILED).substitute(listed=listed, heads=heads, lines="\n".join(lines), rest=rest)
 
 
 def _reason(record: Record) -> str:
-    error = (record.error or "its score was not a finite number").strip()
-    return error.splitlines()[-1][:300]
+    said = (record.error or "").strip().splitlines() or ["its score was not a finite number"]
+    return said[-1][:300]
+
+
+def packed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with every list of trials once, in `lists`, and elsewhere under `trials` its number: means, lines and tables of
+    all settings rest on the same few lists."""
+    lists: dict[tuple[int, ...], int] = {}
+
+    def number(trials: Any) -> Any:
+        if trials and not isinstance(trials[0], int):
+            return [number(own) for own in trials]
+        return lists.setdefault(tuple(trials), len(lists))
+
+    def pack(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: number(value) if name == "trials" else pack(value) for name, value in part.items()}
+        return [pack(one) for one in part] if isinstance(part, list) and part and isinstance(part[0], dict) else part
+
+    whole = {name: value if name == "trials" else pack(value) for name, value in data.items()}
+    return {**whole, "lists": list(lists)}
 
 
 def _json(data: Any) -> str:
-    """JSON that no name in it can break out of."""
+    """JSON that no name in it can break out of, and that UTF-8 can write."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return _UNWRITABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _digest(text: str) -> str:

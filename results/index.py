@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from results.choose import leaves_of
+from results.choose import differing, flatten, leaves_of
 from results.record import Record
 
 
@@ -39,8 +41,27 @@ class Index:
         self.row_of = row_of
         self.archs = Names(sorted({r.arch for r in done}))
         self.rows = Names(sorted({row_of[r.key] for r in done}))
-        lines = Names()
-        self.line = {row_of[r.key]: lines.of(_but_sizes(r)) for r in done}  # those of one line may be joined
+        lines, examples = Names(), {row_of[r.key]: r for r in done}
+        self.line = {row: lines.of(_but_sizes(r)) for row, r in examples.items()}  # those of one line may be joined
+        self.varied = _varied(done)
+
+
+def _varied(done: list[Record]) -> list[Mapping[str, Any]]:
+    """Of every trial its seed and the dials of its architecture and training, by path: those alone in which trials of one
+    architecture differ, for of very many trials all would take gigabytes."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for number, record in enumerate(done):
+        members[record.arch].append(number)
+    varied: list[Mapping[str, Any]] = [{}] * len(done)
+    for own in members.values():
+        leaves = [
+            {"seed": done[n].seed, **leaves_of(done[n]), **dict(flatten(done[n].spec.get("training", {}), "training"))}
+            for n in own
+        ]
+        paths = differing(leaves)
+        for number, leaf in zip(own, leaves, strict=True):
+            varied[number] = {path: leaf[path] for path in paths if path in leaf}
+    return varied
 
 
 def _but_sizes(record: Record) -> str:

@@ -5,13 +5,13 @@ The figures are drawn here, as SVG in the page's own colours, and need no script
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from results import escape
 from results.choose import row_names
 from results.interval import t_interval
 from results.record import Record
@@ -64,7 +64,7 @@ def section(records: Sequence[Record]) -> str:
     first, curves = next(iter(panels.items()))
     steps = next(iter(found[first].values()))[0].curve["step"]
     return _SECTION.format(
-        seen=html.escape(_seen(titles[first], curves)),
+        seen=escape.html(_seen(titles[first], curves)),
         seeds=f"{seeds} seeds" if seeds > 1 else "one seed",
         stretch=int(steps[0] or 1),
         legend=" ".join(_key(name) for name in MAPPINGS if any(name in curves for curves in panels.values())),
@@ -109,7 +109,7 @@ def _key(name: str) -> str:
     called, dash = MAPPINGS[name]
     line = f'<line x1="0" y1="6" x2="34" y2="6" {_stroke(name, dash)}/>'
     mark = f'<svg width="34" height="12" aria-hidden="true">{line}</svg>'
-    return f'<span style="white-space:nowrap;margin-right:16px">{mark} {html.escape(called)}</span>'
+    return f'<span style="white-space:nowrap;margin-right:16px">{mark} {escape.html(called)}</span>'
 
 
 def _stroke(name: str, dash: str) -> str:
@@ -154,13 +154,13 @@ def _panel(title: str, curves: Curves, found: Mapping[str, Sequence[Record]], hi
         mean = _mean(curves[name])
         line = " ".join(f"{x(p):.1f},{y(loss):.1f}" for p, loss in zip(middles, mean.tolist(), strict=True))
         called, dash = MAPPINGS[name]
-        tip = f"<title>{html.escape(called)}: {mean[-1]:.3f} at the end</title>"
+        tip = f"<title>{escape.html(called)}: {mean[-1]:.3f} at the end</title>"
         parts.append(f'<polyline points="{line}" {_stroke(name, dash)}>{tip}</polyline>')
     heading = (
-        f'<text x="{LEFT}" y="17" style="fill:var(--ink);font-size:14px;font-weight:600">{html.escape(title)}</text>'
+        f'<text x="{LEFT}" y="17" style="fill:var(--ink);font-size:14px;font-weight:600">{escape.html(title)}</text>'
     )
     ends_said = ", ".join(f"{MAPPINGS[n][0]} {_mean(curves[n])[-1]:.2f}" for n in MAPPINGS if n in curves)
-    said = html.escape(f"Loss against position with {title}; at the end: {ends_said}", quote=True)
+    said = escape.html(f"Loss against position with {title}; at the end: {ends_said}")
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}" style="width:100%">'
         f"{heading}{''.join(parts)}</svg>"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from results import thinned
 from results.choose import Measure, measures
 from results.cuts import (
     OF_EVERY_TASK,
     Cut,
+    Strand,
     averaged,
     by_dials,
     by_every_setting,
     by_parts,
     by_settings,
     further_scores,
+    joined,
 )
 from results.holding import Held, Row, holdings
 from results.index import Index, carried
@@ -50,6 +54,9 @@ def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
 
 
 def _cut(cut: Cut, index: Index) -> dict[str, Any]:
+    cut = joined(cut, thinned.MOST_VALUES)
+    strands = thinned.foremost(cut.strands, thinned.MOST_LINES, family=_arch, worth=_height)
+
     def chance(value: str) -> float | None:
         return next((s.cells[value].chance for s in cut.strands if value in s.cells), None)
 
@@ -63,7 +70,7 @@ def _cut(cut: Cut, index: Index) -> dict[str, Any]:
             "states": [m.state_bytes for m in cells],
             "trials": [[index.trial[key] for key in m.keys] for m in cells],
         }
-        for strand in cut.strands
+        for strand in strands
         if (cells := [strand.cells[value] for value in cut.values if value in strand.cells])
     ]
     metric = readable(cut.metric)
@@ -75,7 +82,18 @@ def _cut(cut: Cut, index: Index) -> dict[str, Any]:
         "x": cut.values,
         "chance": [chance(value) for value in cut.values],
         "lines": lines,
+        "of": len(cut.strands),
     }
+
+
+def _arch(strand: Strand) -> str:
+    return next((m.arch for m in strand.cells.values()), "")
+
+
+def _height(strand: Strand) -> float:
+    """The mean of a strand's means, so that the foremost are the best, or where less is better the worst."""
+    means = [float(np.mean(list(m.values.values()))) for m in strand.cells.values() if m.values]
+    return float(np.mean(means)) if means else -math.inf
 
 
 def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
@@ -106,12 +124,19 @@ def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> l
     return [
         {
             "label": label if protocol == "repaired" else f"{label}, protocol {protocol}",
-            "lines": [_line_of(one, index) for one in held],
+            "lines": [_line_of(one, index) for one in _most_held(held)],
+            "of": len(held),
             "seen": _held_seen(held),
         }
         for (_, protocol), own in by_task.items()
         for label, held in holdings(measures(own, names=index.row_of), probed).items()
     ]
+
+
+def _most_held(held: Sequence[Held]) -> list[Held]:
+    return thinned.foremost(
+        held, thinned.MOST_MEANS, family=lambda one: one.arch, worth=lambda one: max(one.trained.values())
+    )
 
 
 def _line_of(held: Held, index: Index) -> dict[str, Any]:

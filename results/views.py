@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from results.choose import Answer, Measure, answers, differing, flatten, leaves_of, measures, row_names, words
+from results import thinned
+from results.choose import Answer, Measure, answers, differing, flatten, measures, row_names, words
 from results.holding import Row
 from results.index import Index, Names, carried
 from results.interval import half_width, t_interval
@@ -39,7 +40,8 @@ def figures(
 ) -> dict[str, Any]:
     """Trials as columns of numbers, the views of most figures, what memories hold, and the tables of the heat map.
 
-    Scores travel as whole ten-thousandths, curves as whole thousandths. Needs one record with a score.
+    Scores travel as whole millionths, curves of single trials as whole thousandths. Of very many means, curves, lines and
+    rows the foremost are there, see `thinned`. Needs one record with a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))
@@ -58,13 +60,15 @@ def figures(
         "curve": [_curve(r, points, clocks) for r in done],
     }
     grows = {r.arch for r in done if r.state_grows}
+    views = _views(records, index, beside)
     return {
         "trials": trials,
         "archs": [{"name": name, "grows": name in grows} for name in index.archs.names],
         "rows": index.rows.names,
         "hypers": hypers.names,
         "clocks": [json.loads(clock) for clock in clocks.names],
-        "views": _views(records, index, beside),
+        "curves": thinned.mean_curves(views, done, CURVE_POINTS),
+        "views": views,
         "held": held_by(records, index, probed),
         **_heats(tables, index),
     }
@@ -249,12 +253,15 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
 
 
 def _sure(means: list[dict[str, Any]]) -> dict[str, Any]:
-    """The means with how often seeds drawn anew put them on the front, and its band, which needs two seeds of one of them."""
+    """The means with how often seeds drawn anew put them on the front, of how many, and the front's band, which needs two seeds
+    of one of them."""
     seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
     sure = any(len(own) > 1 for own in seeds)
     shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1)
+    shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(means, shares, strict=True)]
     return {
-        "means": [{**mean, "share": round(float(share), 2)} for mean, share in zip(means, shares, strict=True)],
+        "means": thinned.means(shared),
+        "of": len(means),
         "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
     }
 
@@ -291,15 +298,10 @@ def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceili
     states = [max(answer.state_bytes for answer in found[key]) for key in keys]
     shares = [round(share, 3) for share in hypervolumes(scores, states, chance=chance, ceiling=ceiling)]
     steps = [n for n, share in enumerate(shares) if n in (0, len(shares) - 1) or share != shares[n - 1]]
-    records = [index.done[index.trial[key]] for key in keys]
-    leaves = [{"seed": r.seed} | leaves_of(r) | dict(_training(r)) for r in records]
-    shares_of = importance(scores, [r.arch for r in records], leaves)
+    trials = [index.trial[key] for key in keys]
+    shares_of = importance(scores, [index.done[n].arch for n in trials], [index.varied[n] for n in trials])
     dials = [[name.replace("_", " "), round(share, 3)] for name, share in shares_of]
     return {"at": [n + 1 for n in steps], "volume": [shares[n] for n in steps], "importance": dials}
-
-
-def _training(record: Record) -> Iterable[tuple[str, Any]]:
-    return flatten(record.spec.get("training", {}), "training")
 
 
 def _seen(means: list[dict[str, Any]], index: Index, percent: bool, near: float) -> str:
@@ -365,14 +367,14 @@ def _half_way(record: Record) -> float | None:
 
 def _heats(tables: Sequence[Table], index: Index) -> dict[str, Any]:
     """All tables for the heat map, and in which order to offer them: ahead of MAD's tasks all of their settings."""
-    heats, order = [_heat(table, index) for table in tables], []
+    heats, order = [_heat(thinned.rows(table), index) for table in tables], []
     for number, table in enumerate(tables):
         parts = mad_parts(table, tables)
         groups = [(name, len(part.columns) - (part.mean_at is not None)) for name, part in parts.items()]
         if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
             order.append(len(heats))
             several = any(size > 1 for _, size in groups)  # else columns have the names of their tasks
-            heats.append(_heat(_joined(table, parts), index) | ({"groups": groups} if several else {}))
+            heats.append(_heat(thinned.rows(_joined(table, parts)), index) | ({"groups": groups} if several else {}))
         if not says_no_more(table, tables):
             order.append(number)
     return {"tables": heats, "heats": order}
@@ -475,7 +477,7 @@ def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
     if not steps:
         return None
-    kept = np.unique(np.linspace(0, len(steps) - 1, min(points, len(steps))).round().astype(int)).tolist()
+    kept = thinned.spread(len(steps), points)
     clock = clocks.of(json.dumps([int(steps[i] or 0) for i in kept]))
     return [clock, [None if (score := scores[i]) is None else round(1000 * score) for i in kept]]
 

@@ -41,6 +41,7 @@ class What(StrEnum):
     studies = "studies"
 
 
+MANY_RECORDS = 5000  # of which a page takes seconds to make
 LOOK_AGAIN = 15  # seconds between looks for news of a page that is watched
 
 
@@ -330,6 +331,7 @@ def dashboard(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
+    from results import thinned
     from results.dashboard import write_page
     from results.published import Published
     from results.tables import table_of
@@ -342,15 +344,19 @@ def dashboard(
         now: set[tuple[str, str]] = {(record.key, record.status) for record in found.records}
         if now != seen:
             seen = now
+            if len(found.records) >= MANY_RECORDS:
+                _say_to_stderr(f"making the page of {len(found.records):,} records")
             try:
+                tables, details = table_of(found.records, theirs, settings=True), shown.Details(found.records)
+                rows = thinned.names(details, tables)
                 write_page(
                     output,
                     found.records,
                     title=found.title,
-                    tables=table_of(found.records, theirs, settings=True),
+                    tables=tables,
                     beside=shown.sources(),
-                    probed=shown.probed(found.records) if probe else [],
-                    details=shown.details(found.records),
+                    probed=shown.probed(found.records, only=rows, say=_say_to_stderr) if probe else [],
+                    details=details,
                     again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:

@@ -19,6 +19,7 @@ from arch.stack import flatten
 Keys = Literal["gaussian", "orthonormal", "correlated", "quantised"]
 
 MOST_PAIRS = 512  # of those that are tried unless told otherwise
+LEAST = 32  # pairs: fewer are cheap, and told apart they would be many calls
 CORRELATION = 0.5  # cosine of any two correlated keys, on average
 
 
@@ -89,7 +90,8 @@ def measure(
     unit: bool = True,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """(relative error, share of nearest values that are right) for every number of pairs; everything in one call.
+    """(relative error, share of nearest values that are right) for every number of pairs. Those of one octave are one call, and
+    so are the few up to LEAST: a row takes as long as the longest of its call.
 
     `unit` False leaves Gaussian keys their lengths: on the sphere polynomials of a degree have fewer dimensions.
     """
@@ -99,6 +101,24 @@ def measure(
     rows = len(count_B)
     k_BNHK = draw_keys(keys, rows, most, heads, memory.key_dim, rng, unit=unit)
     v_BNHV = torch.randn(rows, most, heads, memory.value_dim, dtype=torch.float64, generator=rng)
+    octaves: dict[int, list[int]] = {}
+    for row, count in enumerate(count_B.tolist()):
+        octaves.setdefault((max(LEAST, count) - 1).bit_length(), []).append(row)
+    scores = torch.empty(rows, 2, dtype=torch.float64)
+    for own in octaves.values():
+        longest = int(count_B[own].max())
+        scores[own] = _answered(
+            memory, count_B[own], k_BNHK[own, :longest], v_BNHV[own, :longest], passes=passes, device=device
+        )
+    error, recall = scores.view(len(pairs), draws, 2).mean(1).unbind(-1)
+    return error, recall
+
+
+def _answered(
+    memory: Memory, count_B: Tensor, k_BNHK: Tensor, v_BNHV: Tensor, *, passes: int, device: torch.device | str
+) -> Tensor:
+    """float64 [B, 2]: the two scores of rows that the memory reads in one call, each of its own number of pairs."""
+    rows, most, heads = k_BNHK.shape[:3]
     # A row is its pairs `passes` times, then each key alone, then nothing: what is behind a token never reaches it.
     time_T, count_B1 = torch.arange((passes + 1) * most), count_B[:, None]
     which_BT, reads_BT = time_T % count_B1, time_T >= passes * count_B1
@@ -112,8 +132,7 @@ def measure(
     write_BTH = write_BT[..., None].expand(-1, -1, heads).to(device)
     o_BTHV = memory.answer(laid(k_BNHK, reads_BT), laid(k_BNHK, write_BT), laid(v_BNHV, write_BT), write_BTH).cpu()
     scores = [_scores(o_BTHV[b][reads_BT[b]], v_BNHV[b, : int(count_B[b])]) for b in range(rows)]
-    error, recall = torch.tensor(scores, dtype=torch.float64).view(len(pairs), draws, 2).mean(1).unbind(-1)
-    return error, recall
+    return torch.tensor(scores, dtype=torch.float64)
 
 
 def draw_keys(

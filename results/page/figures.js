@@ -3,7 +3,21 @@
 // A trial is its index into data.trials.*; a view is one setting (or a mean over settings) and the scores on it.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const { trials, views, archs, rows, tables } = data;
+const { trials, views, archs, rows, tables, lists } = data;
+
+// Lists of trials are written once, in `lists`; elsewhere stand their numbers.
+const unpacked = (held) => (Array.isArray(held) ? held.map(unpacked) : lists[held]);
+function unpack(part) {
+  if (part === null || typeof part !== "object") return;
+  if (Array.isArray(part)) {
+    if (typeof part[0] === "object") part.forEach(unpack);
+    return;
+  }
+  for (const [name, value] of Object.entries(part))
+    if (name === "trials") part.trials = unpacked(value);
+    else unpack(value);
+}
+[views, data.held, tables].forEach(unpack);
 for (const view of views) view.states = view.states.map((state) => Math.max(1, state)); // the axis is logarithmic
 const now = {
   view: 0,
@@ -14,7 +28,8 @@ const now = {
   picked: new Set(),
   hidden: new Set(),
   sort: { column: "test", down: true },
-  all: false,
+  rows: 0, // of the table of trials; set below
+  zoom: null, // of the first figure: { x, y }, or all of it
 };
 
 const SETUP = {
@@ -47,15 +62,27 @@ const DASHES = [
 ];
 const KEYS = 40; // of a legend
 const COLOURS = 7,
-  MANY = 1500,
-  LINES = 300,
-  ROWS = 100;
+  MANY = 1500, // trials of a view that have a mark each: of more, neighbours share one
+  RINGS = 500, // around trials that are picked
+  LINES = 300, // of learning curves
+  ROWS = 100; // of the table of trials, to begin with
+now.rows = ROWS;
 
 const $ = (id) => document.getElementById(id);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const colour = (arch) => ink(`c${arch % COLOURS}`);
 const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch / COLOURS) % FIXED.length];
-const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"); // Plotly reads markup in text
+// Text of records has one door to the page and one to Plotly. What would act instead of being seen (control characters, changes
+// of direction) is written as its number, as escape.py does; Plotly reads markup, entities and %{names} in text.
+const visible = (text) =>
+  String(text).replace(/[^\P{C}\n\t]|[\p{Zl}\p{Zp}]/gu, (sign) => {
+    const code = sign.codePointAt(0),
+      written = (letter, digits) => `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+    return sign === "\r" ? "\\r" : code < 256 ? written("x", 2) : code < 65536 ? written("u", 4) : written("U", 8);
+  });
+const SIGNS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" };
+const plain = (text) => visible(text).replace(/[&<>]|%(?=\{)/g, (sign) => SIGNS[sign]);
+const write = (id, text) => ($(id).textContent = visible(text));
 // Text in the order of its numbers; sizes of state go by their bytes.
 const BYTES = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9 };
 const numbered = (text) => {
@@ -74,10 +101,12 @@ const natural = (a, b) => {
 const figure = (value, percent) =>
   value === null ? "–" : percent ? `${(100 * value).toFixed(1)} %` : value.toFixed(3);
 const spread = (mean, half, percent) => figure(mean, percent) + (half === null ? "" : ` ± ${figure(half, percent)}`);
-const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
+const grouped = (number) => number.toLocaleString("en");
+const count = (number, name) => `${grouped(number)} ${name}${number === 1 ? "" : "s"}`;
 const real = (value) => (value === null ? null : value / 1e6); // scores travel as whole millionths
 const narrow = () => window.innerWidth < 640;
-const drawsFast = () => !!document.createElement("canvas").getContext("webgl");
+const ends = (values) => values.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
+const tint = (name, share) => `rgba(${[1, 3, 5].map((i) => parseInt(name.slice(i, i + 2), 16)).join(",")},${share})`;
 
 function bytes(count) {
   for (const [unit, scale] of [
@@ -91,8 +120,8 @@ function bytes(count) {
 
 // 1, 2, 5 of every power of ten, thinned to what has room.
 function byteTicks(sizes) {
-  const low = Math.min(...sizes.filter((size) => size > 0)) / 1.6,
-    high = Math.max(...sizes) * 1.6,
+  const [least, most] = ends(sizes),
+    [low, high] = [least / 1.6, most * 1.6],
     values = [];
   for (let power = 0; power < 15; power++) for (const step of [1, 2, 5]) values.push(step * 10 ** power);
   let tickvals = values.filter((value) => value >= low && value <= high);
@@ -104,7 +133,7 @@ function byteTicks(sizes) {
 
 function make(tag, text, traits = {}) {
   const element = document.createElement(tag);
-  if (text !== undefined) element.textContent = text;
+  if (text !== undefined) element.textContent = visible(text);
   for (const [name, value] of Object.entries(traits)) element.setAttribute(name, value);
   return element;
 }
@@ -140,7 +169,7 @@ function frame(more) {
 }
 
 function scoreAxis(view) {
-  const name = view.metric.replace("_", " ");
+  const name = plain(view.metric.replaceAll("_", " "));
   return view.percent
     ? {
         title: { text: name, standoff: 8 },
@@ -192,9 +221,16 @@ function bounds(view) {
   };
 }
 
-const scoreIn = (view, trial) => real(view.scores[view.trials.indexOf(trial)]);
-const stateIn = (view, trial) => view.states[view.trials.indexOf(trial)];
-const archOf = (row) => trials.arch[trials.row.indexOf(rows.indexOf(row))];
+const places = new Map(); // of trials in a view, by view
+function placeIn(view, trial) {
+  if (!places.has(view)) places.set(view, new Map(view.trials.map((one, i) => [one, i])));
+  return places.get(view).get(trial);
+}
+const isIn = (view, trial) => placeIn(view, trial) !== undefined;
+const scoreIn = (view, trial) => real(view.scores[placeIn(view, trial)]);
+const stateIn = (view, trial) => view.states[placeIn(view, trial)];
+const archByRow = new Map(trials.row.map((row, trial) => [rows[row], trials.arch[trial]]));
+const archOf = (row) => archByRow.get(row);
 const shown = (trial) => !now.hidden.has(trials.arch[trial]);
 
 function describe(trial, score, state, view) {
@@ -204,7 +240,7 @@ function describe(trial, score, state, view) {
     `test ${figure(score, view.percent)}`,
     `state ${bytes(state)}${grows}`,
     plain(data.hypers[trials.hyper[trial]]),
-    `seed ${trials.seed[trial]}`,
+    `seed ${plain(trials.seed[trial])}, ${trials.key[trial]}`,
   ].join("<br>");
 }
 
@@ -212,7 +248,10 @@ function describe(trial, score, state, view) {
 // size, and its axes would look for their ticks for ever.
 async function plot(id, traces, layout, setup) {
   const box = await Plotly.react($(id), traces, layout, setup);
-  if (!box.dataset.linked) box.on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
+  if (!box.dataset.linked) {
+    box.on("plotly_click", ({ points }) => points[0].customdata && pick(points[0].customdata));
+    if (id === "state") followZoom(box);
+  }
   box.dataset.linked = "true";
 }
 
@@ -239,9 +278,12 @@ function highest(points) {
 
 // Over states, for points of one architecture that differ in its sizes and in nothing else.
 function paths(points, height, line) {
-  const kinds = [...new Set(points.map((point) => point.line))];
-  return kinds
-    .map((kind) => points.filter((point) => point.line === kind).map((point) => [Math.max(1, point.state), height(point)]))
+  const kinds = new Map();
+  for (const point of points) {
+    if (!kinds.has(point.line)) kinds.set(point.line, []);
+    kinds.get(point.line).push([Math.max(1, point.state), height(point)]);
+  }
+  return [...kinds.values()]
     .map(highest)
     .filter((path) => path.length > 1)
     .map((path) => ({
@@ -255,28 +297,119 @@ function paths(points, height, line) {
     }));
 }
 
+// Single trials as small marks, and what to say of them. Where there are very many in sight, those that lie close together and are
+// of one architecture share a mark: it is as large as they are many, and pressing it picks them.
+function smallMarks(view) {
+  const own = archs.map(() => []),
+    [left, right, low, high] = now.zoom && view.trials.length > MANY ? [...now.zoom.x, ...now.zoom.y] : [-1, 99, -1e9, 1e9];
+  let there = 0;
+  view.trials.forEach((trial, i) => {
+    const x = Math.log10(view.states[i]),
+      y = real(view.scores[i]);
+    if (!shown(trial) || x < left || x > right || y < low || y > high) return;
+    own[trials.arch[trial]].push({ trial, i, x, y });
+    there++;
+  });
+  const traces = [];
+  const put = (a, marks, traits) =>
+    marks.length &&
+    traces.push({
+      type: "scatter",
+      mode: "markers",
+      name: archs[a].name,
+      x: marks.map(({ x, state }) => state ?? 10 ** x),
+      y: marks.map(({ y }) => y),
+      hovertemplate: marks.map((mark) => `%{text}<extra>${mark.list ? "trials" : "one trial"}</extra>`),
+      ...traits,
+    });
+  const alone = ({ trial, i, y }) => ({ trial, state: view.states[i], y });
+  if (there <= MANY) {
+    own.forEach((marks, a) =>
+      put(a, marks.map(alone), {
+        customdata: marks.map(({ trial }) => [trial]),
+        text: marks.map(({ trial, i, y }) => describe(trial, y, view.states[i], view)),
+        marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 },
+        meta: "trials",
+      }),
+    );
+    return [traces, ""];
+  }
+  const cells = gather(own),
+    most = Math.max(...cells.flat().map(({ list }) => list.length));
+  cells.forEach((marks, a) =>
+    put(
+      a,
+      marks.map((mark) => (mark.list.length > 1 ? mark : alone(mark.list[0]))),
+      {
+        customdata: marks.map(({ list }) => list.map(({ trial }) => trial)),
+        text: marks.map(({ list }) => (list.length > 1 ? summary(a, list, view) : describe(list[0].trial, list[0].y, view.states[list[0].i], view))),
+        marker: {
+          color: colour(a),
+          symbol: symbol(a),
+          size: marks.map(({ list }) => 5 + 11 * Math.sqrt((list.length - 1) / Math.max(1, most - 1))),
+          opacity: 0.45,
+        },
+        meta: "cells",
+      },
+    ),
+  );
+  const marks = cells.flat().length,
+    how = narrow() ? "Press one" : "Press one, or zoom in,";
+  return [traces, `${count(there, "trial")} in ${count(marks, "small mark")}; a larger mark holds more. ${how} to see its trials.`];
+}
+
+// Trials by architecture -> marks by architecture, each of those in one field of a grid that is as fine as MANY marks allow.
+function gather(own) {
+  const all = own.flat(),
+    [left, right] = ends(all.map(({ x }) => x)),
+    [low, high] = ends(all.map(({ y }) => y));
+  for (let fields = 128; ; fields /= 2) {
+    const at = (value, from, to) => Math.min(fields - 1, Math.floor((fields * (value - from)) / (to - from || 1)));
+    const cells = own.map((marks) => {
+      const found = new Map();
+      for (const one of marks) {
+        const field = at(one.x, left, right) * fields + at(one.y, low, high);
+        if (!found.has(field)) found.set(field, []);
+        found.get(field).push(one);
+      }
+      const mean = (list, name) => list.reduce((sum, one) => sum + one[name], 0) / list.length;
+      return [...found.values()].map((list) => ({ list, x: mean(list, "x"), y: mean(list, "y") }));
+    });
+    if (fields <= 1 || cells.reduce((sum, marks) => sum + marks.length, 0) <= MANY) return cells;
+  }
+}
+
+function summary(a, list, view) {
+  const span = (values, say) => [...new Set(ends(values).map(say))].join(" to ");
+  const row = new Set(list.map(({ trial }) => trials.row[trial]));
+  return [
+    `<b>${plain(row.size === 1 ? rows[[...row][0]] : archs[a].name)}</b>`,
+    `${count(list.length, "trial")}${row.size > 1 ? ` of ${count(row.size, "architecture")}` : ""}`,
+    `test ${span(list.map(({ y }) => y), (y) => figure(y, view.percent))}`,
+    `state ${span(list.map(({ i }) => view.states[i]), bytes)}`,
+  ].join("<br>");
+}
+
+// What is zoomed in to is drawn anew, in as fine marks as it allows, and stays when trials are picked.
+function followZoom(box) {
+  const redraw = (zoom) => {
+    now.zoom = zoom;
+    drawState();
+  };
+  box.on("plotly_doubleclick", () => redraw(null));
+  box.on("plotly_relayout", (change) => {
+    const axes = Object.keys(change).filter((name) => /^[xy]axis\./.test(name));
+    if (!axes.length) return;
+    const whole = axes.some((name) => name.endsWith("autorange"));
+    redraw(whole ? null : { x: [...box.layout.xaxis.range], y: [...box.layout.yaxis.range] });
+  });
+}
+
 function drawState() {
   const view = views[now.view],
-    traces = [],
-    fast = view.trials.length > MANY && drawsFast() ? "scattergl" : "scatter";
-  archs.forEach((arch, a) => {
-    if (now.hidden.has(a) || view.meansOnly) return;
-    const own = view.trials
-      .map((trial, i) => [trial, real(view.scores[i]), view.states[i]])
-      .filter(([trial]) => trials.arch[trial] === a);
-    traces.push({
-      type: fast,
-      mode: "markers",
-      name: arch.name,
-      x: own.map(([, , state]) => state),
-      y: own.map(([, score]) => score),
-      customdata: own.map(([trial]) => [trial]),
-      text: own.map((one) => describe(...one, view)),
-      hovertemplate: "%{text}<extra>one trial</extra>",
-      marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 },
-      meta: "trials",
-    });
-  });
+    [traces, note] = view.meansOnly ? [[], ""] : smallMarks(view);
+  const few = view.means.length < view.of ? `Large: the best of each architecture, ${view.means.length} of ${grouped(view.of)}.` : "";
+  write("thinned", [note, few].filter((text) => text).join(" "));
   archs.forEach((arch, a) => {
     const own = view.means.filter((mean) => mean.arch === a);
     if (now.hidden.has(a) || !own.length) return;
@@ -327,7 +460,7 @@ function drawState() {
     meta: "published",
   });
   const band = view.band.length && !now.hidden.size ? view.band : [];
-  const right = Math.max(1, ...view.states) * 1.6;
+  const right = Math.max(1, ends(view.states)[1]) * 1.6;
   const edge = (at) => [...band.map((one) => one[at]), ...band.slice(-1).map((one) => one[at])];
   for (const [at, fill] of [
     [1, "none"],
@@ -341,7 +474,7 @@ function drawState() {
       hoverinfo: "skip",
       line: { shape: "hv", width: 0, color: ink("quiet") },
       fill,
-      fillcolor: `rgba(${[1, 3, 5].map((i) => parseInt(ink("quiet").slice(i, i + 2), 16)).join(",")},0.18)`,
+      fillcolor: tint(ink("quiet"), 0.18),
       meta: "band",
     });
   traces.splice(0, 2, traces[1], traces[0]); // the lower edge first: the upper one is filled down to it
@@ -356,22 +489,36 @@ function drawState() {
     line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" },
     meta: "front",
   });
-  const picked = [...now.picked].filter((trial) => !view.meansOnly && view.trials.includes(trial) && shown(trial));
+  const picked = [...now.picked].filter((trial) => !view.meansOnly && isIn(view, trial) && shown(trial)).slice(0, RINGS);
+  const each = view.trials.length > MANY; // then a mark may hide what is picked by it
   traces.push({
     type: "scatter",
     mode: "markers",
     x: picked.map((t) => stateIn(view, t)),
     y: picked.map((t) => scoreIn(view, t)),
-    hoverinfo: "skip",
-    marker: { symbol: "circle-open", size: 18, color: ink("ink"), line: { width: 2 } },
+    ...(each
+      ? {
+          customdata: picked.map((t) => [t]),
+          text: picked.map((t) => describe(t, scoreIn(view, t), stateIn(view, t), view)),
+          hovertemplate: "%{text}<extra>one trial</extra>",
+        }
+      : { hoverinfo: "skip" }),
+    marker: { symbol: "circle-open", size: each && picked.length > 1 ? 9 : 18, color: ink("ink"), line: { width: 2 } },
     meta: "picked",
   });
+  const [left, far] = now.zoom?.x.map((power) => 10 ** power) ?? [],
+    ticks = byteTicks(now.zoom ? [left * 1.6, far / 1.6] : view.states);
+  if (now.zoom && ticks.tickvals.length < 2) {
+    ticks.tickvals = [0.1, 0.5, 0.9].map((share) => Math.round(left * (far / left) ** share));
+    ticks.ticktext = ticks.tickvals.map(bytes);
+  }
   const layout = frame({
     ...bounds(view),
-    yaxis: scoreAxis(view),
-    xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...byteTicks(view.states) },
+    yaxis: { ...scoreAxis(view), ...(now.zoom ? { range: now.zoom.y } : {}) },
+    xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...ticks },
   });
-  return plot("state", traces, layout, setup());
+  const { modeBarButtonsToRemove: removed, ...rest } = setup();
+  return plot("state", traces, layout, { ...rest, doubleClick: false, modeBarButtonsToRemove: [...removed, "resetScale2d"] });
 }
 
 // The means that no other reaches with as little state.
@@ -384,6 +531,37 @@ function frontOf(means) {
 function curve(trial) {
   const [clock, values] = trials.curve[trial] ?? [0, []];
   return [data.clocks[clock] ?? [], values.map((v) => (v === null ? null : v / 1000))];
+}
+
+// Of very many curves, those of one architecture and its hyper-parameters as their mean and its interval: [line, band].
+function meanCurves(view, a, own, traits) {
+  const behind = new Map(view.means.map((mean) => [mean.row, mean.trials])),
+    line = { x: [], y: [], text: [], customdata: [] },
+    band = { x: [], y: [] };
+  for (const [, row, number] of own) {
+    const { steps, mean, half, count: seeds } = data.curves[number],
+      say = (y, i) => [`<b>${plain(rows[row])}</b>`, `${grouped(steps[i])} steps: ${spread(y, half[i], view.percent)}`, count(seeds, "seed")];
+    line.x.push(...steps, null);
+    line.y.push(...mean, null);
+    line.text.push(...mean.map((y, i) => say(y, i).join("<br>")), "");
+    line.customdata.push(...steps.map(() => behind.get(row)), behind.get(row));
+    const sure = steps.map((_, i) => i).filter((i) => half[i] !== null);
+    if (!sure.length) continue;
+    const edge = (side, order) => order.map((i) => mean[i] + side * half[i]);
+    band.x.push(...[...sure, ...[...sure].reverse()].map((i) => steps[i]), null);
+    band.y.push(...edge(-1, sure), ...edge(1, [...sure].reverse()), null);
+  }
+  const base = { type: "scatter", mode: "lines", name: archs[a].name };
+  const shade = { fill: "toself", fillcolor: tint(colour(a), 0.15), line: { width: 0 }, hoverinfo: "skip", meta: "spread" };
+  return [
+    ...(band.x.length ? [{ ...base, ...band, ...shade }] : []),
+    { ...base, ...line, ...traits, hovertemplate: "%{text}<extra></extra>", meta: "curves" },
+  ];
+}
+
+function meantBy(view, own) {
+  const few = own.length < view.of && !now.hidden.size ? `, of ${own.length} of ${grouped(view.of)} architectures` : "";
+  return `Lines are means over seeds, shades their 95 % t intervals${few}. Pick a trial to see its own line.`;
 }
 
 function drawCurves() {
@@ -407,25 +585,44 @@ function drawCurves() {
     }
     traces.push({ type: "scatter", mode: "lines", x, y, customdata, name, ...traits });
   };
+  const means = (view.curves ?? []).filter(([a]) => !now.hidden.has(a));
+  write("curvesmeant", view.curves ? meantBy(view, means) : "");
+  const drawn = new Set(view.curves ? means.map(([a]) => a) : chosen.map((trial) => trials.arch[trial]));
+  const opacity = now.picked.size ? 0.35 : 0.85;
   archs.forEach((arch, a) => {
-    const own = chosen.filter((trial) => trials.arch[trial] === a);
-    if (own.length)
-      lines(own, arch.name, {
-        line: { color: colour(a), width: 1.5, dash: arch.grows ? "dot" : "solid" },
-        opacity: now.picked.size ? 0.35 : 0.85,
-        meta: "curves",
-        hovertemplate: `<b>${plain(arch.name)}</b><br>%{x} steps: %{y}<extra></extra>`,
-      });
+    if (!drawn.has(a)) return;
+    const line = { color: colour(a), width: 1.5, dash: arch.grows ? "dot" : "solid" };
+    if (view.curves) traces.push(...meanCurves(view, a, means.filter(([own]) => own === a), { line, opacity }));
+    else
+      lines(
+        chosen.filter((trial) => trials.arch[trial] === a),
+        arch.name,
+        {
+          line,
+          opacity,
+          meta: "curves",
+          hovertemplate: `<b>${plain(arch.name)}</b><br>%{x} steps: %{y}<extra></extra>`,
+        },
+      );
   });
-  for (const trial of [...now.picked].filter((t) => shown(t) && trials.curve[t]).slice(0, LINES))
-    lines([trial], rows[trials.row[trial]], {
-      line: { color: colour(trials.arch[trial]), width: 3.5 },
-      meta: "picked",
-      hovertemplate: `<b>${plain(rows[trials.row[trial]])}</b>, seed ${trials.seed[trial]}<br>%{x} steps: %{y}<extra></extra>`,
-    });
+  const picked = [...now.picked].filter((t) => shown(t) && trials.curve[t]).slice(0, LINES),
+    heavy = (a, width) => ({ line: { color: colour(a), width }, meta: "picked" });
+  if (picked.length <= KEYS)
+    for (const trial of picked)
+      lines([trial], rows[trials.row[trial]], {
+        ...heavy(trials.arch[trial], 3.5),
+        hovertemplate: `<b>${plain(rows[trials.row[trial]])}</b>, seed ${plain(trials.seed[trial])}<br>%{x} steps: %{y}<extra></extra>`,
+      });
+  else
+    for (const a of new Set(picked.map((trial) => trials.arch[trial])))
+      lines(
+        picked.filter((trial) => trials.arch[trial] === a),
+        archs[a].name,
+        { ...heavy(a, 1.5), hovertemplate: `<b>${plain(archs[a].name)}</b><br>%{x} steps: %{y}<extra></extra>` },
+      );
   fillKey(
     "curvekey",
-    archs.map((arch, a) => [a, arch.name, DASHES[arch.grows ? 2 : 0][1]]).filter(([a]) => chosen.some((t) => trials.arch[t] === a)),
+    archs.map((arch, a) => [a, arch.name, DASHES[arch.grows ? 2 : 0][1]]).filter(([a]) => drawn.has(a)),
   );
   const axis = scoreAxis(view);
   axis.title.text = `${axis.title.text}, validation`;
@@ -437,7 +634,7 @@ function drawCurves() {
       yaxis: axis,
       xaxis: {
         title: { text: "optimizer steps", standoff: 8 },
-        range: [0, 1.04 * Math.max(1, ...traces.flatMap((trace) => trace.x))],
+        range: [0, 1.04 * traces.reduce((most, { x }) => x.reduce((high, step) => Math.max(high, step), most), 1)],
         tickformat: ",",
         nticks: narrow() ? 5 : 10,
       },
@@ -497,7 +694,7 @@ function drawCut() {
       line: { color: ink("quiet"), width: 1, dash: "dot" },
       meta: "chance",
     });
-  const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: cut.metric, standoff: 8 } };
+  const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: plain(cut.metric), standoff: 8 } };
   const every = Math.ceil(x.length / (narrow() ? 6 : 16));
   const layout = frame({
     yaxis: axis,
@@ -509,6 +706,7 @@ function drawCut() {
       showgrid: false,
     },
   });
+  write("cutmeant", cut.lines.length < cut.of ? `The best ${cut.lines.length} of ${grouped(cut.of)} lines, some of every architecture.` : "");
   fillKey(
     "cutlegend",
     lines.map((line, i) => [line.arch, line.name, DASHES[nth[i]][1]]),
@@ -572,7 +770,7 @@ function drawHeld() {
   const top = Math.max(1, ...traces.flatMap((trace) => trace.y).filter((pairs) => pairs <= 65536)),
     ticks = [];
   for (let pairs = 1; pairs <= top * 2; pairs *= 2) if (pairs >= floor) ticks.push(pairs);
-  $("heldseen").textContent = held.seen;
+  write("heldseen", held.lines.length < held.of ? `${held.seen} Drawn: ${held.lines.length} of ${grouped(held.of)}.` : held.seen);
   fillKey(
     "heldkey",
     archs
@@ -649,6 +847,14 @@ function onto(share, low, high) {
   return light(parts("#ffffff")) / ground > ground / light(parts("#101820")) ? "#ffffff" : "#101820";
 }
 
+// How wide text is, in pixels, as figures write it. With it a figure's margins are known before it is drawn: Plotly, which would find
+// them by itself, draws twice and measures every label.
+const pen = document.createElement("canvas").getContext("2d");
+function wideAs(texts) {
+  pen.font = `13px ${ink("body")}`;
+  return texts.reduce((most, text) => Math.max(most, pen.measureText(visible(text)).width), 0);
+}
+
 function drawHeat() {
   const table = tables[now.table],
     groups = table.groups ?? [],
@@ -667,13 +873,14 @@ function drawHeat() {
       return !lines.length || longer.length > width ? [...lines, word] : [...lines.slice(0, -1), longer];
     }, []);
   const named = table.rows.map((name) => folded(name, small || narrow() ? 26 : 44)),
-    beside = 24 + 6.8 * Math.max(...named.flat().map((line) => line.length)), // of the rows' names, in pixels
+    beside = 20 + wideAs(named.flat()), // of the rows' names, in pixels
     pitch = Math.max(36, 6 + 17 * Math.max(...named.map((lines) => lines.length))); // from row to row
   $("heat").style.minWidth = `${beside + 44 * x.length}px`;
   const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
-    heading = (name) => plain(short(name)).replace(/, | & /g, (mark) => `${mark.trimEnd()}<br>`),
-    lines = Math.max(2, ...table.columns.map((name) => heading(name).split("<br>").length)),
-    slant = 6.8 * Math.max(...table.columns.map((name) => short(name).length)), // of the longest that leans, in pixels
+    parted = (name) => short(name).split(/(?<=,| &) /), // over several lines
+    heading = (name) => parted(name).map(plain).join("<br>"),
+    lines = Math.max(2, ...table.columns.map((name) => parted(name).length)),
+    slant = wideAs(table.columns.map(short)), // of the longest that leans, in pixels
     tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
@@ -684,7 +891,7 @@ function drawHeat() {
         plain(table.columns[column]),
         spread(mean, half, table.percent),
         `chance ${figure(table.chance[column], table.percent)}, ceiling ${figure(table.ceiling[column], table.percent)}`,
-        `${count(seeds, "seed")}, ${table.states[row]}`,
+        `${count(seeds, "seed")}, ${plain(table.states[row])}`,
       ].join("<br>"),
     ),
   );
@@ -765,11 +972,12 @@ function drawHeat() {
       name: "picked",
     }));
   const layout = frame({
-    margin: { l: 8, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: groups.length ? tall + 24 : 8, b: 48 },
+    margin: { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
     annotations: titles,
     shapes: [...rules, ...picked],
     xaxis: {
       side: "top",
+      automargin: false,
       tickvals: x,
       showgrid: false,
       ticks: "",
@@ -779,6 +987,7 @@ function drawHeat() {
       ticktext: table.columns.map((name) => (small ? plain(short(name)) : heading(name))),
     },
     yaxis: {
+      automargin: false,
       tickvals: y,
       showgrid: false,
       ticks: "",
@@ -788,6 +997,6 @@ function drawHeat() {
       ticktext: named.map((lines) => lines.map(plain).join("<br>")),
     },
   });
-  $("heatseen").textContent = table.seen;
+  write("heatseen", table.seen);
   return Plotly.react($("heat"), [heat, text], layout, setup(false));
 }

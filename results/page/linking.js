@@ -69,7 +69,8 @@ function fillTrials() {
   const by = names.indexOf(column),
     order = (a, b) => (typeof a === "string" ? natural(a, b) : (a ?? -Infinity) - (b ?? -Infinity));
   kept.sort((a, b) => (down ? -1 : 1) * order(a.values[by], b.values[by]) || a.trial - b.trial);
-  const first = kept.filter(({ trial }, i) => now.all || i < ROWS || now.picked.has(trial));
+  let more = 10 * ROWS; // of those that are picked further down
+  const first = kept.filter(({ trial }, i) => i < now.rows || (now.picked.has(trial) && more-- > 0));
   const right = (name) => (name in WORDS ? { class: "figure" } : {});
   const head = make("tr");
   for (const name of names) {
@@ -101,8 +102,8 @@ function fillTrials() {
   enter($("trials"), again);
   if (again) again.focus({ preventScroll: true });
   $("more").hidden = first.length === kept.length;
-  $("more").textContent = `Show all ${kept.length} trials`;
-  $("count").textContent = `${count(kept.length, "trial")}${now.filter ? ` of ${lines.length}` : ""} of ${view.label}`;
+  write("more", kept.length > 10 * now.rows ? `Show ${grouped(10 * now.rows)} of ${count(kept.length, "trial")}` : `Show all ${count(kept.length, "trial")}`);
+  write("count", `${count(kept.length, "trial")}${now.filter ? ` of ${grouped(lines.length)}` : ""} of ${view.label}`);
   markRows();
 }
 
@@ -144,11 +145,11 @@ function markRows() {
 function pick(list) {
   const same = list.length === now.picked.size && list.every((trial) => now.picked.has(trial));
   now.picked = new Set(same ? [] : list);
-  const there = new Set(views[now.view].trials);
-  if (!same && list.length && !list.some((trial) => there.has(trial))) {
+  if (!same && list.length && !list.some((trial) => isIn(views[now.view], trial))) {
+    now.zoom = null;
     now.view = Math.max(
       0,
-      views.findIndex((view) => view.trials.includes(list[0])),
+      views.findIndex((view) => isIn(view, list[0])),
     );
     $("view").value = now.view;
   }
@@ -157,15 +158,14 @@ function pick(list) {
   box.replaceChildren();
   if (now.picked.size) {
     const view = views[now.view],
-      one = list.filter((t) => view.trials.includes(t));
-    const names = [...new Set(one.map((t) => rows[trials.row[t]]))].join(", ");
-    const scores = one
-      .map((t) => figure(scoreIn(view, t), view.percent))
-      .slice(0, 8)
-      .join(", ");
+      one = list.filter((t) => isIn(view, t)),
+      some = (words) => words.slice(0, 8).join(", ") + (words.length > 8 ? ` and ${grouped(words.length - 8)} more` : "");
+    const names = some([...new Set(one.map((t) => rows[trials.row[t]]))]),
+      scores = some(one.map((t) => figure(scoreIn(view, t), view.percent)));
     const clear = make("button", "Clear", { type: "button" });
     clear.addEventListener("click", () => pick([]));
-    const spec = document.querySelector(`details[data-row="${CSS.escape(rows[trials.row[list[0]]])}"]`),
+    const row = visible(rows[trials.row[list[0]]]),
+      spec = [...document.querySelectorAll("details[data-row]")].find((one) => one.dataset.row === row),
       open = make("button", "Architecture", { type: "button" });
     open.addEventListener("click", () => {
       spec.open = true;
@@ -175,10 +175,7 @@ function pick(list) {
     box.append(
       make(
         "span",
-        `Picked: ${names}, seed ${one
-          .map((t) => trials.seed[t])
-          .slice(0, 8)
-          .join(", ")}: test ${scores}`,
+        `Picked: ${names}, seed ${some(one.map((t) => trials.seed[t]))}: test ${scores}`,
       ),
       ...(spec ? [open] : []),
       clear,
@@ -188,16 +185,38 @@ function pick(list) {
 }
 
 function draw() {
+  fillPage();
+  return Promise.all(figures.map((figure) => figure()));
+}
+
+// All that is no figure: words, legend and the table of trials.
+function fillPage() {
   const view = views[now.view];
-  $("stateseen").textContent = view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0");
-  $("curveseen").textContent = view.learnt;
+  write("stateseen", view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0"));
+  write("curveseen", view.learnt);
   $("hint").hidden = !view.meansOnly;
   fillLegend();
   fillTrials();
   const inside = $("trials").querySelector("tr.picked");
   if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
-  const more = [...(data.held.length ? [drawHeld()] : []), ...(tables.length ? [drawHeat()] : [])];
-  return Promise.all([drawState(), drawCurves(), drawCut(), drawProgress(), ...more]);
+}
+
+const figures = [
+  drawState,
+  ...(data.held.length ? [drawHeld] : []),
+  ...(tables.length ? [drawHeat] : []),
+  drawCut,
+  drawCurves,
+  drawProgress,
+];
+
+// At first figures are drawn one by one from the top, so that the first is seen while the others are made.
+async function drawFirst() {
+  fillPage();
+  for (const figure of figures) {
+    await figure();
+    await new Promise((go) => setTimeout(go, 0));
+  }
 }
 
 function choices(select, names, chosen, change) {
@@ -289,12 +308,13 @@ async function start() {
     if (event.key === "Escape" && now.picked.size) pick([]);
   });
   $("more").addEventListener("click", () => {
-    now.all = true;
+    now.rows *= 10;
     fillTrials();
   });
   choices($("view"), settings, now.view, (i) => {
     now.view = i;
-    now.all = false;
+    now.rows = ROWS;
+    now.zoom = null;
     draw();
   });
   if (tables.length)
@@ -319,7 +339,7 @@ async function start() {
       fillTrials();
       filterTables();
     });
-  await draw();
+  await drawFirst();
   if (tables.length)
     $("heat").on(
       "plotly_click",

@@ -182,7 +182,7 @@ def test_probed_rows_carry_the_rows_of_the_tables(records: list[Record]) -> None
 
 def test_an_architecture_of_another_version_is_shown_as_it_was_kept(records: list[Record]) -> None:
     records[0].spec["arch"]["stack"][0]["mixer"]["flux"] = 3
-    details = shown.details(records[:1])
+    details = shown.Details(records[:1])
     (detail,) = details.values()
     assert "cannot read it" in detail.yaml
     assert '"flux": 3' in detail.yaml
