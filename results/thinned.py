@@ -90,8 +90,8 @@ def names(every: Collection[str], tables: Sequence[Table]) -> list[str]:
 
 
 def mean_curves(views: Sequence[dict[str, Any]], done: Sequence[Record], most: int) -> list[dict[str, Any]]:
-    """Adds to views of very many curves `curves`, as [architecture, row, which of the result], and returns these: each the mean over the
-    trials of one mean of the view, at up to `most` steps.
+    """Adds `curves` to views of very many curves, as [architecture, row, which of the result], and returns these: each the mean
+    over the trials of one mean of the view, at up to `most` steps.
 
     steps, mean and half of its 95 % t interval, one a step; count, of trials
     """

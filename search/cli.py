@@ -345,7 +345,7 @@ def dashboard(
         if now != seen:
             seen = now
             if len(found.records) >= MANY_RECORDS:
-                _say_to_stderr(f"making the page of {len(found.records):,} records")
+                complain(f"making the page of {len(found.records):,} records")
             try:
                 tables, details = table_of(found.records, theirs, settings=True), shown.Details(found.records)
                 rows = thinned.names(details, tables)
@@ -355,7 +355,7 @@ def dashboard(
                     title=found.title,
                     tables=tables,
                     beside=shown.sources(),
-                    probed=shown.probed(found.records, only=rows, say=_say_to_stderr) if probe else [],
+                    probed=shown.probed(found.records, only=rows, say=complain) if probe else [],
                     details=details,
                     again=LOOK_AGAIN if watch else 0,
                 )
