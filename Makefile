@@ -1,9 +1,10 @@
 # Two commands: `make demo` (the map of six architectures, minutes on a CPU) and `make test` (everything that must hold).
 # Each sets up .venv the first time, and again only when pyproject.toml or constraints.txt changed.
+# `make stamp` writes the commit into .commit, for records of a copy that goes without .git to another machine.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test
+.PHONY: demo test stamp
 
 demo: .venv/ready
 	$(BIN)/recallmap run demo
@@ -15,6 +16,10 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+
+stamp:
+	@commit=$$(git rev-parse HEAD) && changes=$$(git status --porcelain -uno) && echo "$$commit$${changes:++}" > .commit
+	@echo ".commit: $$(cat .commit)"
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

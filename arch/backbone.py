@@ -42,6 +42,8 @@ class BackboneSpec:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
+        if not self.name.isprintable():
+            raise ValueError(f"name must be one line of characters that can be seen, got {self.name!r}")
         if self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if not self.stack:

@@ -215,16 +215,20 @@ def beginning(record: Record) -> str:
     return _canonical([row for row in losses if row[0] <= sum(steps[:-1])])
 
 
-def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested plain data by dotted path."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from flatten(inner, f"{path}.{name}" if path else str(name))
+def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested plain data by dotted path. An empty list or mapping is one where `empty` is asked for, as "[]" or
+    "{}"."""
+    if isinstance(value, dict | Mapping):
+        parts: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from flatten(inner, f"{path}.{number}")
+        parts = enumerate(value)
     else:
         yield path, value
+        return
+    if empty and not value and path:
+        yield path, "[]" if isinstance(value, list | tuple) else "{}"
+    for name, inner in parts:
+        yield from flatten(inner, f"{path}.{name}" if path else str(name), empty=empty)
 
 
 def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:

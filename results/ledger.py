@@ -9,12 +9,13 @@ import os
 import socket
 import sqlite3
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from results.frame import frame, harmless
 from results.record import Record, to_json, write_records
 from results.write import write_whole
 
@@ -141,18 +142,7 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        target, records = Path(path), self.all()
-        if target.suffix not in (".parquet", ".csv", ".jsonl"):
-            raise LedgerError(f"cannot export to '{target.name}': the name must end in .parquet, .csv or .jsonl")
-        try:
-            if target.suffix == ".parquet":
-                write_whole(target, lambda draft: frame(records).to_parquet(draft, index=False))
-            elif target.suffix == ".csv":
-                write_whole(target, lambda draft: frame(records).to_csv(draft, index=False))
-            else:
-                write_records(target, records)
-        except OSError as error:
-            raise LedgerError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
+        export(self.all(), path)
 
     def merge(self, other: Ledger | Iterable[Record]) -> int:
         """Keep the records of another ledger too; how many of them were new here (or done where ours had failed)."""
@@ -331,47 +321,26 @@ class Ledger:
             raise LedgerError(reason) from error
 
 
-def frame(records: Iterable[Record]) -> pd.DataFrame:
-    """A row a record. Columns: the plain fields of Record; every test score under its name; `validation_<score>`;
-    `published_<score>`; and the dials as `task.<dial>`, `training.<dial>`, `data.<dial>`, `arch.<dial>`."""
-    import pandas as pd
-
-    rows = [_flat(record) for record in records]
-    table = pd.DataFrame(rows or [_flat(_NOBODY)]).head(len(rows))
-    for name in table.columns:
-        kinds = {type(value) for value in table[name] if value is not None and value == value}
-        if len(kinds) > 1 and str in kinds:  # dials of one name, two kinds of value
-            table[name] = [str(value) if type(value) in kinds else value for value in table[name]]
-    return table
-
-
-_NOBODY = Record(key="", study="", status="done", spec={}, task="", setting="", protocol="", arch="", seed=0)
+def export(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
+    """Write records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`. Raises LedgerError."""
+    target = Path(path)
+    if target.suffix not in (".parquet", ".csv", ".jsonl"):
+        raise LedgerError(f"cannot export to '{target.name}': the name must end in .parquet, .csv or .jsonl")
+    try:
+        if target.suffix == ".parquet":
+            write_whole(target, lambda draft: frame(records).to_parquet(draft, index=False))
+        elif target.suffix == ".csv":
+            write_whole(target, lambda draft: harmless(frame(records)).to_csv(draft, index=False))
+        else:
+            write_records(target, records)
+    except OSError as error:
+        raise LedgerError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
 
 
 def _let_go(side: Path, handle: int, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked child, which has the handle but not the right
         side.unlink(missing_ok=True)  # while the lock is ours, so nobody else's file goes
     os.close(handle)
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-def _flat(record: Record) -> dict[str, Any]:
-    plain = {name: value for name, value in vars(record).items() if _plain(value)}
-    scores = {f"{prefix}{name}": value for prefix, group in _groups(record) for name, value in group.items()}
-    dials = {
-        f"{part}.{name}": value
-        for part in ("task", "training", "data", "arch")
-        for name, value in record.spec.get(part, {}).items()
-        if _plain(value)
-    }
-    return {**plain, **scores, **dials}
-
-
-def _groups(record: Record) -> tuple[tuple[str, dict[str, float]], ...]:
-    return ("", record.scores), ("validation_", record.validation), ("published_", record.published_choice)
 
 
 def _row(record: Record) -> dict[str, Any]:

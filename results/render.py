@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv as csv_module
-import html as html_module
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from results import escape
 from results.interval import half_width
 from results.tables import Cell, Line, Table, Unit, size
 
@@ -16,7 +16,6 @@ Format = Literal["markdown", "csv", "latex", "html"]
 
 MISSING = "–"
 _DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
-_MARKUP = re.compile(r"[\\|*`\[\]]|\b_|_\b")  # what Markdown reads; not the _ within a name
 _UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
 
 
@@ -34,37 +33,25 @@ def render(tables: Sequence[Table], form: Format) -> str:
 def markdown(table: Table) -> str:
     """A table with its notes below; published figures and differences are rows under the architecture's own."""
 
-    def escape(text: str) -> str:
-        return _MARKUP.sub(r"\\\g<0>", text).replace("<", "&lt;").replace("\n", " ")
-
     def row(words: Sequence[str]) -> str:
         return f"| {' | '.join(words)} |"
 
     aligned = ["---"] * len(table.corner) + ["---:"] * len(table.columns)
-    parts = [f"### {escape(table.title)}", "", row([escape(c) for c in (*table.corner, *table.columns)]), row(aligned)]
+    parts = [
+        f"### {escape.markdown(table.title)}",
+        "",
+        row([escape.markdown(c) for c in (*table.corner, *table.columns)]),
+        row(aligned),
+    ]
     for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
-        first = f"*{escape(labels[0])}*" if style == "aside" else escape(labels[0])
-        parts.append(row([first, *map(escape, labels[1:]), *figures]))
-    parts += ["", *(f"- {escape(note)}" for note in _notes(table)), ""]
+        first = f"*{escape.markdown(labels[0])}*" if style == "aside" else escape.markdown(labels[0])
+        parts.append(row([first, *map(escape.markdown, labels[1:]), *figures]))
+    parts += ["", *(f"- {escape.markdown(note)}" for note in _notes(table)), ""]
     return "\n".join(parts)
 
 
 def latex(table: Table) -> str:
     """A booktabs table; the notes are its caption."""
-    special = {c: f"\\{c}" for c in "&%$#_{}"} | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "−": r"$-$",
-        "†": r"$^\dagger$",
-        "–": "--",
-        "‡": r"$^\ddagger$",
-        "↳": r"\quad",
-    }
-
-    def escape(text: str) -> str:
-        return "".join(special.get(c, c) for c in text)
 
     def row(words: Sequence[str]) -> str:
         return f"{' & '.join(words)} \\\\"
@@ -72,20 +59,20 @@ def latex(table: Table) -> str:
     parts = [
         r"\begin{table}",
         r"\centering",
-        f"\\caption{{{escape(' '.join((table.title + '.', *_notes(table))))}}}",
+        f"\\caption{{{escape.latex(' '.join((table.title + '.', *_notes(table))))}}}",
         f"\\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.columns)}}}",
         r"\toprule",
-        row([escape(word) for word in (*table.corner, *table.columns)]),
+        row([escape.latex(word) for word in (*table.corner, *table.columns)]),
         r"\midrule",
     ]
     ruled = False
-    for labels, figures, style in _rows(table, bold=lambda text: f"\x02{text}\x03"):
+    for labels, figures, style in _rows(table, bold=lambda text: f"⟦{text}⟧"):
         if style == "reference" and not ruled:
             parts.append(r"\midrule")
             ruled = True
-        cells = [escape(f).replace("\x02", r"\textbf{").replace("\x03", "}") for f in figures]
-        first = f"\\emph{{{escape(labels[0])}}}" if style == "aside" else escape(labels[0])
-        parts.append(row([first, *map(escape, labels[1:]), *cells]))
+        cells = [escape.latex(f).replace("⟦", r"\textbf{").replace("⟧", "}") for f in figures]
+        first = f"\\emph{{{escape.latex(labels[0])}}}" if style == "aside" else escape.latex(labels[0])
+        parts.append(row([first, *map(escape.latex, labels[1:]), *cells]))
     parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(parts)
 
@@ -117,31 +104,31 @@ def csv(tables: Sequence[Table]) -> str:
                 labels = dict(zip(table.corner, line.labels, strict=True))
                 named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                out.writerow([table.title, table.protocol, line.kind, *named, column, *figures])
+                texts = [table.title, table.protocol, line.kind, *named, column]
+                out.writerow([escape.cell(value) for value in (*texts, *figures)])
     return text.getvalue()
 
 
 def html(table: Table, number: int = 0) -> str:
     """A `<table>` with its title and notes. It says its number, and a measured row which line of the table it is, so
     that a script can tell whose trials they are after the rows are sorted; published figures stand under our own."""
-    escape = html_module.escape
-    heads = [f'<th scope="col">{escape(word)}</th>' for word in table.corner]
-    heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape(word))}</th>' for word in table.columns]
+    heads = [f'<th scope="col">{escape.html(word)}</th>' for word in table.corner]
+    heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape.html(word))}</th>' for word in table.columns]
     measured = [line for line in table.lines if line.kind == "measured"]
     own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
     rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
-    notes = "".join(f"<li>{escape(note)}</li>" for note in (*below, *_notes(table)))
+    notes = "".join(f"<li>{escape.html(note)}</li>" for note in (*below, *_notes(table)))
     return (
-        f'<figure class="table"><figcaption><h3>{escape(table.title)}</h3></figcaption>'
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f'<figure class="table"><figcaption><h3>{escape.html(table.title)}</h3></figcaption>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape.html(table.title)}">'
         f'<table class="sortable" data-table="{number}"><thead><tr>{"".join(heads)}</tr></thead>\n'
         f'<tbody>{own}</tbody>\n<tbody class="rest">{rest}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
     )
 
 
 def _html_line(line: Line, units: Sequence[Unit], mark: str = "") -> str:
-    first, *labels = (html_module.escape(label) for label in line.labels)
+    first, *labels = (escape.html(label) for label in line.labels)
     heading = f'<th scope="row">{first}{" <small>published</small>" if line.kind == "published" else ""}</th>'
     words = "".join(f"<td>{_UNIT.sub('&nbsp;', label)}</td>" for label in labels)
     cells = "".join(_html_cell(*pair) for pair in zip(line.cells, units, strict=True))
@@ -202,14 +189,13 @@ def _spread(cell: Cell, unit: Unit) -> str:
 
 
 def _html_cell(cell: Cell, unit: Unit) -> str:
-    escape = html_module.escape
     order = "" if cell.mean is None else f' data-value="{cell.mean:.6g}"'
     if cell.mean is None:
         text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
     else:
         text = shown(cell.mean, unit) + ("*" if cell.mark == "partial" else "")
         text = f"<strong>{text}</strong>" if cell.mark == "best" else text
-        text += f"<small>{escape(_spread(cell, unit))}</small>" if cell.interval else ""
+        text += f"<small>{escape.html(_spread(cell, unit))}</small>" if cell.interval else ""
         text += f" <small>†{cell.failed}</small>" if cell.failed else ""
     if cell.published is not None:
         difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from results.choose import Measure, measures
 from results.claims import CLAIMS, Claim
+from results.escape import markdown as escaped
 from results.excerpts import filled
 from results.further import further_tables
 from results.judge import Evidence, verdict_of
 from results.order import by_number
 from results.published import Published
-from results.record import Record, read_records
+from results.record import Record
 from results.render import markdown
 from results.tables import Table, table_of
 from results.write import write_whole
@@ -60,12 +61,11 @@ class Report:
             write_whole(file, text)
 
 
-def report(folder: Path, sources: Sequence[Published] = ()) -> Report:
-    """Of all `*.jsonl` of a folder. Claims compare trials of one file with each other, for they were trained alike.
+def report(files: Mapping[str, Sequence[Record]], sources: Sequence[Published] = ()) -> Report:
+    """Of record files by name. Claims compare trials of one file with each other, for they were trained alike.
 
-    Raises ValueError on a line that is no record, or where hyper-parameters cannot be chosen.
+    Raises ValueError where hyper-parameters cannot be chosen.
     """
-    files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
     found = {name: [m for m in measures(own) if m.values] for name, own in files.items()}
     judged = [
         (claim, {name: evidence for name, own in found.items() if (evidence := _weighed(claim, own))})
@@ -109,7 +109,7 @@ def _section(claim: Claim, by_file: Mapping[str, Sequence[Evidence]]) -> str:
     lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict}**.\n"]
     lines += ["| who | where | figures | records | |", "| --- | --- | --- | --- | --- |"]
     lines += [
-        f"| {one.who} | {one.where} | {one.figures} | [{name}]({FOLDER}/{name}.md) | {one.verdict} |"
+        f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | [{name}]({FOLDER}/{name}.md) | {one.verdict} |"
         for name, own in by_file.items()
         for one in own
     ]
@@ -129,7 +129,7 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
             steps = sum(r.steps or 0 for r in records)
             if seconds:
                 rates = f"{3600 * len(records) / seconds:,.0f} | {steps / seconds:,.0f}"
-                lines.append(f"| {name} | {device} | {len(records)} | {seconds / 3600:.2f} | {rates} |")
+                lines.append(f"| {name} | {escaped(device)} | {len(records)} | {seconds / 3600:.2f} | {rates} |")
     return "\n".join([*lines, ""])
 
 
@@ -150,10 +150,10 @@ def _compares(table: Table) -> bool:
 
 
 def _about(records: Sequence[Record]) -> str:
-    tasks = ", ".join(sorted({r.task for r in records}))
+    tasks = escaped(", ".join(sorted({r.task for r in records})))
     failed = sum(r.score is None for r in records)
-    devices = ", ".join(sorted({r.device for r in records if r.device})) or "unknown"
-    versions = ", ".join(sorted({str(r.spec.get("version", "?")) for r in records}))
+    devices = escaped(", ".join(sorted({r.device for r in records if r.device}))) or "unknown"
+    versions = escaped(", ".join(sorted({str(r.spec.get("version", "?")) for r in records})))
     return (
         f"{len(records)} trials of {len({r.arch for r in records})} architectures on {tasks}"
         f"{f', {failed} of them failed' if failed else ''}; device {devices}, training protocol {versions}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,10 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    own = hashlib.sha256(os.fsencode(path.name)).hexdigest()[
+        :16
+    ]  # a name of its own that is no longer than names may be
+    draft = path.with_name(f".{own}.{os.getpid()}{path.suffix[:16]}")
     try:
         if callable(content):
             content(draft)

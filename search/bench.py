@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from arch.backbone import BackboneSpec
 from arch.kernels import select
-from arch.kernels.bench import SHAPES, Shape, bench
+from arch.kernels.benchmark.timing import SHAPES, Shape, bench
 from search.feed import EvaluationSet, Pool
 from search.speed import taken
 from search.training import Cohort
@@ -139,7 +140,7 @@ def bench_op(
     op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
 ) -> list[Row]:
     """Rows of milliseconds of an op's implementations, and with `beside` of its peer, at shapes "B,T,H,K,V" or S1, S2, S4, L1
-    (arch.kernels.bench.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
+    (benchmark.timing.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
     implementation disagrees with the definition."""
     which = [_shape(text) for text in shapes]
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
@@ -183,10 +184,10 @@ def _shape(text: str) -> Shape:
         return SHAPES[text]
     names = [f.name for f in fields(Shape)]
     parts = text.split(",")
-    if len(parts) != len(names) or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != len(names) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
         raise ValueError(
             f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, or one of "
-            f"{', '.join(SHAPES)}; got {text!r}"
+            f"{', '.join(SHAPES)}; got {text[:60]!r}"
         )
     return Shape(**dict(zip(names, map(int, parts), strict=True)))
 

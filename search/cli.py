@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -11,12 +12,14 @@ from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from results.escape import one_line
 from search.document import SpecError
+from search.streams import complain, made_ready, say
 
 # What is slow to import (torch, pandas, plotly, yaml, rich tables) is imported by the verb that needs it, so that
 # `recallmap --help` answers at once.
@@ -24,11 +27,9 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from results.record import Record
     from search.engine import Plan
+    from search.sources import Found
     from search.study import StudySpec
-
-RUNS = Path("runs")  # where ledgers lie unless told otherwise
 
 
 class What(StrEnum):
@@ -82,9 +83,13 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except SpecError as error:
-            refuse(str(error))
+            refuse(*map(str, error.faults))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+        except OSError as error:
+            if error.filename is None:  # of an output stream, see `made_ready`
+                raise
+            refuse(f"{error.filename}: {error.strerror}")
         except Exception as error:
             if _is_ledger_error(error):
                 refuse(str(error))
@@ -105,11 +110,46 @@ Sets = Annotated[
     list[str], typer.Option("--set", metavar="PATH=VALUE", help="Lay a value over the study, such as trial.seed=1.")
 ]
 LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file.  [default: runs/NAME.sqlite]")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="STUDY|RECORDS", help="A study; or a ledger, a .jsonl of records, or a folder of these."),
+]
+Records = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="Where a study's records are, as RECORDS may be.  [default: runs/NAME.sqlite]"),
+]
+Only = Annotated[
+    list[str],
+    typer.Option(
+        "--only",
+        metavar="KEY=VALUE",
+        help="Records that say so alone, such as arch=mesa, pairs=4 or lr=1e-3; of one key given twice, either value.",
+    ),
+]
 
 
 def main() -> None:
     """The door of the console script."""
-    app()
+    with made_ready():
+        app()
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from search.origin import summary
+
+        say(summary())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and what it runs on."),
+    ] = False,
+) -> None:
+    """Comes before a verb."""
 
 
 @app.command()
@@ -135,17 +175,23 @@ def run(
         ),
     ] = None,
     abreast: Annotated[
-        int, typer.Option(min=1, help="Of ray: cohorts that share a GPU; one trains, others compile.")
+        int, typer.Option(min=1, max=1000, help="Of ray: cohorts that share a GPU; one trains, others compile.")
     ] = 1,
     seeds: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="After the grid: seeds 0..N-1 of what won, by architecture and setting."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10_000,
+            help="After the grid: seeds 0..N-1 of what won, by architecture and setting.",
+        ),
     ] = 0,
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
-    from search import codec
+    from search import codec, sources
+    from search.apart import paths_of
     from search.live import Live
     from search.space import Search
 
@@ -158,35 +204,35 @@ def run(
         refuse("--seeds: a search says itself over which seeds it trains, set space.over.trial.seed instead")
     if seeds and share != (1, 1):
         refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
-    path = ledger or _default_ledger(spec)
+    path = ledger or sources.default_ledger(spec)
     console = _console()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
-        console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}", markup=False)
+        console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
     if dry_run:
         _say_plan(console, spec, path, _device(device), share, most, seeds)
         return
-    with Live(console) as live:
+    with Live(console, paths_of(spec)) as live:
         try:
             where(spec, path, report=live, part=share, most=most, seeds=seeds)
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except KeyboardInterrupt:
-            _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
+            complain(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
             raise typer.Exit(130) from None
     if live.last is None:
         return
     end = live.last
-    print(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
+    say(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
     given = _given(ledger, sets)
     verb = "best" if isinstance(spec.space, Search) else "table"
-    print(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
+    say(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
     if end.failed or (isinstance(spec.space, Search) and not end.known + end.done):
         raise typer.Exit(1)
 
 
 @app.command()
 def table(
-    source: Annotated[str, typer.Argument(metavar="STUDY|LEDGER", help="A study, a ledger, or a .jsonl of records.")],
+    source: Source,
     form: Annotated[Form, typer.Option("--format")] = Form.markdown,
     beside: Annotated[str | None, typer.Option(help="Published figures to set beside, such as mesanet.")] = None,
     by: Annotated[
@@ -195,7 +241,8 @@ def table(
     settings: Annotated[
         bool, typer.Option("--settings", help="Tasks of MAD by setting too, never only the mean.")
     ] = False,
-    ledger: LedgerPath = None,
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Print score tables, beside published figures with differences where asked; then other scores, parts, and costs."""
@@ -206,16 +253,16 @@ def table(
     from search import codec
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
-    found = _found(source, ledger, sets)
+    records = _found(source, ledger, sets, only).records
     try:
         if by is not None:
-            tables = tables_by(found.records, by)
+            tables = tables_by(records, by)
         else:
-            tables = table_of(found.records, theirs, settings=settings) + further_tables(found.records)
+            tables = table_of(records, theirs, settings=settings) + further_tables(records)
         text = render(tables, form.value)
     except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
         refuse(str(error))
-    print(text, end="" if text.endswith("\n") else "\n")
+    say(text, end="" if text.endswith("\n") else "\n")
 
 
 @app.command()
@@ -225,21 +272,19 @@ def best(
         Path | None, typer.Option("-o", "--output", help="A .yaml file for the winner's architecture.")
     ] = None,
     point: Annotated[str | None, typer.Option(help="Another point than the winner, such as 'tpe 12'.")] = None,
-    ledger: LedgerPath = None,
+    ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Print the front of a study, what its proposers gained and which dials decide; write the winner's architecture."""
-    from results.ledger import Ledger
-    from search import codec, findings
-    from search.engine import journal_of
+    from search import codec, findings, sources
     from search.propose import Journal
 
     spec = codec.read_study(study, overrides=sets)
-    path = ledger or _default_ledger(spec)
+    path = ledger or sources.default_ledger(spec)
     given = _given(ledger, sets)
+    records = _told(sources.of_study(spec, study, ledger)).records
     try:
-        with Ledger.open(path) as held:
-            found = findings.findings_of(spec, held, Journal(journal_of(path)))
+        found = findings.findings_of(spec, records, Journal(sources.journal_at(path)))
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
@@ -253,22 +298,23 @@ def best(
         refuse(f"best: {error}")
     _console().print(findings.front_table(found))
     for line in findings.lines_of(found):
-        print(line)
+        say(line)
     if output is not None:
         _write(output, text)
-        print(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
+        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
 
 
 @app.command()
 def dashboard(
-    source: Annotated[str, typer.Argument(metavar="STUDY|LEDGER", help="A study, a ledger, or a .jsonl of records.")],
+    source: Source,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("recallmap.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Write the page again whenever the ledger changed.")] = False,
     probe: Annotated[bool, typer.Option(help="Probe, untrained, the memories that were trained.")] = True,
     beside: Annotated[
         str | None, typer.Option(help="Published figures to set beside in tables, such as mesanet.")
     ] = None,
-    ledger: LedgerPath = None,
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
@@ -280,7 +326,7 @@ def dashboard(
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     seen: set[tuple[str, str]] | None = None
     while True:
-        found = _found(source, ledger, sets, patient=watch)
+        found = _found(source, ledger, sets, only, patient=watch)
         now: set[tuple[str, str]] = {(record.key, record.status) for record in found.records}
         if now != seen:
             seen = now
@@ -299,7 +345,7 @@ def dashboard(
                 refuse(f"{output}: cannot be written: {error.strerror or error}")
             except ValueError as error:  # hyper-parameters that cannot be chosen
                 refuse(str(error))
-            print(f"{output}: {len(found.records)} records", flush=True)
+            say(f"{output}: {len(found.records)} records", flush=True)
         if not watch:
             return
         time.sleep(2)
@@ -307,20 +353,25 @@ def dashboard(
 
 @app.command()
 def export(
-    ledger: Annotated[Path, typer.Argument(help="A ledger's file.")],
+    source: Source,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .parquet, .csv or .jsonl file.")],
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
+    sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write all records of a ledger for other programs."""
-    from results.ledger import Ledger
+    """Write records for other programs: a row a record, a column for every figure and every dial."""
+    from results.ledger import export as write
 
-    with Ledger.open(ledger) as held:
-        held.export(output)
-        print(f"{output}: {len(held)} records")
+    records = _found(source, ledger, sets, only).records
+    write(records, output)
+    say(f"{output}: {len(records)} records")
 
 
 @app.command()
 def merge(
-    sources: Annotated[list[str], typer.Argument(metavar="LEDGER...", help="Ledgers, or .jsonl files of records.")],
+    sources: Annotated[
+        list[str], typer.Argument(metavar="RECORDS...", help="Ledgers, .jsonl files of records, or folders of these.")
+    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .sqlite ledger, made or added to, or a .jsonl file.")
     ],
@@ -328,29 +379,35 @@ def merge(
     """Put the records of several places into one: a trial counts once, done before failed."""
     from results.ledger import Ledger
     from results.record import unique, write_records
+    from search.sources import SUFFIXES, read
 
-    if output.suffix not in (".sqlite", ".db", ".jsonl"):
+    if output.suffix not in SUFFIXES:
         refuse(f"--output: {output} may end in .sqlite or .jsonl")
-    found = [
-        _held(Path(s), False) if Path(s).suffix in (".sqlite", ".db") else _kept(Path(s)) for s in _unfolded(sources)
-    ]
+    found = [read(Path(source)) for source in sources]
     if output.suffix == ".jsonl":
-        before = _kept(output) if output.exists() else []
+        before = read(output) if os.path.exists(output) else []
         merged = unique(record for own in [before, *found] for record in own)
         try:
             write_records(output, merged)
         except OSError as error:
             refuse(f"{output}: cannot be written: {error.strerror or error}")
-        print(f"{output}: {len(merged)} records, {len(merged) - len(before)} of them new")
+        say(f"{output}: {len(merged)} records, {len(merged) - len(before)} of them new")
         return
     with Ledger(output) as ledger:
         new = sum(ledger.merge(own) for own in found)
-        print(f"{output}: {len(ledger)} records, {new} of them new")
+        say(f"{output}: {len(ledger)} records, {new} of them new")
 
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Argument(help="A folder of .jsonl files of records.")] = Path("results/records"),
+    records: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of .jsonl files of records, or one of them, or a ledger.  [default: the records kept with "
+            "recallmap]",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The report to write.")] = Path("results/REPORT.md"),
     fill: Annotated[
         Path | None, typer.Option(help="A text whose marked excerpts are made anew, such as README.md.")
@@ -358,20 +415,19 @@ def report(
 ) -> None:
     """Say of every published claim what the kept records make of it, and write the tables of every record file."""
     from results.report import report as made
-    from search import shown
+    from search import shown, sources
 
-    if not records.is_dir():
-        refuse(f"{records}: is no folder of records; give one that holds .jsonl files")
-    if fill is not None and not fill.is_file():
+    if fill is not None and not os.path.isfile(fill):
         refuse(f"{fill}: is no text to fill")
+    here = Path("results/records")  # of a checkout
     try:
-        found = made(records, shown.sources())
+        found = made(sources.by_file(records or (here if here.is_dir() else sources.kept())), shown.sources())
         found.write(output, fill)
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{output}: cannot be written: {error.strerror or error}")
-    print(f"{output}: from {len(found.tables)} files of records")
+    say(f"{output}: from {len(found.tables)} files of records")
 
 
 @app.command()
@@ -387,13 +443,13 @@ def check(
     if schema is not None:
         import json
 
-        print(json.dumps(codec.schema(schema.value), indent=2))
+        say(json.dumps(codec.schema(schema.value), indent=2))
         return
     if file is None:
         refuse("check: may come a FILE, or --schema task|arch|study")
     from search.check import check as summary
 
-    print(f"ok: {summary(file)}")
+    say(f"ok: {summary(file)}")
 
 
 @app.command(name="list")
@@ -409,7 +465,7 @@ def list_(
         _console().print(table)
         return
     left_out = ("differs", "dials and their defaults", "width", "parameters", "state bytes", "grows")
-    print("\n".join(markdown(table, *left_out)))
+    say("\n".join(markdown(table, *left_out)))
 
 
 @app.command()
@@ -420,7 +476,7 @@ def preview(
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many sequences.")] = 2,
     split: Annotated[Part, typer.Option()] = Part.test,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
 ) -> None:
     """Print a few sequences: roles of tokens coloured, what is asked where, and where its answer stands."""
     from search import codec
@@ -446,12 +502,12 @@ def cost(
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
     fixed = price.state_floats - price.growing_floats
-    print(f"{spec.name}: width {spec.width}, {stack_of(spec.stack)}")
-    print(f"parameters       {price.parameters:>16,}   for {vocab} token ids")
-    print(f"state            {price.state_bytes:>16,}   bytes after {length} tokens")
-    print(f"  fixed          {fixed:>16,}   floats")
-    print(f"  growing        {price.growing_floats:>16,}   floats")
-    print(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
+    say(f"{spec.name}: width {spec.width}, {stack_of(spec.stack)}")
+    say(f"parameters       {price.parameters:>16,}   for {vocab} token ids")
+    say(f"state            {price.state_bytes:>16,}   bytes after {length} tokens")
+    say(f"  fixed          {fixed:>16,}   floats")
+    say(f"  growing        {price.growing_floats:>16,}   floats")
+    say(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
 
 
 @app.command()
@@ -474,7 +530,7 @@ def bench(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
     arch: Annotated[str, typer.Option(help="Of the step: an architecture.")] = "conv_attention",
     task: Annotated[str, typer.Option(help="Of the step: a task.")] = "mqar",
-    members: Annotated[int, typer.Option(min=2, help="Of the step: trials in the cohort.")] = 8,
+    members: Annotated[int, typer.Option(min=2, max=1024, help="Of the step: trials in the cohort.")] = 8,
     dtype: Annotated[Precision, typer.Option(help="Of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
 ) -> None:
@@ -486,7 +542,7 @@ def bench(
         from search import samplers
 
         for line in samplers.markdown(samplers.rows()):
-            print(line, flush=True)
+            say(line, flush=True)
         return
     from search.bench import bench_growth, bench_kernels, bench_op, bench_step
     from search.listing import timings
@@ -502,7 +558,7 @@ def bench(
             ):
                 rows.append(row)
                 _keep(output, rows)  # row by row: it takes minutes
-                print(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()), flush=True)
+                say(" ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
         elif what == "step":
             rows = bench_step(
                 codec.read_arch(arch), codec.read_task(task), members=members, dtype=dtype.value, device=where
@@ -521,11 +577,11 @@ def probe(
     archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
     pairs: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Pairs a head; give it more than once.  [default: around the bounds]"),
+        typer.Option(min=1, max=2**16, help="Pairs a head; give it more than once.  [default: around the bounds]"),
     ] = None,
     keys: Annotated[KeySort, typer.Option(help="How keys lie to each other.")] = KeySort.gaussian,
-    passes: Annotated[int, typer.Option(min=1, help="How often the pairs are written over.")] = 1,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the pairs are written over.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
 ) -> None:
     """Measure, without training, how many key-value pairs the memory of each mixer holds."""
@@ -548,7 +604,7 @@ def probe(
         _write_capacities(output, rows)
     except OSError as error:
         refuse(f"{output}: cannot be written: {error.strerror or error}")
-    print(f"{output}: {len(rows)} measurements")
+    say(f"{output}: {len(rows)} measurements")
 
 
 def _write_capacities(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -566,14 +622,11 @@ def _write_capacities(path: Path, rows: list[dict[str, Any]]) -> None:
 # What verbs share. --------------------------------------------------------------------------------
 
 
-def refuse(message: str) -> NoReturn:
+def refuse(*lines: str) -> NoReturn:
     """Bad input: say so on stderr, exit code 2."""
-    _say_to_stderr(message)
+    for line in lines:
+        complain(one_line(line))
     raise typer.Exit(2)
-
-
-def _say_to_stderr(message: str) -> None:
-    print(message.encode(errors="backslashreplace").decode(), file=sys.stderr)
 
 
 def _is_ledger_error(error: Exception) -> bool:
@@ -583,17 +636,16 @@ def _is_ledger_error(error: Exception) -> bool:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from search.terminal import Terminal
 
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(highlight=False, width=wide, markup=False)  # or [b > 1] would be taken for a style
+    return Terminal()
 
 
 def _part(text: str) -> tuple[int, int]:
-    number, slash, parts = text.partition("/")
-    if not (slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        refuse(f"--part: may come I/N with I from 1 to N, such as 2/4; got {text!r}")
-    return int(number), int(parts)
+    said = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if said is None or not 1 <= int(said[1]) <= int(said[2]):
+        refuse(f"--part: may come I/N with I from 1 to N, such as 2/4; got {text[:60]!r}")
+    return int(said[1]), int(said[2])
 
 
 def _engine(name: str, address: str | None, device: str | None, abreast: int) -> Callable[..., Plan]:
@@ -636,96 +688,29 @@ def _write(path: Path, text: str) -> None:
         refuse(f"{path}: cannot be written: {error.strerror or error}")
 
 
-def _default_ledger(study: StudySpec) -> Path:
-    return RUNS / f"{study.name}.sqlite"
-
-
 def _same_command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-class Found(NamedTuple):
-    """Records, and what they are records of."""
+def _found(
+    source: str, ledger: Path | None, sets: Sequence[str], only: Sequence[str], *, patient: bool = False
+) -> Found:
+    """The records that a verb is to show. What there is to say of them is said."""
+    from search import sources
 
-    title: str
-    records: list[Record]
+    found = _told(sources.found(source, ledger, sets, patient=patient))
+    return found._replace(records=sources.only(found.records, only)) if only else found
 
 
-def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool = False) -> Found:
-    """The records of a ledger, of a file of records, or of those trials of a study that its ledger has.
-
-    Where there are none that is bad input, unless one is patient and waits for the first.
-    """
-    from search import codec
-
-    path = Path(source)
-    of_records = source not in codec.builtin("study") and (path.suffix in (".jsonl", ".sqlite", ".db") or path.is_dir())
-    if of_records and (ledger or sets):
-        refuse(
-            f"{'--ledger' if ledger else '--set'}: {source} is records themselves, only a study has that; leave it out"
-        )
-    if source in codec.builtin("study"):
-        found = _of_study(source, ledger, sets, patient)
-    elif path.suffix == ".jsonl" or path.is_dir():
-        found = Found(path.stem or source, _kept(path))
-    elif path.suffix in (".sqlite", ".db"):
-        found = Found(path.stem, _held(path, patient))
-    else:
-        found = _of_study(source, ledger, sets, patient)
-    if not found.records and not patient:
-        refuse(f"{source}: there are no records yet, fill it with: recallmap run STUDY")
+def _told(found: Found) -> Found:
+    if found.note:
+        complain(one_line(found.note))
     return found
 
 
 def _given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
     """The words of a command that say these, for the next one."""
     return [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
-
-
-def _unfolded(sources: Sequence[str]) -> list[str]:
-    """Each, but of a folder the ledgers and files of records in it, of which there must be one."""
-    found: list[str] = []
-    for source in sources:
-        path = Path(source)
-        if not path.is_dir():
-            found.append(source)
-            continue
-        inside = sorted(str(p) for p in path.iterdir() if p.suffix in (".sqlite", ".db", ".jsonl"))
-        if not inside:
-            refuse(f"{source}: there is no ledger in this folder, .sqlite or .jsonl")
-        found += inside
-    return found
-
-
-def _kept(path: Path) -> list[Record]:
-    from results.record import read_records
-
-    try:
-        return read_records(path)
-    except (OSError, ValueError) as error:
-        refuse(f"{path}: {error}")
-
-
-def _held(path: Path, patient: bool) -> list[Record]:
-    from results.ledger import Ledger
-
-    if patient and not path.exists():
-        return []
-    with Ledger.open(path) as ledger:
-        return ledger.all()
-
-
-def _of_study(source: str, ledger: Path | None, sets: list[str], patient: bool) -> Found:
-    from search import codec
-    from search.engine import trials_of
-
-    study = codec.read_study(source, overrides=sets)
-    path = ledger or _default_ledger(study)
-    keys = {codec.key(trial) for trial in trials_of(study, path)}
-    records = [record for record in _held(path, patient) if record.key in keys]
-    if len(records) < len(keys) and not patient:
-        _say_to_stderr(f"{path} has {len(records)} of the {len(keys)} trials of {study.name}")
-    return Found(study.name, records)
 
 
 def _device(name: str | None) -> torch.device:
@@ -764,14 +749,18 @@ def _say_plan(
 
     if isinstance(study.space, Search):
         for line in outlook_of(study):
-            print(line)
+            say(line)
         return
     ledger = Ledger(path)
     work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
     console.print(plan_of(work))
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
-    print(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
+    say(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
     if seeds:
         more = counted(most_further(study, seeds, ledger), "further trial")
-        print(f"then at most {more}: seeds 0..{seeds - 1} of what won")
+        say(f"then at most {more}: seeds 0..{seeds - 1} of what won")
+
+
+if __name__ == "__main__":
+    main()

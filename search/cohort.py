@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import functools
-import importlib.metadata
-import platform
-import subprocess
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from arch.kernels.select import record_choices
 from results.record import Record
-from search import codec
+from search import codec, foreign
+from search.origin import commit, device_name, versions
 from search.training import Outcome, Progress, begin_afresh, peak_bytes
 from synth.task import Task
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
     from search.trial import TrialSpec
 
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
-PACKAGES = ("torch", "triton", "numpy")
 # Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step
 FEWEST, MOST = 8, 64  # members
@@ -90,7 +85,8 @@ def room(device: torch.device) -> Room:
 
 
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
-    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ."""
+    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ, SpecError
+    where a kind from outside breaks a law."""
     steps = follow_cohort(specs, study=study, device=device)
     while True:
         try:
@@ -106,6 +102,7 @@ def follow_cohort(
     if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
     where = torch.device(device or default_device())
+    foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
     begin_afresh(where)
     with record_choices() as chosen:
@@ -185,7 +182,7 @@ def record_of(
         cohort=members,
         device=device_name(device),
         implementation=implementation | {"compiled step": outcome.compiled},
-        versions={p: v for p in PACKAGES if (v := _version(p))} | {"python": platform.python_version()},
+        versions=versions(),
         commit=commit(),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -201,34 +198,5 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu, {torch.get_num_threads()} threads"
-
-
-@functools.cache
-def commit() -> str | None:
-    """The git commit that the code runs from, "+" where the tree has changes; None outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        head, changes = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False)
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
-        )
-    except FileNotFoundError:  # no git on this machine
-        return None
-    if head.returncode != 0:
-        return None
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
-
-
 def _geometry(task: Task) -> Hashable:
     return (task.shape, task.signal, task.readout, task.wants_probabilities, task.protocol == "repaired")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

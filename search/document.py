@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from results.escape import one_line
+
 MAX_DEPTH = 32  # of mappings and lists within each other
 
+_INDEX = re.compile(r"[0-9]{1,9}")  # of a list
 _NO_PATH = "is no path, may come keys and places such as trial.arch.stack[0].mixer.heads"
 
 
@@ -32,7 +36,9 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
+        """On one line, whatever the document says that it quotes."""
+        said = f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
+        return one_line(said)
 
 
 class SpecError(ValueError):
@@ -146,7 +152,7 @@ def _patched(node: Node, rest: str, patch: Patch, walked: str) -> Node:
 
 def _patched_item(node: Node, rest: str, patch: Patch, walked: str) -> Node:
     digits, bracket, after = rest[1:].partition("]")
-    if not bracket or not digits.isdecimal() or (after and after[0] not in ".["):
+    if not bracket or not _INDEX.fullmatch(digits) or (after and after[0] not in ".["):
         raise fault(patch.at, patch.path, f"'{rest}' is no place in a list, may come [0], [1], ...")
     if not isinstance(node.value, tuple):
         raise fault(patch.at, patch.path, f"{walked} is no list and has no '[{digits}]'")

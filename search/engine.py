@@ -13,8 +13,9 @@ import torch
 from results.choose import choose_hyperparameters
 from results.ledger import Ledger, LedgerError
 from results.record import Record
-from search import codec
+from search import codec, foreign
 from search.cohort import Room, at_most, default_device, follow_cohort, pack, record_of, room
+from search.document import SpecError
 from search.inquiry import Book, Inquiry, told_points
 from search.propose import Journal, point_of
 from search.space import Search
@@ -205,6 +206,7 @@ class Driver:
         wanted = _share_of(wanted, self.room, self.part)
         new = {key: trial for trial in wanted if (key := codec.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if codec.key(trial) not in self._book]
+        foreign.check(missing, self.where)
         self._planned.update(new)
         first = len(self.plan.missing)
         cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.laid)]
@@ -279,7 +281,7 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
             report(next(steps))
     except StopIteration as end:
         return end.value
-    except LedgerError:  # no trial's fault
+    except (LedgerError, SpecError):  # no trial's fault; a kind that must not train
         raise
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
         why = f"{type(error).__name__}: {error}"

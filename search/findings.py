@@ -5,6 +5,7 @@ A point is chosen by its goals on validation; what is shown of it is measured on
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from results.ledger import Ledger
+from results.choose import flatten
+from results.escape import one_line
 from results.pareto import front, hypervolume
 from results.rank import FEW, spearman
 from results.record import Record
 from search import codec
+from search.apart import telling, values_of
 from search.inquiry import ranked, said_choices
 from search.propose import ANCHORS, Journal, Told, point_of
 from search.space import Choices, Search
@@ -92,9 +95,9 @@ class Agreement:
     correlation: float
 
 
-def findings_of(study: StudySpec, ledger: Ledger, journal: Journal) -> Findings:
-    """Everything about a study from its ledger and journal. Points without all their records are left out."""
-    kept = {record.key: record for record in ledger.all() if record.status == "done"}
+def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -> Findings:
+    """Everything about a study from its records and journal. Points without all their records are left out."""
+    kept = {record.key: record for record in records if record.status == "done"}
     if not isinstance(study.space, Search):
         return Findings(study=study, candidates=tuple(_of_grid(study, kept)), importances={}, agreements=())
     arms = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
@@ -138,13 +141,14 @@ def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate
         said = codec.plain(trial)
         shared = {name: said[name] for name in said if name not in ("seed", "task", "tests", "mix", "data")}
         groups.setdefault(codec.canonical(shared), []).append(trial)
+    leaves = [dict(flatten(json.loads(shared))) for shared in groups]
+    paths = telling([(own.get("arch.name"), own.get("training.lr")) for own in leaves], leaves)
     most = max((len(trials) for trials in groups.values()), default=0)
     scored, why = 0, ""
-    for ordinal, trials in enumerate(groups.values()):
+    for ordinal, (trials, own) in enumerate(zip(groups.values(), leaves, strict=True)):
         found = tuple(kept[codec.key(trial)] for trial in trials if codec.key(trial) in kept)
         if len(found) < most:
             continue
-        training = found[0].spec.get("training", {})
         try:
             chosen = tuple(goal.of(found, None) for goal in study.goals)
             by_seed = _by_seed(study.goals, found, None)
@@ -155,7 +159,7 @@ def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate
         yield Candidate(
             proposer="grid",
             ordinal=ordinal,
-            choices={"arch": trials[0].name, **({"lr": training["lr"]} if "lr" in training else {})},
+            choices={"arch": trials[0].name, **values_of(own, ("training.lr", *paths))},
             trial=trials[0],
             records=found,
             chosen=chosen,
@@ -330,7 +334,7 @@ def arch_document(found: Findings, one: Candidate) -> str:
         f"{training.batch} sequences.",
         *([said_choices(one.choices)] if one.choices else []),
     ]
-    return "".join(f"# {line}\n" for line in head) + codec.dump(arch)
+    return "".join(f"# {one_line(line)}\n" for line in head) + codec.dump(arch)
 
 
 def _file_name(study: str, one: Candidate) -> str:

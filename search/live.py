@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from results.choose import flatten
+from results.escape import one_line
 from results.record import Record
+from search.apart import values_of
 from search.engine import Report
 from search.typed import counted
 
@@ -17,10 +21,14 @@ EVERY = 30.0  # seconds between two plain lines from within a cohort
 
 
 class Live:
-    """Give it every report of the engine; as a context it clears its bar when the study ends or is stopped."""
+    """Give it every report of the engine; as a context it clears its bar when the study ends or is stopped.
 
-    def __init__(self, console: Console) -> None:
+    paths  of a trial's spec that tell it apart from others of its study, see `paths_of`
+    """
+
+    def __init__(self, console: Console, paths: Sequence[str] = ()) -> None:
         self.console = console
+        self.paths = paths
         self.last: Report | None = None
         self.said = time.monotonic()
         columns = (
@@ -53,7 +61,7 @@ class Live:
         for note in report.notes:
             self.console.print(note, markup=False, soft_wrap=True)
         for record in report.records:
-            self.console.print(line_of(record), markup=False, soft_wrap=True)
+            self.console.print(line_of(record, self.paths), markup=False, soft_wrap=True)
         note = note_of(report)
         done = report.known + report.done + report.failed
         self.bar.update(self.trials, completed=done, total=report.trials, note=note)
@@ -71,20 +79,28 @@ def opening_of(report: Report) -> str:
     return f"{counted(report.trials, 'trial')}{known}, {train}"
 
 
-def line_of(record: Record) -> str:
-    """One finished trial."""
+def line_of(record: Record, paths: Sequence[str] = ()) -> str:
+    """One finished trial, with what it says at these paths of its spec."""
     training = record.spec.get("training") or record.spec.get("arch", {})  # an online learner has its own
-    name = f"{record.arch}  {record.task} {record.setting}".rstrip()
+    told = [f"{name}={_short(value)}" for name, value in values_of(dict(flatten(record.spec)), paths).items()]
+    name = "  ".join([record.arch, f"{record.task} {record.setting}".rstrip(), *([" ".join(told)] if told else [])])
     dials = f"lr {training.get('lr', '?')}  decay {training.get('weight_decay', '?')}  seed {record.seed}"
     if record.status == "failed":
-        return f"FAILED  {name}  {dials}: {record.error}"
+        return one_line(f"FAILED  {name}  {dials}: {record.error}")
     score = record.scores.get(record.metric, math.nan)
     compiled, _, why = record.implementation.get("compiled step", "yes").partition(": ")
-    told = {"no": "not compiled", "in part": "compiled in part"}.get(compiled)
-    notes = f"  {told}: {why}" if told and not record.device.startswith("cpu") else ""
+    how = {"no": "not compiled", "in part": "compiled in part"}.get(compiled)
+    notes = f"  {how}: {why}" if how and not record.device.startswith("cpu") else ""
     died = record.implementation.get("halved", "").partition("\n")[0]
     notes += f"  its cohort was halved: {died}" if died else ""
-    return f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{notes}"
+    return one_line(
+        f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{notes}"
+    )
+
+
+def _short(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def note_of(report: Report) -> str:

@@ -334,8 +334,8 @@ def _knock(address: str) -> None:
         here = "run recallmap on a machine of the cluster, with --address auto"
         raise ConnectionError(f"{address}: through Ray's client the driver and its ledger would move away; {here}")
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal()):
-        raise ConnectionError(f"{address} is no address, may come auto or HOST:PORT")
+    if not (host and colon and port.isdecimal() and len(port) <= 5):
+        raise ConnectionError(f"{address[:80]} is no address, may come auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:

@@ -21,21 +21,23 @@ def distinct(rng: np.random.Generator, count: int, size: int, universe: int) -> 
     chosen = rng.integers(universe, size=(count, size))
     rows = np.arange(count)
     while rows.size:
-        repeated = _repeated(chosen[rows])
-        rows = rows[repeated.any(axis=1)]
-        repeated = repeated[repeated.any(axis=1)]
-        row, column = np.nonzero(repeated)
+        row, column = np.divmod(_repeated(chosen[rows], universe), size)
         chosen[rows[row], column] = rng.integers(universe, size=row.size)
+        rows = rows[np.unique(row)]
     return chosen
 
 
-def _repeated(chosen: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Where a number stands that stands further left too."""
-    order = np.argsort(chosen, axis=1, kind="stable")
-    ranked = np.take_along_axis(chosen, order, axis=1)
-    repeated = np.zeros(chosen.shape, dtype=bool)
-    np.put_along_axis(repeated, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
-    return repeated
+def _repeated(chosen: NDArray[np.int64], universe: int) -> NDArray[np.int64]:
+    """Where among `chosen`, flat and in order, a number below `universe` stands that stands further left in its row too.
+
+    Number and column are sorted as one number, the narrower the faster: several times as fast as to sort the columns.
+    """
+    size = chosen.shape[1]
+    column = (size - 1).bit_length()  # bits
+    narrow = np.int32 if universe << column <= 2**31 else np.int64
+    ranked = np.sort(chosen.astype(narrow) << column | np.arange(size, dtype=narrow), axis=1)
+    row, rank = np.divmod(np.flatnonzero((ranked[:, 1:] ^ ranked[:, :-1]) >> column == 0), max(1, size - 1))
+    return np.sort(row * size + (ranked[row, rank + 1] & (1 << column) - 1))
 
 
 def weighted_order(rng: np.random.Generator, weights: NDArray[Any], count: int, size: int) -> NDArray[np.int64]:

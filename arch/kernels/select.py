@@ -1,9 +1,10 @@
 """Which implementation of an op may serve, and why not the others.
 
-An op is a folder here. Its implementations are the files `recurrent.py`, `chunked.py`, `fused.py` in it, each of which holds a
-function of its own name with the op's signature. A file that is there is found: nothing is entered anywhere.
+An op is a folder here that holds `recurrent.py`. Its implementations are the modules `recurrent`, `chunked` and `fused` in it,
+a file or a folder each, with a function of the same name. All implementations of an op have one signature. A module that is
+there is found: nothing is entered anywhere.
 
-`fused.py` may say what it cannot do: `why_not(*, device, dtype, differentiable, sizes) -> str | None`. It is imported where a
+`fused` may say what it cannot do: `why_not(*, device, dtype, differentiable, sizes) -> str | None`. It is imported where a
 CUDA tensor asks for it and nowhere else, because it needs Triton. Under Triton's interpreter (TRITON_INTERPRET=1) it also
 serves whoever asks for it by name on a CPU: slow, and right but for bf16.
 """
@@ -27,10 +28,13 @@ _PACKAGE = "arch.kernels"
 
 
 def _found() -> dict[str, tuple[str, ...]]:
-    doors = sorted(Path(__file__).parent.glob("*/__init__.py"))
-    return {
-        door.parent.name: tuple(name for name in PREFERENCE if (door.parent / f"{name}.py").exists()) for door in doors
-    }
+    folders = sorted(path.parent for path in Path(__file__).parent.glob("*/recurrent.py"))
+    return {folder.name: tuple(name for name in PREFERENCE if _holds(folder, name)) for folder in folders}
+
+
+def _holds(folder: Path, name: str) -> bool:
+    """Whether a folder holds the module `name`, as a file or as a folder."""
+    return (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
 
 
 _FOUND = _found()

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch import kernels
-from arch.kernels.expansion import Anchors, Exponential, Kernel, Polynomial
 from arch.kernels.monomials import count_monomials
+from arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.heads import HeadsState, ReadOut, check_at_least
 from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights

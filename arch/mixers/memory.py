@@ -19,8 +19,22 @@ from torch import Tensor, nn
 from arch import kernels
 from arch.kernels import select
 from arch.kernels.monomials import count_monomials
-from arch.kernels.network import LayerNorm
-from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, PLAIN, HuberLoss, KlRetention, Loss, Momentum, Retention, Rule
+from arch.kernels.test_time.learning_rule import (
+    DOT,
+    HUBER,
+    KL,
+    L2,
+    LP,
+    LQ,
+    PLAIN,
+    HuberLoss,
+    KlRetention,
+    Loss,
+    Momentum,
+    Retention,
+    Rule,
+)
+from arch.kernels.test_time.network import LayerNorm
 from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
 from arch.parts.gates import WriteStrength
 from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_normed

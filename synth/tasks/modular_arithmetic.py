@@ -25,8 +25,9 @@ class ModularArithmetic(UnlockingTask):
     uniform place, without *; only the whole has a value, so `labels` must be `final`.
 
     The public generator counts a place for the answer (and one more with brackets): its sizes 3 to 39 without brackets
-    are 2 to 38 here, its 5 to 40 with brackets are 3 to 38. Its mask of the answer is a digit with brackets, which
-    protocol `unlocking` keeps.
+    are 2 to 38 here, its 3 to 40 with brackets are 1 to 38. With brackets it raises sizes below 5 (3 here) to 5, so that
+    `-d=` has three of 38 sizes and a digit alone never comes; and its mask of the answer is a digit. Protocol `unlocking`
+    keeps both: there `min_length: 1` is the published setting.
     """
 
     kind: Literal["modular_arithmetic"] = "modular_arithmetic"
@@ -42,12 +43,28 @@ class ModularArithmetic(UnlockingTask):
         if self.brackets and self.labels == "all":
             raise ValueError("labels must be 'final' with brackets: an expression with open brackets has no value yet")
         shortest = self.length if self.min_length is None else self.min_length
-        if shortest < 2:
+        if self._shortest > 2:
+            if self.length < self._shortest:
+                raise ValueError(
+                    f"length must be at least {self._shortest} with brackets under protocol 'unlocking', which makes nothing "
+                    f"shorter than -d=; got {self.length}"
+                )
+            if self.min_length == 2:
+                raise ValueError(
+                    "min_length 2 would be a digit and =, which protocol 'unlocking' never makes with brackets: take 1 for "
+                    "the published sizes, of which the least three are -d=, or 3 for as many of each"
+                )
+        elif shortest < 2:
             raise ValueError(f"min_length and length must be at least 2, a digit and =; got {shortest}")
 
     @property
     def _unit(self) -> int:
         return 1 if self.brackets else 2
+
+    @property
+    def _shortest(self) -> int:
+        """Symbols of the shortest sequence that is ever made."""
+        return 3 if self.brackets and self.protocol == "unlocking" else 2
 
     @property
     def _widest(self) -> int:
@@ -74,6 +91,9 @@ class ModularArithmetic(UnlockingTask):
     @property
     def answers(self) -> range:
         return self.roles().of("digit")
+
+    def sizes(self, rng: np.random.Generator, count: int, split: Split) -> Tokens:
+        return np.maximum(super().sizes(rng, count, split), self._shortest)
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
         batch = super().sample(rng, count, split)

@@ -16,6 +16,8 @@ from synth.vocab import Roles
 
 _STEEPEST = 650  # the logarithm of how many times as likely the last slot may be as the first: floats end at 709
 
+_CACHED = 2**14  # numbers whose places are sought at once: what is computed of them stays in a processor's cache
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mqar(Task):
@@ -106,9 +108,12 @@ class Mqar(Task):
             return rng.integers(self.vocab, size=size)
         # A number below vocab - pairs, raised by one for every own key at or below it, runs over all tokens but those.
         drawn = rng.integers(self.vocab - self.pairs, size=size)
-        row = np.arange(len(keys))[:, None] * self.vocab
-        steps = (row + np.sort(keys, axis=1) - np.arange(self.pairs)).ravel()
-        return drawn + np.searchsorted(steps, row + drawn, side="right") - np.arange(len(keys))[:, None] * self.pairs
+        steps = np.sort(keys, axis=1) - np.arange(self.pairs)
+        at_once = max(1, _CACHED // size[1])
+        for start in range(0, len(keys), at_once):
+            rows = slice(start, start + at_once)
+            drawn[rows] += _at_most(drawn[rows], steps[rows])
+        return drawn
 
     def sources(self, batch: Batch) -> NDArray[np.int64]:
         """The value next to the key among the pairs."""
@@ -124,3 +129,21 @@ class Mqar(Task):
 
     def ceiling(self) -> float:
         return 1.0
+
+
+def _at_most(numbers: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [n, m]: how many of its row's ascending `steps` [n, k] are at most each of `numbers` [n, m].
+
+    By halving, all numbers at once: no branch depends on one, hence faster than to search for one after the other.
+    """
+    count, width = steps.shape
+    bit = 1 << width.bit_length() >> 1
+    padded = np.full((count, 2 * bit - 1), np.iinfo(np.int64).max)
+    padded[:, :width] = steps
+    flat = padded.ravel()
+    before = np.arange(-1, flat.size - 1, padded.shape[1])[:, None]
+    last = np.repeat(before, numbers.shape[1], axis=1)  # the place of the last step known to be small enough
+    while bit:
+        last += bit * (flat[last + bit] <= numbers)
+        bit >>= 1
+    return last - before

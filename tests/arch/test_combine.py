@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from arch.block import Block
 from arch.combine import Context, Gate, Layer
+from arch.laws import is_causal
 from arch.mixers.attention import Attention
 from arch.mixers.gated_deltanet import GatedDeltaNet
 from arch.mixers.kernel_memory import DeepTransformer, Dot
@@ -77,6 +78,8 @@ def test_persistent_tokens_stay_in_sight_of_a_window(spec: Gate | Layer) -> None
 @of_every_combination
 def test_the_future_does_not_reach_the_past(spec: Combination) -> None:
     block, x = built(spec), tokens()
+    verdict = is_causal(block, WIDTH, lengths=(3, LENGTH), tolerance=1e-10)
+    assert verdict.holds, verdict.fault
     changed = torch.cat([x[:, :7], tokens(1)[:, 7:]], 1)
     before, after = block(x)[0], block(changed)[0]
     assert_close(before[:, :7], after[:, :7], rtol=0, atol=1e-13)

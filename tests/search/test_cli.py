@@ -308,9 +308,12 @@ COMPLAINTS = {
     "further seeds of a search": (("run", "hybrid_search", "--seeds", "3"), "set space.over.trial.seed instead"),
     "a ledger that is a folder": (("run", "story.yaml", "--ledger", "."), ". is a folder, a ledger is a file"),
     "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
-    "a file that is no ledger": (("export", "story.yaml", "-o", "a.csv"), "story.yaml is not an SQLite file"),
-    "a folder without records": (("table", "."), ".: there are no records yet"),
-    "a folder without a ledger": (("merge", ".", "-o", "a.sqlite"), ".: there is no ledger in this folder"),
+    "a file that is no ledger": (
+        ("export", "story.yaml", "--ledger", "story.yaml", "-o", "a.csv"),
+        "story.yaml is not an SQLite file",
+    ),
+    "a folder without records": (("table", "."), ".: there are no records in this folder, .sqlite, .db or .jsonl"),
+    "a folder without a ledger": (("merge", ".", "-o", "a.sqlite"), ".: there are no records in this folder"),
     "a change of records": (("table", "a.jsonl", "--set", "trial.seed=1"), "--set: a.jsonl is records themselves"),
     "a step in a precision that none trains in": (
         ("bench", "step", "--dtype", "float64"),

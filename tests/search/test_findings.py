@@ -76,7 +76,7 @@ def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, 
 
 def found(of: StudySpec, path: Path) -> Findings:
     with Ledger.open(path) as ledger:
-        return findings.findings_of(of, ledger, Journal(engine.journal_of(path)))
+        return findings.findings_of(of, ledger.all(), Journal(engine.journal_of(path)))
 
 
 def test_points_are_chosen_on_validation_and_shown_on_test(folder: Path) -> None:

@@ -12,7 +12,7 @@ from results.excerpts import EXCERPTS, Excerpt, Place, filled
 from results.ledger import Ledger
 from results.record import Record, read_records, write_records
 from results.report import FOLDER, report
-from search import codec, shown
+from search import codec, shown, sources
 from search.cli import app
 from search.phased import PhasedTrial
 from search.study import StudySpec
@@ -61,7 +61,7 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(RESULTS / "records", shown.sources())
+    made = report(sources.by_file(RESULTS / "records"), shown.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables

@@ -6,6 +6,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from search import codec
@@ -124,3 +125,11 @@ def test_needle_asks_every_level_at_one_to_eight_times_the_trained_length() -> N
 def test_learnability_has_the_five_mappings_at_each_size() -> None:
     for tier in ("mini", "large"):
         assert len({trial.task.mapping for trial in trials("learnability", tier)}) == 5
+
+
+def test_the_public_generators_sizes_with_brackets_are_the_suites() -> None:
+    """Its least three sizes are raised to one."""
+    (task,) = (t.task for t in trials("state_tracking", "unlocking") if getattr(t.task, "brackets", False))
+    sizes = task.sizes(np.random.default_rng(0), 20_000, "train")
+    assert (sizes == 3).mean() == pytest.approx(3 / 38, abs=0.008)
+    assert (sizes.min(), sizes.max()) == (3, 38)

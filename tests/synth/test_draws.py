@@ -24,7 +24,7 @@ def test_every_ordered_choice_is_equally_likely(size: int, universe: int) -> Non
     assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize(("size", "universe"), [(256, 4095), (64, 100), (7, 7)])
+@pytest.mark.parametrize(("size", "universe"), [(256, 4095), (64, 100), (7, 7), (1500, 2_000_000)])
 def test_no_number_comes_twice(size: int, universe: int) -> None:
     drawn = distinct(np.random.default_rng(0), 200, size, universe)
     assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()

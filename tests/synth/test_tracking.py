@@ -37,7 +37,7 @@ UNLOCKING: list[tuple[StateTracking, tuple[int, int], tuple[int, int]]] = [  # s
     (Parity(protocol="unlocking", min_length=2, length=39, labels="final"), (2, 39), (39, 255)),
     (CycleNavigation(protocol="unlocking", min_length=2, length=39, labels="final"), (2, 39), (39, 255)),
     (ModularArithmetic(protocol="unlocking", min_length=2, length=38), (2, 38), (38, 254)),
-    (ModularArithmetic(protocol="unlocking", min_length=3, length=38, brackets=True), (3, 38), (38, 254)),
+    (ModularArithmetic(protocol="unlocking", min_length=1, length=38, brackets=True), (3, 38), (38, 254)),
 ]
 
 

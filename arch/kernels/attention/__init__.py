@@ -11,7 +11,7 @@ from torch import Tensor
 from arch.kernels import select
 from arch.kernels.attention.recurrent import step as attention_step
 from arch.kernels.attention.state import AttentionState, start
-from arch.kernels.inputs import check_positive, check_qkv, full_precision
+from arch.kernels.op_interface.input_checks import check_positive, check_qkv, full_precision
 
 __all__ = ["AttentionState", "attention", "attention_step"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels.attention.state import AttentionState, keep, kept, start
-from arch.kernels.inputs import working_dtype
+from arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

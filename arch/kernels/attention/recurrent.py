@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from arch.kernels.attention.state import AttentionState, keep, start
-from arch.kernels.inputs import working_dtype
-from arch.kernels.tokens import loop
+from arch.kernels.op_interface.input_checks import working_dtype
+from arch.kernels.recurrence.token_loop import loop
 
 
 def step(

@@ -6,7 +6,7 @@ reads solve one unit lower triangular system whose right-hand side is linear in 
 beta   (I + tril_-(beta K K^T)) U = beta (V - K S_0),    O = Q S_0 + (Q K^T) U,                 S_C = S_0 + K^T U
 a, b   (I + A B^T) R = A S_0 + (A K^T) V,                O = Q S_0 + (Q K^T) V - (Q B^T) R,     S_C = S_0 + K^T V - B^T R
 
-with every product faded as `arch.kernels.decay` has it. (Q K^T in O fades too; Yang et al. 2025 print a plain mask there,
+with every product faded as `recurrence.decay` has it. (Q K^T in O fades too; Yang et al. 2025 print a plain mask there,
 which is right without decay only.) So outputs and the next state are affine in S_0, the coefficients of all chunks come from
 batched products, and one small product a chunk carries the state.
 """
@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.chunks import chunk_for, decay_of, merge, signs, split
-from arch.kernels.decay import Decay
-from arch.kernels.inputs import working_dtype
-from arch.kernels.triangular import solve_unit_lower
+from arch.kernels.op_interface.input_checks import working_dtype
+from arch.kernels.recurrence.chunks import chunk_for, decay_of, merge, signs, split
+from arch.kernels.recurrence.decay import Decay
+from arch.kernels.recurrence.triangular_solve import solve_unit_lower
 
 
 class Affine(NamedTuple):

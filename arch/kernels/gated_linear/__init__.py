@@ -10,7 +10,14 @@ from torch import Tensor
 
 from arch.kernels import select
 from arch.kernels.gated_linear.recurrent import step as gated_linear_step
-from arch.kernels.inputs import check_positive, check_qkv, everywhere, expect, full_precision, state_or_zero
+from arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    everywhere,
+    expect,
+    full_precision,
+    state_or_zero,
+)
 
 __all__ = ["gated_linear", "gated_linear_step"]
 

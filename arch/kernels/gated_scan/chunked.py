@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from arch.kernels.gated_scan.recurrent import log_decay, room
-from arch.kernels.inputs import working_dtype
 from arch.kernels.linear_scan.chunked import chunked as scan
+from arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

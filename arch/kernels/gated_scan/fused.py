@@ -1,4 +1,4 @@
-"""The gated scan on chip: one launch each way, with the gates made anew on the way back. Tiles are those of the linear scan.
+"""The gated scan on chip: one launch each way, with the gates made anew on the way back. Tiles are those of triton_tiles.scan.
 
 h_t = u_t + m_t e_t x_t,   u_t = a_t h_{t-1},   a_t = e^{g_t},   g_t = -8 p_t softplus(L),   m_t = sqrt(1 - a_t^2)
 p_t = sigmoid(r_t),   e_t = sigmoid(i_t),   and m_1 = 1 where no token was ahead
@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.gated_scan.recurrent import STEEPEST, STRENGTH
-from arch.kernels.linear_scan.fused import Tiles, _load, _pass_on, _put, _tiles
-from arch.kernels.opaque import opaque
+from arch.kernels.op_interface.custom_op import opaque
+from arch.kernels.triton_tiles.scan import Tiles, load_segments, pass_on, store_tokens, tiles_for
 
 _STRENGTH = tl.constexpr(STRENGTH)
 _LEAST = tl.constexpr(0.25 / STEEPEST**2)  # under the root, where slopes are taken
@@ -80,7 +80,11 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         if AHEAD:
             tl.store(ahead + (b * tiles + n) * C + c, state_C, mask=c < C)
         t_S = (n * S + tl.arange(0, S)) * L
-        r_LSC, i_LSC, x_LSC = _load(r, t_S, c, T, C, L), _load(i, t_S, c, T, C, L), _load(x, t_S, c, T, C, L)
+        r_LSC, i_LSC, x_LSC = (
+            load_segments(r, t_S, c, T, C, L),
+            load_segments(i, t_S, c, T, C, L),
+            load_segments(x, t_S, c, T, C, L),
+        )
         _, whole_SC, _, _, _, brought_SC = _gates(r_LSC[0], i_LSC[0], x_LSC[0], t_S, T, strength_C, FIRST)
         a_LSC, taken_LSC = (whole_SC,), (brought_SC,)
         for j in tl.static_range(1, L):
@@ -89,10 +93,10 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
             taken_LSC += (taken_SC,)  # type: ignore[assignment]
             whole_SC *= a_SC
             brought_SC = brought_SC * a_SC + taken_SC
-        h_SC, state_C = _pass_on(whole_SC, brought_SC, state_C, S, False)
+        h_SC, state_C = pass_on(whole_SC, brought_SC, state_C, S, False)
         for j in tl.static_range(L):
             h_SC = h_SC * a_LSC[j] + taken_LSC[j]
-            _put(h, t_S + j, c, T, C, h_SC)
+            store_tokens(h, t_S + j, c, T, C, h_SC)
     if FINAL:  # tokens past the end have left it as it is
         tl.store(final + b * C + c, state_C, mask=c < C)
 
@@ -123,8 +127,12 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         if AHEAD:
             state_C = tl.load(ahead + (b * tiles + n) * C + c, mask=c < C, other=0.0)
         t_S = (n * S + tl.arange(0, S)) * L
-        r_LSC, i_LSC, x_LSC = _load(r, t_S, c, T, C, L), _load(i, t_S, c, T, C, L), _load(x, t_S, c, T, C, L)
-        do_LSC = _load(do, t_S, c, T, C, L)
+        r_LSC, i_LSC, x_LSC = (
+            load_segments(r, t_S, c, T, C, L),
+            load_segments(i, t_S, c, T, C, L),
+            load_segments(x, t_S, c, T, C, L),
+        )
+        do_LSC = load_segments(do, t_S, c, T, C, L)
         _, whole_SC, _, _, _, brought_SC = _gates(r_LSC[0], i_LSC[0], x_LSC[0], t_S, T, strength_C, FIRST)
         a_LSC, taken_LSC = (whole_SC,), (brought_SC,)
         for j in tl.static_range(1, L):
@@ -136,8 +144,8 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         back_SC = a_LSC[L - 1] * do_LSC[L - 1]
         for j in tl.static_range(L - 2, -1, -1):
             back_SC = (back_SC + do_LSC[j]) * a_LSC[j]
-        h_SC, _ = _pass_on(whole_SC, brought_SC, state_C, S, False)
-        w_SC, behind_C = _pass_on(whole_SC, back_SC, behind_C, S, True)
+        h_SC, _ = pass_on(whole_SC, brought_SC, state_C, S, False)
+        w_SC, behind_C = pass_on(whole_SC, back_SC, behind_C, S, True)
         u_LSC = (a_LSC[0] * h_SC,)
         for j in tl.static_range(1, L):
             u_LSC += (a_LSC[j] * (u_LSC[j - 1] + taken_LSC[j - 1]),)  # type: ignore[assignment]
@@ -152,9 +160,9 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
                 by_root_SC = tl.where((t_S + j == 0)[:, None], 0.0, by_root_SC)
             dg_SC = d_SC * u_LSC[j] - by_root_SC * a_SC * a_SC
             dstrength_SC -= dg_SC * p_SC
-            _put(dx, t_S + j, c, T, C, d_SC * m_SC * e_SC)
-            _put(di, t_S + j, c, T, C, d_SC * m_SC * x_LSC[j] * e_SC * (1 - e_SC))
-            _put(dr, t_S + j, c, T, C, -dg_SC * strength_C[None, :] * p_SC * (1 - p_SC))
+            store_tokens(dx, t_S + j, c, T, C, d_SC * m_SC * e_SC)
+            store_tokens(di, t_S + j, c, T, C, d_SC * m_SC * x_LSC[j] * e_SC * (1 - e_SC))
+            store_tokens(dr, t_S + j, c, T, C, -dg_SC * strength_C[None, :] * p_SC * (1 - p_SC))
     drate_C = tl.sum(dstrength_SC, 0) * _STRENGTH * tl.sigmoid(rate_C)
     tl.store(drate + b * C + c, drate_C, mask=c < C)
     if initial is not None:
@@ -167,7 +175,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
 
 
 def _table(batch: int, time: int, channels: int) -> Tiles:
-    return _tiles(batch, time, channels)
+    return tiles_for(batch, time, channels)
 
 
 def _forward(

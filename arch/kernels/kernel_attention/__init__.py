@@ -10,8 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, hidden_rule, read, remember, step
-from arch.kernels.rule import DOT
+from arch.kernels.test_time.implicit_features import (
+    Anchors,
+    Exponential,
+    Kernel,
+    KernelState,
+    hidden_rule,
+    read,
+    remember,
+    step,
+)
+from arch.kernels.test_time.learning_rule import DOT
 
 __all__ = ["kernel_attention", "kernel_attention_read", "kernel_attention_step"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.dual import Learned, Tokens, learn_piece, over_time
-from arch.kernels.rule import Rule
+from arch.kernels.test_time.dual_form import Learned, Tokens, learn_piece, over_time
+from arch.kernels.test_time.learning_rule import Rule
 
 
 def chunked(learned: Learned, tokens: Tokens, rule: Rule, position: int, chunk: int | None) -> tuple[Tensor, Learned]:

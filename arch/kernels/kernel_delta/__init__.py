@@ -10,8 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from arch.kernels.expansion import Anchors, Exponential, Kernel, KernelState, hidden_rule, read, remember, step
-from arch.kernels.rule import L2
+from arch.kernels.test_time.implicit_features import (
+    Anchors,
+    Exponential,
+    Kernel,
+    KernelState,
+    hidden_rule,
+    read,
+    remember,
+    step,
+)
+from arch.kernels.test_time.learning_rule import L2
 
 __all__ = ["kernel_delta", "kernel_delta_read", "kernel_delta_step"]
 

@@ -15,45 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque
-
-
-@triton.jit
-def _then(  # type: ignore[no-untyped-def]
-    fade, brought, fade_ahead, brought_ahead, fade_2, brought_2, fade_ahead_2, brought_ahead_2
-):  # fmt: skip
-    """One stretch of segments after another: what all of it does to a state, and what all but its last segment does."""
-    return (
-        fade * fade_2,
-        brought * fade_2 + brought_2,
-        fade * fade_ahead_2,
-        brought * fade_ahead_2 + brought_ahead_2,
-    )
-
-
-@triton.jit
-def _load(at, t_S, c, T, C, L: tl.constexpr):  # type: ignore[no-untyped-def]
-    """L times [S, BC] in fp32: of every segment one token after the other. Zeros outside, which fade and bring nothing."""
-    inside = (t_S < T)[:, None] & (c < C)[None, :]
-    places = at + t_S[:, None] * C + c[None, :]
-    x = (tl.load(places, mask=inside, other=0.0).to(tl.float32),)
-    for i in tl.static_range(1, L):
-        inside = (t_S + i < T)[:, None] & (c < C)[None, :]
-        x += (tl.load(places + i * C, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
-    return x
-
-
-@triton.jit
-def _put(at, t_S, c, T, C, x):  # type: ignore[no-untyped-def]
-    inside = (t_S < T)[:, None] & (c < C)[None, :]
-    tl.store(at + t_S[:, None] * C + c[None, :], x.to(at.dtype.element_ty), mask=inside)
+from arch.kernels.op_interface.custom_op import opaque
+from arch.kernels.triton_tiles.scan import load_segments, pass_on, store_tokens, tiles_for
 
 
 @triton.jit
@@ -65,18 +34,6 @@ def _decays(log_a, L: tl.constexpr):  # type: ignore[no-untyped-def]
         a += (tl.exp(log_a[i]),)  # type: ignore[assignment]
         whole *= a[i]
     return a, whole
-
-
-@triton.jit
-def _pass_on(whole, brought, state_C, S: tl.constexpr, REVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """States that every segment starts from, [S, BC], and the one it all ends with, where the first starts from `state_C`."""
-    segment = tl.arange(0, S)[:, None]
-    first = S - 1 if REVERSE else 0
-    brought += tl.where(segment == first, whole * state_C[None, :], 0.0)
-    one, zero = tl.full(whole.shape, 1.0, tl.float32), tl.zeros(whole.shape, tl.float32)
-    _, after, _, start = tl.associative_scan((whole, brought, one, zero), 0, _then, reverse=REVERSE)
-    end_C = tl.sum(tl.where(segment == S - 1 - first, after, 0.0), 0)
-    return tl.where(segment == first, state_C[None, :], start), end_C
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -97,15 +54,15 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         if AHEAD:
             tl.store(ahead + (b * tiles + n) * C + c, state_C, mask=c < C)
         t_S = (n * S + tl.arange(0, S)) * L
-        log_a_LSC, x_LSC = _load(log_a, t_S, c, T, C, L), _load(x, t_S, c, T, C, L)
+        log_a_LSC, x_LSC = load_segments(log_a, t_S, c, T, C, L), load_segments(x, t_S, c, T, C, L)
         a_LSC, whole_SC = _decays(log_a_LSC, L)
         brought_SC = x_LSC[0]
         for i in tl.static_range(1, L):
             brought_SC = brought_SC * a_LSC[i] + x_LSC[i]
-        h_SC, state_C = _pass_on(whole_SC, brought_SC, state_C, S, False)
+        h_SC, state_C = pass_on(whole_SC, brought_SC, state_C, S, False)
         for i in tl.static_range(L):
             h_SC = h_SC * a_LSC[i] + x_LSC[i]
-            _put(h, t_S + i, c, T, C, h_SC)
+            store_tokens(h, t_S + i, c, T, C, h_SC)
     if FINAL:  # tokens past the end have left it as it is
         tl.store(final + b * C + c, state_C, mask=c < C)
 
@@ -133,49 +90,25 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
         if AHEAD:
             state_C = tl.load(ahead + (b * tiles + n) * C + c, mask=c < C, other=0.0)
         t_S = (n * S + tl.arange(0, S)) * L
-        log_a_LSC, x_LSC = _load(log_a, t_S, c, T, C, L), _load(x, t_S, c, T, C, L)
-        do_LSC = _load(do, t_S, c, T, C, L)
+        log_a_LSC, x_LSC = load_segments(log_a, t_S, c, T, C, L), load_segments(x, t_S, c, T, C, L)
+        do_LSC = load_segments(do, t_S, c, T, C, L)
         a_LSC, whole_SC = _decays(log_a_LSC, L)
         brought_SC, back_SC = x_LSC[0], a_LSC[L - 1] * do_LSC[L - 1]
         for i in tl.static_range(1, L):
             brought_SC = brought_SC * a_LSC[i] + x_LSC[i]
             back_SC = (back_SC + do_LSC[L - 1 - i]) * a_LSC[L - 1 - i]
-        h_SC, _ = _pass_on(whole_SC, brought_SC, state_C, S, False)
-        w_SC, behind_C = _pass_on(whole_SC, back_SC, behind_C, S, True)
+        h_SC, _ = pass_on(whole_SC, brought_SC, state_C, S, False)
+        w_SC, behind_C = pass_on(whole_SC, back_SC, behind_C, S, True)
         u_LSC = (a_LSC[0] * h_SC,)
         for i in tl.static_range(1, L):
             u_LSC += (a_LSC[i] * (u_LSC[i - 1] + x_LSC[i - 1]),)  # type: ignore[assignment]
         for i in tl.static_range(L):
             dx_SC = do_LSC[L - 1 - i] + w_SC
             w_SC = a_LSC[L - 1 - i] * dx_SC
-            _put(dx, t_S + L - 1 - i, c, T, C, dx_SC)
-            _put(dlog_a, t_S + L - 1 - i, c, T, C, dx_SC * u_LSC[L - 1 - i])
+            store_tokens(dx, t_S + L - 1 - i, c, T, C, dx_SC)
+            store_tokens(dlog_a, t_S + L - 1 - i, c, T, C, dx_SC * u_LSC[L - 1 - i])
     if INITIAL:
         tl.store(dinitial + b * C + c, behind_C, mask=c < C)
-
-
-class Tiles(NamedTuple):
-    """Segments, tokens of a segment, channels, warps of a program."""
-
-    segments: int
-    length: int
-    channels: int
-    warps: int
-
-    @property
-    def tokens(self) -> int:
-        return self.segments * self.length
-
-    def launched(self) -> dict[str, int]:
-        sizes = {"S": self.segments, "L": self.length, "BC": self.channels}
-        return sizes | {"num_warps": self.warps, "num_stages": 1}
-
-
-def _tiles(batch: int, time: int, channels: int) -> Tiles:
-    """Two numbers a thread; more programs where there are few channels."""
-    segments = min(16, max(2, triton.next_power_of_2(time) // 8))
-    block = 32 if batch * channels >= 2**14 else 16
-    return Tiles(segments, 8, block, max(1, segments * block // 64))
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
@@ -188,7 +121,7 @@ def _forward(x: Tensor, log_a: Tensor, initial: Tensor | None, final: bool) -> t
     x, log_a = x.contiguous(), log_a.contiguous()
     initial = None if initial is None else initial.contiguous()
     h, state, ahead = _outputs(x, log_a, initial, final)
-    (batch, time, channels), tiles = x.shape, _tiles(*x.shape)
+    (batch, time, channels), tiles = x.shape, tiles_for(*x.shape)
     _forward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         x, log_a, x if initial is None else initial, h, state, ahead, time, channels,
         **tiles.launched(), INITIAL=initial is not None, FINAL=final, AHEAD=time > tiles.tokens,
@@ -197,7 +130,7 @@ def _forward(x: Tensor, log_a: Tensor, initial: Tensor | None, final: bool) -> t
 
 
 def _outputs(x: Tensor, log_a: Tensor, initial: Tensor | None, final: bool) -> tuple[Tensor, Tensor, Tensor]:
-    (batch, time, channels), tokens = x.shape, _tiles(*x.shape).tokens
+    (batch, time, channels), tokens = x.shape, tiles_for(*x.shape).tokens
     many = time > tokens
     return (
         x.new_empty(x.shape),
@@ -212,7 +145,7 @@ def _backward(
     do, dfinal, x, log_a = do.contiguous(), dfinal.contiguous(), x.contiguous(), log_a.contiguous()
     initial = None if initial is None else initial.contiguous()
     dx, dlog_a, dinitial = _gradients(do, dfinal, x, log_a, initial, final, ahead)
-    (batch, time, channels), tiles = x.shape, _tiles(*x.shape)
+    (batch, time, channels), tiles = x.shape, tiles_for(*x.shape)
     _backward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         do, dfinal, x, log_a, x if initial is None else initial, ahead, dx, dlog_a, dinitial, time, channels,
         **tiles.launched(), INITIAL=initial is not None, FINAL=final, AHEAD=time > tiles.tokens,

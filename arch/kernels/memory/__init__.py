@@ -6,44 +6,21 @@ W_t from W_{t-1} and u_t by a Rule,   o_t = M_{W_t}(q_t)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Learned, Matrix, Tokens
-from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, working_dtype
-from arch.kernels.network import LayerNorm, forward
-from arch.kernels.rule import DotLoss, HuberLoss, L2Loss, Rule
+from arch.kernels.memory.sequence import Features, MemoryInputs, answer, featured, first_state, widened
+from arch.kernels.memory.state import MemoryState
+from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
+from arch.kernels.test_time.learning_rule import DotLoss, HuberLoss, L2Loss, Rule
+from arch.kernels.test_time.network import LayerNorm, forward
 
 __all__ = ["MemoryState", "memory", "memory_read", "memory_step"]
 
 OP = "memory"
-
-Features = Callable[[Tensor], Tensor]
-
-
-class MemoryState(NamedTuple):
-    """What a memory carries from one token to the next. B batch, H heads, c window, K key width, V value width
-
-    weights    the matrices [B, H, rows, columns], ahead of the retention
-    momentum   alike; None without
-    reference  the matrices at the start of the chunk; None where every token is a chunk or it makes no difference
-    position   tokens seen
-    keys       the last c - 1 keys [B, H, c - 1, K], without their features, zero where there was none
-    values     the last c - 1 values [B, H, c - 1, V]
-    delta      the thresholds of those [B, H, c - 1]; None where the loss has none
-    """
-
-    weights: tuple[Tensor, ...]
-    momentum: tuple[Tensor, ...] | None
-    reference: tuple[Tensor, ...] | None
-    position: int
-    keys: Tensor
-    values: Tensor
-    delta: Tensor | None
 
 
 def memory(
@@ -98,65 +75,16 @@ def memory(
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )
-    dtype = working_dtype(q, k, v, eta, alpha, theta, gamma, delta)
     with full_precision(v.device):
-        initial_state = None if initial_state is None else _as(initial_state, dtype)
-        if name == "fused" and time:
-            served: tuple[Tensor, MemoryState | None] = select.load(OP, name)(
-                q,
-                k,
-                v,
-                weights=weights,
-                rule=rule,
-                eta=eta,
-                alpha=alpha,
-                theta=theta,
-                gamma=gamma,
-                norm=norm,
-                features=features,
-                initial_state=initial_state,
-                return_state=return_state,
-            )
-            return served
-        state = initial_state or _first_state(weights, rule, norm, batch, k, v, delta, dtype)
+        inputs = MemoryInputs(
+            q, k, v, weights, rule, eta, alpha, theta, gamma, delta, norm, features, initial_state, return_state, chunk
+        )
+        if initial_state is not None:
+            inputs = inputs._replace(initial_state=initial_state.to(inputs.dtype))
         if time == 0:
-            return v, state if return_state else None
-
-        def wide(x: Tensor) -> Tensor:
-            return x.to(dtype).transpose(1, 2)
-
-        ones = torch.ones(batch, heads, time, dtype=dtype, device=v.device)
-        keys = torch.cat([state.keys, wide(k)], 2)
-        values = torch.cat([state.values, wide(v)], 2)
-        deltas = None if delta is None or state.delta is None else torch.cat([state.delta, wide(delta)], 2)
-        shifted = rule.residual and rule.loss.of_error  # |x + y - v| is |y - (v - x)|
-        tokens = Tokens(
-            q=_featured(wide(q), features),
-            k=_featured(keys, features),
-            v=values - keys if shifted else values,
-            threshold=deltas,
-            alpha=ones if alpha is None else wide(alpha),
-            eta=ones if eta is None else wide(eta),
-            theta=None if theta is None else wide(theta),
-            gamma=ones[..., None].expand(-1, -1, -1, rule.window) if gamma is None else wide(gamma),
-        )
-        learned = Learned(
-            tuple(map(Matrix, state.weights)), state.momentum, tuple(map(Matrix, state.reference or state.weights))
-        )
-        y, learned = select.load(OP, name)(learned, tokens, rule, _widened(norm, dtype), state.position, chunk)
-        o = _finish(y, wide(q), rule, _widened(norm, dtype))
-        final = None
-        if return_state:
-            final = MemoryState(
-                weights=tuple(m.weights for m in learned.maps),
-                momentum=learned.momentum,
-                reference=None if state.reference is None else tuple(m.weights for m in learned.reference),
-                position=state.position + time,
-                keys=keys[:, :, time:],
-                values=values[:, :, time:],
-                delta=None if deltas is None else deltas[:, :, time:],
-            )
-        return o.transpose(1, 2).to(v.dtype), final
+            return v, inputs.initial_state or first_state(inputs) if return_state else None
+        result: tuple[Tensor, MemoryState | None] = select.load(OP, name)(inputs)
+        return result
 
 
 def memory_step(
@@ -190,46 +118,8 @@ def memory_read(
         dtype = state.weights[0].dtype
         weights = [rule.retention.weights(a) for a in state.weights]
         q_BHTK = q.to(dtype).transpose(1, 2)
-        y, _ = forward(_featured(q_BHTK, features), lambda i, x: x @ weights[i], len(weights), rule)
-        return _finish(y, q_BHTK, rule, _widened(norm, dtype)).transpose(1, 2).to(q.dtype)
-
-
-def _as(state: MemoryState, dtype: torch.dtype) -> MemoryState:
-    def cast(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple(map(cast, part))
-        return part.to(dtype) if isinstance(part, Tensor) else part
-
-    return MemoryState(*map(cast, state))
-
-
-def _first_state(
-    weights: tuple[Tensor, ...],
-    rule: Rule,
-    norm: LayerNorm | None,
-    batch: int,
-    k: Tensor,
-    v: Tensor,
-    delta: Tensor | None,
-    dtype: torch.dtype,
-) -> MemoryState:
-    first = tuple(w.to(dtype).expand(batch, -1, -1, -1) for w in weights)
-    frozen = rule.chunk > 1 and not rule.independent(len(weights), normed=norm is not None)
-    past = rule.window - 1
-
-    def nothing(x: Tensor) -> Tensor:
-        shape = (batch, x.shape[2], past, *x.shape[3:])
-        return torch.zeros(shape, dtype=dtype, device=x.device)
-
-    return MemoryState(
-        weights=first,
-        momentum=None if rule.momentum == "none" else tuple(map(torch.zeros_like, first)),
-        reference=first if frozen else None,
-        position=0,
-        keys=nothing(k),
-        values=nothing(v),
-        delta=None if delta is None else nothing(delta),
-    )
+        y, _ = forward(featured(q_BHTK, features), lambda i, x: x @ weights[i], len(weights), rule)
+        return answer(y, q_BHTK, rule, widened(norm, dtype)).transpose(1, 2).to(q.dtype)
 
 
 def _demands(rule: Rule, weights: tuple[Tensor, ...], norm: LayerNorm | None) -> dict[str, int]:
@@ -270,17 +160,3 @@ def _check_rule(
     ):
         if (gate is not None) != needed:
             raise ValueError(f"{OP}: {name} {'is needed by' if needed else 'has no meaning under'} this rule, {rule}")
-
-
-def _featured(x: Tensor, features: Features | None) -> Tensor:
-    return x if features is None else features(x)
-
-
-def _widened(norm: LayerNorm | None, dtype: torch.dtype) -> LayerNorm | None:
-    return None if norm is None else LayerNorm(norm.weight.to(dtype), norm.bias.to(dtype))
-
-
-def _finish(y_BHTV: Tensor, q_BHTK: Tensor, rule: Rule, norm: LayerNorm | None) -> Tensor:
-    """M(q) of the network's y."""
-    answer = y_BHTV if norm is None else norm.forward(y_BHTV)
-    return q_BHTK + answer if rule.residual else answer

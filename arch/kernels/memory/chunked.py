@@ -1,6 +1,6 @@
 """A memory that learns at test time by matrix products over chunks.
 
-Gradient descent goes by the dual form of dual.py, in which no token has weight matrices of its own. Retentions that are no
+Gradient descent goes by test_time.dual_form, in which no token has weight matrices of its own. Retentions that are no
 plain decay need those matrices; they are then made for all tokens of a chunk at once, but where a kernel holds them one by one
 (retained). So are the steps of Newton-Schulz where that costs less than what spares them: they lie in what the chunk's inputs
 and the momentum ahead of it span,
@@ -22,26 +22,30 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.dual import Learned, Matrix, Tokens, gradients, learn_piece, over_time
-from arch.kernels.network import LayerNorm, forward
+from arch.kernels.memory.sequence import MemoryInputs, learn_sequence
+from arch.kernels.memory.state import MemoryState
 from arch.kernels.newton_schulz import newton_schulz
 from arch.kernels.retained import retained
-from arch.kernels.rule import Retention, Rule
 from arch.kernels.spanned import spanned
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
-from arch.kernels.window import Influence
+from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens, gradients, learn_piece, over_time
+from arch.kernels.test_time.influence import Influence
+from arch.kernels.test_time.learning_rule import Retention, Rule
+from arch.kernels.test_time.network import LayerNorm, forward
 
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 
 
-def chunked(
+def chunked(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:
+    """The whole sequence; `chunk` says how many tokens go at once where more than the rule's own chunk can."""
+    return learn_sequence(x, _learn_by_chunks)
+
+
+def _learn_by_chunks(
     learned: Learned[Matrix], tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int, chunk: int | None
 ) -> tuple[Tensor, Learned[Matrix]]:
-    """Read-outs y [B, H, T, V] and what is known behind the last token.
-
-    chunk  tokens at once where more than the rule's own chunk can be
-    """
+    """Read-outs y [B, H, T, V] and what is known behind the last token."""
     within = materialise_piece if rule.materialised else learn_piece
     return over_time(learned, tokens, rule, norm, position, chunk, within)
 

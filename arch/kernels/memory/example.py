@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from arch.kernels.network import LayerNorm
-from arch.kernels.rule import Rule
+from arch.kernels.test_time.learning_rule import Rule
+from arch.kernels.test_time.network import LayerNorm
 
 VARIANTS = ("deep", "linear", "ttt", "omega")
 RULES = {

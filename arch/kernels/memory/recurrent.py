@@ -13,16 +13,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.dual import Learned, Matrix, Tokens
-from arch.kernels.network import LayerNorm, Product, backward, forward, learn
+from arch.kernels.memory.sequence import MemoryInputs, learn_sequence
+from arch.kernels.memory.state import MemoryState
 from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.rule import Rule
+from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
+from arch.kernels.test_time.learning_rule import Rule
+from arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn
 
 
-def recurrent(
+def recurrent(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:
+    """The whole sequence; `chunk` has no meaning here."""
+    return learn_sequence(x, _learn_by_token)
+
+
+def _learn_by_token(
     learned: Learned[Matrix], tokens: Tokens, rule: Rule, norm: LayerNorm | None, position: int, chunk: int | None
 ) -> tuple[Tensor, Learned[Matrix]]:
-    """Read-outs y [B, H, T, V] and what is known behind the last token; `chunk` has no meaning here."""
+    """Read-outs y [B, H, T, V] and what is known behind the last token."""
     stored = [m.weights for m in learned.maps]
     reference = [m.weights for m in learned.reference]
     momentum = list(learned.momentum or ())

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, check_qkv, everywhere, expect, full_precision
 from arch.kernels.mesa.conjugate import Gradient, Solver, Start
 from arch.kernels.mesa.recurrent import step as mesa_step
 from arch.kernels.mesa.state import MesaState, start
+from arch.kernels.op_interface.input_checks import check_positive, check_qkv, everywhere, expect, full_precision
 
 __all__ = ["MesaState", "mesa", "mesa_step", "mesa_steps_taken"]
 

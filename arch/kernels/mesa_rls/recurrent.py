@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels.mesa_rls.state import MesaRlsState, start
-from arch.kernels.tokens import loop
+from arch.kernels.recurrence.token_loop import loop
 
 
 def step(

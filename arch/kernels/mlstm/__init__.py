@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision
 from arch.kernels.mlstm.recurrent import step as mlstm_step
 from arch.kernels.mlstm.state import MlstmState, start
+from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
 
 __all__ = ["MlstmState", "mlstm", "mlstm_step"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from arch.kernels.gated_linear.chunked import chunked as gated_linear
-from arch.kernels.inputs import working_dtype
 from arch.kernels.mlstm.state import MlstmState, in_proportion
+from arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from arch.kernels.mlstm.state import MlstmState, in_proportion, start
-from arch.kernels.tokens import loop
+from arch.kernels.recurrence.token_loop import loop
 
 
 def step(

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arch.kernels.monomials.recurrent import count_monomials
-from arch.kernels.opaque import opaque
+from arch.kernels.op_interface.custom_op import opaque
 
 DEGREE = 2
 WIDEST = 64

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision
+from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
 
 __all__ = ["newton_schulz", "newton_schulz_step"]
 

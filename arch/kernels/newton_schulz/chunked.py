@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.inputs import working_dtype
 from arch.kernels.newton_schulz.recurrent import orthogonal
-from arch.kernels.recomputed import recomputed
+from arch.kernels.op_interface.input_checks import working_dtype
+from arch.kernels.op_interface.recompute import recomputed
 
 
 def chunked(x: Tensor, *, steps: int) -> Tensor:

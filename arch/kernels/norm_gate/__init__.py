@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision
 from arch.kernels.norm_gate.recurrent import step as norm_gate_step
+from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
 
 __all__ = ["GateActivation", "norm_gate", "norm_gate_step"]
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.inputs import working_dtype
-from arch.kernels.tokens import loop
+from arch.kernels.op_interface.input_checks import working_dtype
+from arch.kernels.recurrence.token_loop import loop
 
 
 def step(

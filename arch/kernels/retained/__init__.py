@@ -2,7 +2,7 @@
 
 A_t = e^{g_t} A_{t-1} + k_t^T v_t,    y_t = q_t retention(A_t)
 
-With the retentions of rule.py: softmax over rows (MIRAS, Memora), or A over its own norm (Moneta).
+With the retentions of test_time.learning_rule: softmax over rows (MIRAS, Memora), or A over its own norm (Moneta).
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, check_qkv, expect, full_precision, promoted, state_or_zero
+from arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    expect,
+    full_precision,
+    promoted,
+    state_or_zero,
+)
 from arch.kernels.retained.recurrent import step as retained_step
-from arch.kernels.rule import Retention
+from arch.kernels.test_time.learning_rule import Retention
 
 __all__ = ["retained", "retained_step"]
 

@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
-from arch.kernels.rule import KlRetention, L2Retention, Retention
-from arch.kernels.spanned_sum.fused import _matrix, _vector
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
+from arch.kernels.test_time.learning_rule import KlRetention, L2Retention, Retention
+from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places
 
 MOST = 4096  # numbers of a matrix that fits into registers, rows and columns each a power of two
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices
@@ -132,16 +132,19 @@ def _forward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H  # of the first token
     r, c = tl.arange(0, RP), tl.arange(0, CP)
-    at, there = _matrix(r, c, R, C)
+    at, there = matrix_places(r, c, R, C)
     a = tl.zeros([RP, CP], tl.float32)
     if initial is not None:
         a = tl.load(initial + head * (R * C) + at, mask=there, other=0.0)
     for _ in range(T):
-        a = a * tl.exp(tl.load(log_decay + n)) + _vector(k + n * R, r, R)[:, None] * _vector(v + n * C, c, C)[None, :]
+        a = (
+            a * tl.exp(tl.load(log_decay + n))
+            + load_vector(k + n * R, r, R)[:, None] * load_vector(v + n * C, c, C)[None, :]
+        )
         if KEEP:
             tl.store(kept + n * (R * C) + at, a, mask=there)
         weights, _, _ = _weights(a, there, number, WHOLE, FORM)
-        read = tl.sum(_vector(q + n * R, r, R)[:, None] * weights, 0)
+        read = tl.sum(load_vector(q + n * R, r, R)[:, None] * weights, 0)
         tl.store(y + n * C + c, read.to(y.dtype.element_ty), mask=c < C)
         n += H
     tl.store(final + head * (R * C) + at, a, mask=there)
@@ -156,7 +159,7 @@ def _backward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H + (T - 1) * H  # of the last token
     r, c = tl.arange(0, RP), tl.arange(0, CP)
-    at, there = _matrix(r, c, R, C)
+    at, there = matrix_places(r, c, R, C)
     start = tl.zeros([RP, CP], tl.float32)
     if initial is not None:
         start = tl.load(initial + head * (R * C) + at, mask=there, other=0.0)
@@ -165,13 +168,17 @@ def _backward_kernel(
     for back in range(T):
         before = tl.load(kept + (n - H) * (R * C) + at, mask=there & (back + 1 < T), other=0.0)
         before = tl.where(back + 1 < T, before, start)
-        read = _vector(dy + n * C, c, C)
+        read = load_vector(dy + n * C, c, C)
         weights, divisor, total = _weights(a, there, number, WHOLE, FORM)
         tl.store(dq + n * R + r, tl.sum(weights * read[None, :], 1).to(dq.dtype.element_ty), mask=r < R)
-        dw = _vector(q + n * R, r, R)[:, None] * read[None, :]
+        dw = load_vector(q + n * R, r, R)[:, None] * read[None, :]
         da += _through(dw, a, weights, divisor, total, number, WHOLE, FORM)
-        tl.store(dk + n * R + r, tl.sum(da * _vector(v + n * C, c, C)[None, :], 1).to(dk.dtype.element_ty), mask=r < R)
-        tl.store(dv + n * C + c, tl.sum(da * _vector(k + n * R, r, R)[:, None], 0).to(dv.dtype.element_ty), mask=c < C)
+        tl.store(
+            dk + n * R + r, tl.sum(da * load_vector(v + n * C, c, C)[None, :], 1).to(dk.dtype.element_ty), mask=r < R
+        )
+        tl.store(
+            dv + n * C + c, tl.sum(da * load_vector(k + n * R, r, R)[:, None], 0).to(dv.dtype.element_ty), mask=c < C
+        )
         fade = tl.exp(tl.load(log_decay + n))
         tl.store(dlog_decay + n, tl.sum(da * before) * fade)
         da *= fade

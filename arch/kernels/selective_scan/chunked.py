@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.inputs import working_dtype
 from arch.kernels.linear_scan.chunked import chunked as scan
+from arch.kernels.op_interface.input_checks import working_dtype
 from arch.kernels.selective_scan.recurrent import log_decay
 
 

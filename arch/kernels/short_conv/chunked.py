@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.inputs import working_dtype
+from arch.kernels.op_interface.input_checks import working_dtype
 from arch.kernels.short_conv.recurrent import shaped
 
 

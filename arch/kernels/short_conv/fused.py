@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import dense, opaque, packed
+from arch.kernels.op_interface.custom_op import dense, opaque, packed
 from arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block

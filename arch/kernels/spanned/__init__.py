@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arch.kernels import select
-from arch.kernels.inputs import check_positive, expect, full_precision, promoted
+from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted
 
 __all__ = ["spanned", "spanned_step"]
 

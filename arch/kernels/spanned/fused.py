@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
-from arch.kernels.spanned_sum.fused import _matrix, _times, _vector
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
+from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
 
 WIDEST = 32  # rows, and columns
 MOST_VECTORS = 64
@@ -53,15 +53,15 @@ def _forward_kernel(
     head, first = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts * BT
     n = (head // H) * T * H + head % H + first * H  # of the first token
     s, r, c = tl.arange(0, SP), tl.arange(0, RP), tl.arange(0, CP)
-    of_d, there_d = _matrix(s, c, S, C)
-    of_u, there_u = _matrix(s, r, S, R)
-    of_p, there_p = _matrix(r, c, R, C)
+    of_d, there_d = matrix_places(s, c, S, C)
+    of_u, there_u = matrix_places(s, r, S, R)
+    of_p, there_p = matrix_places(r, c, R, C)
     d_sc = tl.load(d + head * (S * C) + of_d, mask=there_d, other=0.0)
     u_rs = tl.trans(tl.load(u + head * (S * R) + of_u, mask=there_u, other=0.0))
     if p is not None:
         before = tl.load(p + head * (R * C) + of_p, mask=there_p, other=0.0)
     for _ in range(tl.minimum(BT, T - first)):
-        made = _times(u_rs, _vector(x + n * S, s, S)[:, None] * d_sc)
+        made = times(u_rs, load_vector(x + n * S, s, S)[:, None] * d_sc)
         if p is not None:
             made += tl.load(slowed + n) * before
         tl.store(y + n * (R * C) + of_p, made.to(y.dtype.element_ty), mask=there_p)
@@ -76,9 +76,9 @@ def _backward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H  # of the first token
     s, r, c = tl.arange(0, SP), tl.arange(0, RP), tl.arange(0, CP)
-    of_d, there_d = _matrix(s, c, S, C)
-    of_u, there_u = _matrix(s, r, S, R)
-    of_p, there_p = _matrix(r, c, R, C)
+    of_d, there_d = matrix_places(s, c, S, C)
+    of_u, there_u = matrix_places(s, r, S, R)
+    of_p, there_p = matrix_places(r, c, R, C)
     d_sc = tl.load(d + head * (S * C) + of_d, mask=there_d, other=0.0)
     u_sr = tl.load(u + head * (S * R) + of_u, mask=there_u, other=0.0)
     sum_d, sum_u, sum_p = tl.zeros([SP, CP], tl.float32), tl.zeros([SP, RP], tl.float32), tl.zeros([RP, CP], tl.float32)
@@ -86,11 +86,11 @@ def _backward_kernel(
         before = tl.load(p + head * (R * C) + of_p, mask=there_p, other=0.0)
     for _ in range(T):
         signal = tl.load(dy + n * (R * C) + of_p, mask=there_p, other=0.0).to(tl.float32)
-        weight = _vector(x + n * S, s, S)
-        through = _times(u_sr, signal)
+        weight = load_vector(x + n * S, s, S)
+        through = times(u_sr, signal)
         tl.store(dx + n * S + s, tl.sum(through * d_sc, 1).to(dx.dtype.element_ty), mask=s < S)
         sum_d += weight[:, None] * through
-        sum_u += weight[:, None] * _times(d_sc, tl.trans(signal))
+        sum_u += weight[:, None] * times(d_sc, tl.trans(signal))
         if p is not None:
             tl.store(dslowed + n, tl.sum(signal * before))
             sum_p += tl.load(slowed + n) * signal

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.recomputed import recomputed
+from arch.kernels.op_interface.recompute import recomputed
 from arch.kernels.spanned_newton_schulz.recurrent import factor
 
 

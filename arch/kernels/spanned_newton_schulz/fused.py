@@ -27,9 +27,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.newton_schulz.fused import _apart, _block_of, _inside, _whole
 from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
+from arch.kernels.triton_tiles.packed_matrices import apart, block_of, block_sums, in_own_block
 
 WIDEST = 32  # columns
 MOST_VECTORS = 64
@@ -87,20 +87,20 @@ def _square_places(n, channel, there, C: tl.constexpr, CP: tl.constexpr, W: tl.c
     """Where the entries of a tile's matrices are, one behind the other, and which there are."""
     entries = (channel < C)[:, None] & there[None, :]
     if CP < W:
-        entries &= _inside(CP, W)
+        entries &= in_own_block(CP, W)
     return n * (C * C) + channel[:, None] * C + channel[None, :], entries
 
 
 @triton.jit
 def _scaled(x, by, OWN: tl.constexpr, W: tl.constexpr):
-    """Each block by its own number, as `_whole` gives it."""
-    return _apart(x * by, OWN, W)
+    """Each block by its own number, as `block_sums` gives it."""
+    return apart(x * by, OWN, W)
 
 
 @triton.jit
 def _product(x, y, CP: tl.constexpr, W: tl.constexpr):
     """Of the blocks."""
-    return _apart(_times(x, y), CP, W)
+    return apart(_times(x, y), CP, W)
 
 
 @triton.jit
@@ -172,14 +172,14 @@ def _square(
         for other in range(0, S, BS):
             seen += _times(_grams(gram, first, other, S), _rows(x, d, n, there, channel, other, S, C, CP, W))
         square += _times(tl.trans(_rows(x, d, n, there, channel, first, S, C, CP, W)), seen)
-    return _apart((square + tl.trans(square)) * 0.5, CP, W)
+    return apart((square + tl.trans(square)) * 0.5, CP, W)
 
 
 @triton.jit
 def _begun(square, CP: tl.constexpr, W: tl.constexpr):
     """A tile of 1 and 0, the trace of every block and its root."""
     unit = tl.where(tl.arange(0, W)[:, None] == tl.arange(0, W)[None, :], 1.0, 0.0).to(tl.float64)
-    trace = _whole(square * unit, CP, W)
+    trace = block_sums(square * unit, CP, W)
     return unit, trace, tl.sqrt(tl.maximum(trace, _LEAST))
 
 
@@ -235,7 +235,7 @@ def _squares_kernel(
             turn = _product(d_by, half, CP, W)
             d_square = turn + tl.trans(turn) + _product(_product(by, d_square, CP, W), by, CP, W)
             square = _product(half, by, CP, W)
-    d_shrunk = _whole(by_y * factor, CP, W) + 2.0 * shrunk * _whole(d_factor * given, CP, W)
+    d_shrunk = block_sums(by_y * factor, CP, W) + 2.0 * shrunk * block_sums(d_factor * given, CP, W)
     d_trace = tl.where(trace >= _LEAST, -0.5 * d_shrunk * shrunk * shrunk / size, 0.0)
     da = _scaled(d_factor, shrunk * shrunk, CP, W) + _scaled(unit, d_trace, CP, W)
     d += head.to(tl.int64) * (S * C)
@@ -362,7 +362,7 @@ def _tiles(x: Tensor, d: Tensor) -> tuple[int, dict[str, Any]]:
     """How many tiles hold all matrices, and their sizes."""
     (batch, time, heads, vectors), columns = x.shape, d.shape[-1]
     width = padded(columns)
-    own = _block_of(columns)
+    own = block_of(columns)
     sizes = {"S": vectors, "C": columns, "CP": own, "W": width, "num_warps": 1 if width <= 16 else 4, "num_stages": 1}
     return batch * heads * triton.cdiv(time, width // own), sizes
 

@@ -20,8 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.opaque import opaque, packed, padded
+from arch.kernels.op_interface.custom_op import opaque, packed, padded
 from arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
+from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
 
 NARROW = 1024  # numbers of W that one warp holds
 
@@ -51,23 +52,6 @@ def fused(
     return y, final if return_state else None
 
 
-@triton.jit
-def _times(x, y):
-    return tl.dot(x, y, input_precision="tf32x3")
-
-
-@triton.jit
-def _vector(at, index, count):
-    return tl.load(at + index, mask=index < count, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _matrix(rows, columns, R: tl.constexpr, C: tl.constexpr):
-    """Places in a matrix of R rows and C columns, and which of them there are."""
-    there = (rows < R)[:, None] & (columns < C)[None, :]
-    return rows[:, None] * C + columns[None, :], there
-
-
 @triton.jit(do_not_specialize=["T", "H"])
 def _forward_kernel(
     q, x, factor, d, log_decay, initial, y, final, kept, T, H,
@@ -77,19 +61,19 @@ def _forward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H  # of the first token
     s, c = tl.arange(0, SP), tl.arange(0, CP)
-    wide, wide_there = _matrix(s, c, S, C)
-    square, square_there = _matrix(c, c, C, C)
+    wide, wide_there = matrix_places(s, c, S, C)
+    square, square_there = matrix_places(c, c, C, C)
     d_sc = tl.load(d + head * (S * C) + wide, mask=wide_there, other=0.0)
     w = tl.zeros([SP, CP], tl.float32)
     if initial is not None:
         w = tl.load(initial + head * (S * C) + wide, mask=wide_there, other=0.0)
     for _ in range(T):
         by = tl.load(factor + n * (C * C) + square, mask=square_there, other=0.0)
-        taken = _vector(x + n * S, s, S)[:, None] * _times(d_sc, by)
+        taken = load_vector(x + n * S, s, S)[:, None] * times(d_sc, by)
         w = w * tl.exp(tl.load(log_decay + n)) + taken
         if KEEP:
             tl.store(kept + n * (S * C) + wide, w, mask=wide_there)
-        read = tl.sum(_vector(q + n * S, s, S)[:, None] * w, 0)
+        read = tl.sum(load_vector(q + n * S, s, S)[:, None] * w, 0)
         tl.store(y + n * C + c, read.to(y.dtype.element_ty), mask=c < C)
         n += H
     tl.store(final + head * (S * C) + wide, w, mask=wide_there)
@@ -103,8 +87,8 @@ def _backward_kernel(
     head = tl.program_id(0).to(tl.int64)
     n = (head // H) * T * H + head % H + (T - 1) * H  # of the last token
     s, c = tl.arange(0, SP), tl.arange(0, CP)
-    wide, wide_there = _matrix(s, c, S, C)
-    square, square_there = _matrix(c, c, C, C)
+    wide, wide_there = matrix_places(s, c, S, C)
+    square, square_there = matrix_places(c, c, C, C)
     d_sc = tl.load(d + head * (S * C) + wide, mask=wide_there, other=0.0)
     start = tl.zeros([SP, CP], tl.float32)
     if initial is not None:
@@ -116,16 +100,16 @@ def _backward_kernel(
         earlier = wide_there & (back + 1 < T)
         before = tl.load(kept + (n - H) * (S * C) + wide, mask=earlier, other=0.0)
         before = tl.where(back + 1 < T, before, start)
-        read = _vector(dy + n * C, c, C)
-        dw += _vector(q + n * S, s, S)[:, None] * read[None, :]
+        read = load_vector(dy + n * C, c, C)
+        dw += load_vector(q + n * S, s, S)[:, None] * read[None, :]
         tl.store(dq + n * S + s, tl.sum(w * read[None, :], 1).to(dq.dtype.element_ty), mask=s < S)
         fade = tl.exp(tl.load(log_decay + n))
         tl.store(dlog_decay + n, tl.sum(dw * before) * fade)
         by = tl.load(factor + n * (C * C) + square, mask=square_there, other=0.0)
-        tl.store(dx + n * S + s, tl.sum(dw * _times(d_sc, by), 1).to(dx.dtype.element_ty), mask=s < S)
-        z = _vector(x + n * S, s, S)[:, None] * dw
-        sum_d += _times(z, tl.trans(by))
-        tl.store(dfactor + n * (C * C) + square, _times(tl.trans(d_sc), z), mask=square_there)
+        tl.store(dx + n * S + s, tl.sum(dw * times(d_sc, by), 1).to(dx.dtype.element_ty), mask=s < S)
+        z = load_vector(x + n * S, s, S)[:, None] * dw
+        sum_d += times(z, tl.trans(by))
+        tl.store(dfactor + n * (C * C) + square, times(tl.trans(d_sc), z), mask=square_there)
         dw *= fade
         w = before
         n -= H

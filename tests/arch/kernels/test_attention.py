@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import AttentionState, attention, attention_step, bench
+from arch.kernels import AttentionState, attention, attention_step
+from arch.kernels.benchmark import timing
 
 
 def example(time: int, **sizes: int) -> dict[str, Any]:
-    return bench.example(
-        "attention", "full", bench.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes)
+    return timing.example(
+        "attention", "full", timing.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes)
     )
 
 

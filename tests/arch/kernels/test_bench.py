@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from arch.kernels import bench, select
-from arch.kernels.tolerance import TABLE, attainable, error, tolerance
+from arch.kernels import select
+from arch.kernels.benchmark import timing
+from arch.kernels.benchmark.tolerance import TABLE, attainable, error, tolerance
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +19,11 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "INTERPRETED", False)
 
 
-SMALL = bench.Shape(batch=2, time=20, heads=2, key_width=4, value_width=3)
+SMALL = timing.Shape(batch=2, time=20, heads=2, key_width=4, value_width=3)
 
 
 def test_rows_stand_side_by_side() -> None:
-    rows = bench.bench("delta", [SMALL], repeats=2, warm_up=1)
+    rows = timing.bench("delta", [SMALL], repeats=2, warm_up=1)
     assert [row["implementation"] for row in rows] == ["chunked", "recurrent"]
     for row in rows:
         assert row["op"] == "delta"
@@ -43,11 +44,11 @@ def test_what_disagrees_is_not_timed(dtype: torch.dtype, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
     timed: list[Callable[[], object]] = []
-    monkeypatch.setattr(bench, "_milliseconds", lambda call, *_: timed.append(call))
+    monkeypatch.setattr(timing, "_milliseconds", lambda call, *_: timed.append(call))
     with pytest.raises(
-        bench.Disagreement, match=r"'chunked' of 'delta' in .*: outputs differ .* a wrong result is not timed"
+        timing.Disagreement, match=r"'chunked' of 'delta' in .*: outputs differ .* a wrong result is not timed"
     ):
-        bench.bench("delta", [SMALL], dtype=dtype)
+        timing.bench("delta", [SMALL], dtype=dtype)
     assert not timed
 
 
@@ -58,8 +59,8 @@ def test_a_wrong_gradient_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return honest(*args, log_decay=log_decay.detach() + 0.5 * (log_decay - log_decay.detach()), **arguments)
 
     monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
-    with pytest.raises(bench.Disagreement, match="gradients of log_decay differ"):
-        bench.bench("delta", [SMALL])
+    with pytest.raises(timing.Disagreement, match="gradients of log_decay differ"):
+        timing.bench("delta", [SMALL])
 
 
 def test_agreement_is_checked_on_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +72,9 @@ def test_agreement_is_checked_on_what_is_timed(monkeypatch: pytest.MonkeyPatch) 
         return o * (1.1 if q.shape[:2] == (2, 20) else 1), final
 
     monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong_of_many)
-    monkeypatch.setattr(bench, "CHECKED", (1, 7))
-    with pytest.raises(bench.Disagreement, match="outputs differ"):
-        bench.bench("delta", [SMALL])
+    monkeypatch.setattr(timing, "CHECKED", (1, 7))
+    with pytest.raises(timing.Disagreement, match="outputs differ"):
+        timing.bench("delta", [SMALL])
 
 
 @pytest.mark.parametrize(("op", "variant"), [("delta", "head"), ("spanned_newton_schulz", "atlas")])
@@ -81,17 +82,17 @@ def test_what_is_not_checked_has_no_part_in_the_gradients(
     op: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where inputs have sequences and no tokens, and outputs a shape of their own."""
-    monkeypatch.setattr(bench, "CHECKED", (1, 7))
-    assert bench.disagreement(op, "chunked", bench.example(op, variant, SMALL)) < 1
+    monkeypatch.setattr(timing, "CHECKED", (1, 7))
+    assert timing.disagreement(op, "chunked", timing.example(op, variant, SMALL)) < 1
 
 
 def test_what_cannot_serve_is_refused() -> None:
     with pytest.raises(ValueError, match="implementation 'fused' needs a CUDA tensor"):
-        bench.bench("delta", [SMALL], implementations=["fused"])
+        timing.bench("delta", [SMALL], implementations=["fused"])
     with pytest.raises(ValueError, match="op 'delta' has no variant 'heads'; there are head, plain"):
-        bench.bench("delta", [SMALL], variant="heads")
+        timing.bench("delta", [SMALL], variant="heads")
     with pytest.raises(ValueError, match="time must be at least 1, got 0"):
-        bench.Shape(time=0)
+        timing.Shape(time=0)
 
 
 def test_errors_are_relative_to_each_head() -> None:
@@ -142,7 +143,7 @@ def test_the_table_is_asked_by_dtype() -> None:
 def test_an_op_without_examples_says_what_it_lacks(op: str) -> None:
     """And one with examples has a tolerance."""
     try:
-        bench.variants(op)
+        timing.variants(op)
     except ValueError as lacking:
         assert f"arch/kernels/{op}/example.py" in str(lacking)  # noqa: PT017
     else:

@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import bench, delta, gated_linear
+from arch.kernels import delta, gated_linear
+from arch.kernels.benchmark import timing
 
 GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
 
 def example(variant: str, time: int = 70, **sizes: int) -> dict[str, Any]:
-    shape = bench.Shape(**{"batch": 2, "heads": 2, "key_width": 6, "value_width": 3, **sizes}, time=time)
-    return bench.example("delta", variant, shape)
+    shape = timing.Shape(**{"batch": 2, "heads": 2, "key_width": 6, "value_width": 3, **sizes}, time=time)
+    return timing.example("delta", variant, shape)
 
 
 def close(x: Tensor, y: Tensor) -> None:
@@ -255,14 +256,14 @@ def test_half_a_pair_is_refused() -> None:
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), GPU], ids=str)
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "by chunks"])
-@pytest.mark.parametrize("variant", bench.variants("delta"))
+@pytest.mark.parametrize("variant", timing.variants("delta"))
 def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
     variant: str, whole: bool, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = import_module("arch.kernels.delta.fused")
-    form = kernels._Whole(16, 4, 4, 1, 1) if whole else None
-    monkeypatch.setattr(kernels, "_whole", lambda *sizes: form)
+    plan = import_module("arch.kernels.delta.fused.plan")
+    form = plan.Walk(16, 4, 4, 1, 1) if whole else None
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: form)
     for width, time in ((16, 40),) if device == "cpu" else ((16, 200), (32, 200), (64, 200)):
-        shape = bench.Shape(batch=2, time=time, heads=2, key_width=width, value_width=width)
-        inputs = bench._on(bench.example("delta", variant, shape), dtype, torch.device(device))
-        assert bench.disagreement("delta", "fused", inputs) <= 1
+        shape = timing.Shape(batch=2, time=time, heads=2, key_width=width, value_width=width)
+        inputs = timing._on(timing.example("delta", variant, shape), dtype, torch.device(device))
+        assert timing.disagreement("delta", "fused", inputs) <= 1

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from arch.kernels import bench, gated_linear
+from arch.kernels import gated_linear
+from arch.kernels.benchmark import timing
 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
 
 def example(variant: str, time: int = 40, **sizes: int) -> dict[str, Any]:
-    shape = bench.Shape(**{"batch": 2, "heads": 2, "key_width": 4, "value_width": 3, **sizes}, time=time)
-    return bench.example("gated_linear", variant, shape)
+    shape = timing.Shape(**{"batch": 2, "heads": 2, "key_width": 4, "value_width": 3, **sizes}, time=time)
+    return timing.example("gated_linear", variant, shape)
 
 
 def dense(q: Any, k: Any, v: Any, log_decay: Any = None, beta: Any = None, sign: Any = None) -> np.ndarray:

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from arch import kernels
-from arch.kernels.expansion import Anchors, Exponential, Polynomial
-from arch.kernels.tolerance import error, tolerance
+from arch.kernels.benchmark.tolerance import error, tolerance
+from arch.kernels.test_time.implicit_features import Anchors, Exponential, Polynomial
 
 
 def drawn(time: int = 40, window: int = 1) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from arch import kernels
-from arch.kernels import bench, select
-from arch.kernels.tolerance import TABLE, Case, Of, attainable, error, tolerance
+from arch.kernels import select
+from arch.kernels.benchmark import timing
+from arch.kernels.benchmark.tolerance import TABLE, Case, Of, attainable, error, tolerance
 
 NESTED = {"weights", "norm"}  # inputs that are several tensors, learned, without a batch
 SIZES = {"batch": 2, "heads": 2, "key_width": 6, "value_width": 5}
@@ -24,7 +25,7 @@ GATES = ("log_decay", "log_a", "beta", "lam", "i", "f", "weight", "bias")
 
 def exemplified(op: str) -> bool:
     try:
-        bench.variants(op)
+        timing.variants(op)
     except ValueError:
         return False
     return True
@@ -32,8 +33,8 @@ def exemplified(op: str) -> bool:
 
 OPS = [op for op in select.ops() if exemplified(op)]
 EVERY = [(op, name) for op in OPS for name in select.implementations(op) if name != "fused"]
-EVERY_VARIANT = [(op, variant) for op in OPS for variant in bench.variants(op)]
-WITH_KEYS = [(op, variant) for op, variant in EVERY_VARIANT if "k" in bench.example(op, variant, bench.Shape(time=1))]
+EVERY_VARIANT = [(op, variant) for op in OPS for variant in timing.variants(op)]
+WITH_KEYS = [(op, variant) for op, variant in EVERY_VARIANT if "k" in timing.example(op, variant, timing.Shape(time=1))]
 ALTERNATIVES = [(op, name) for op, name in EVERY if name != "recurrent"]
 
 
@@ -43,7 +44,7 @@ def run(op: str, name: str, inputs: dict[str, Any], **more: Any) -> tuple[Tensor
 
 
 def example(op: str, variant: str, time: int, seed: int = 0, **sizes: int) -> dict[str, Any]:
-    inputs = bench.example(op, variant, bench.Shape(time=time, **{**SIZES, **sizes}), seed=seed)
+    inputs = timing.example(op, variant, timing.Shape(time=time, **{**SIZES, **sizes}), seed=seed)
     return {"steps": 8, **inputs} if op == "mesa" else inputs
 
 
@@ -75,7 +76,7 @@ def everything(
     def cast(key: str, x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        lowest = dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)
+        lowest = dtype if key in timing.CONTENT else torch.promote_types(dtype, torch.float32)
         return x.detach().to(device, lowest).requires_grad_(key != "sign")
 
     inputs = {key: pytree.tree_map(partial(cast, key), x) for key, x in inputs.items()}
@@ -106,7 +107,7 @@ def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """The inputs as they are in `dtype` (gates at least fp32), in fp64."""
 
     def cast(key: str, x: Any) -> Any:
-        lowest = dtype if key in bench.CONTENT else torch.promote_types(dtype, torch.float32)
+        lowest = dtype if key in timing.CONTENT else torch.promote_types(dtype, torch.float32)
         return x.to(lowest).double() if isinstance(x, Tensor) else x
 
     return {key: pytree.tree_map(partial(cast, key), x) for key, x in inputs.items()}
@@ -175,7 +176,7 @@ def repeated(op: str, inputs: dict[str, Any]) -> dict[str, Any]:
     [
         (op, variant, time)
         for op, variant in EVERY_VARIANT
-        for time in ((1, 3, 63, 64, 65, 200) if variant == bench.variants(op)[0] else (3, 65))
+        for time in ((1, 3, 63, 64, 65, 200) if variant == timing.variants(op)[0] else (3, 65))
     ],
 )
 def test_implementations_are_the_recurrence(op: str, variant: str, time: int) -> None:
@@ -216,7 +217,7 @@ def test_low_precision_inputs_cost_no_more_than_their_rounding(op: str, variant:
 
 @pytest.mark.parametrize(("op", "name"), ALTERNATIVES)
 def test_a_long_sequence(op: str, name: str) -> None:
-    inputs = example(op, bench.variants(op)[0], 1000, batch=1, key_width=4, value_width=2) | (
+    inputs = example(op, timing.variants(op)[0], 1000, batch=1, key_width=4, value_width=2) | (
         {"steps": 4} if op == "mesa" else {}
     )
     with torch.no_grad():
@@ -266,7 +267,7 @@ def test_steps_are_the_sequence(op: str, variant: str) -> None:
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_the_future_does_not_reach_the_past(op: str, name: str) -> None:
-    inputs, other = (example(op, bench.variants(op)[0], 40, seed=seed) for seed in (0, 1))
+    inputs, other = (example(op, timing.variants(op)[0], 40, seed=seed) for seed in (0, 1))
     mixed = {
         key: torch.cat((x[:, :23], other[key][:, 23:]), 1) if key in along_time(inputs) else x
         for key, x in inputs.items()
@@ -333,15 +334,15 @@ def test_gradients_are_those_of_finite_differences(op: str, variant: str) -> Non
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_same_inputs_same_bits(op: str, name: str) -> None:
-    inputs = example(op, bench.variants(op)[0], 70)
+    inputs = example(op, timing.variants(op)[0], 70)
     first, second = (everything(op, name, inputs, None, torch.float32) for _ in range(2))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_no_tokens_change_nothing(op: str, name: str) -> None:
-    state = carried(op, bench.variants(op)[0], 20)
-    inputs = example(op, bench.variants(op)[0], 1)
+    state = carried(op, timing.variants(op)[0], 20)
+    inputs = example(op, timing.variants(op)[0], 1)
     empty = {key: x[:, :0] if key in along_time(inputs) else x for key, x in inputs.items()}
     o, final = run(op, name, empty, initial_state=state, return_state=True)
     assert o.shape == (SIZES["batch"], 0, *run(op, "recurrent", inputs)[0].shape[2:])
@@ -351,7 +352,7 @@ def test_no_tokens_change_nothing(op: str, name: str) -> None:
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_ops_opt_out_of_autocast(op: str, name: str) -> None:
     inputs = {
-        key: x.float() if isinstance(x, Tensor) else x for key, x in example(op, bench.variants(op)[0], 70).items()
+        key: x.float() if isinstance(x, Tensor) else x for key, x in example(op, timing.variants(op)[0], 70).items()
     }
     expected = run(op, name, inputs)[0]
     with torch.autocast("cpu", torch.bfloat16):
@@ -360,13 +361,13 @@ def test_ops_opt_out_of_autocast(op: str, name: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_no_state_is_made_that_nobody_asked_for(op: str) -> None:
-    assert run(op, "auto", example(op, bench.variants(op)[0], 5))[1] is None
+    assert run(op, "auto", example(op, timing.variants(op)[0], 5))[1] is None
 
 
 @pytest.mark.parametrize("op", dict(WITH_KEYS))
 @pytest.mark.parametrize(("key", "message"), [("k", "k has shape"), ("q", "q has shape"), ("v", "has shape")])
 def test_shapes_that_do_not_fit_are_told(op: str, key: str, message: str) -> None:
-    inputs = example(op, bench.variants(op)[0], 5)
+    inputs = example(op, timing.variants(op)[0], 5)
     with pytest.raises(ValueError, match=f"{op}: .*{message}"):
         run(op, "auto", inputs | {key: inputs[key][:, :4]})
 
@@ -408,7 +409,7 @@ def refusals_skipped() -> Iterator[None]:
     [
         (op, variant, time)
         for op, variant in FUSED
-        for time in ((1, 37, 150) if variant == bench.variants(op)[0] else (1, 85))  # 85: more than the longest chunk
+        for time in ((1, 37, 150) if variant == timing.variants(op)[0] else (1, 85))  # 85: more than the longest chunk
     ],
 )
 def test_fused_is_the_recurrence(op: str, variant: str, time: int, device: str) -> None:

@@ -16,12 +16,26 @@ from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
 from arch import kernels
-from arch.kernels import bench, select
+from arch.kernels import select
+from arch.kernels.benchmark import timing
+from arch.kernels.benchmark.tolerance import error, tolerance
 from arch.kernels.memory import memory, memory_read, memory_step
 from arch.kernels.monomials import monomials
-from arch.kernels.network import LayerNorm, backward, forward, learn
-from arch.kernels.rule import DOT, HUBER, KL, L2, LP, LQ, HuberLoss, KlRetention, Loss, LpLoss, LqRetention, Rule
-from arch.kernels.tolerance import error, tolerance
+from arch.kernels.test_time.learning_rule import (
+    DOT,
+    HUBER,
+    KL,
+    L2,
+    LP,
+    LQ,
+    HuberLoss,
+    KlRetention,
+    Loss,
+    LpLoss,
+    LqRetention,
+    Rule,
+)
+from arch.kernels.test_time.network import LayerNorm, backward, forward, learn
 
 B, T, H, K, V = 2, 11, 2, 3, 3
 GATES = ("eta", "alpha", "theta", "gamma", "delta")
@@ -476,7 +490,7 @@ def test_influence_is_the_same_of_however_many_pieces_it_is_made_at_once(
     depth: int, together: int, *, cross_chunk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the middle of a chunk on, over whole ones, to the middle of one."""
-    monkeypatch.setattr("arch.kernels.dual.TOGETHER", together)
+    monkeypatch.setattr("arch.kernels.test_time.dual_form.TOGETHER", together)
     given = inputs(Rule(window=3, chunk=4, momentum="inside", cross_chunk=cross_chunk), depth, time=31)
     expected = everything(given, "recurrent", None)
     agree(everything(given, "chunked", None, at=6), expected, tolerance("memory", torch.float64))
@@ -624,8 +638,8 @@ def test_inputs_that_do_not_fit_are_refused(rule: Rule, change: dict[str, Any], 
 def test_a_norm_magnifies_what_an_answer_loses() -> None:
     """Of 64 sequences of TTT-Linear's example this is the one where the norm, and the memory that learns by it, magnify what
     tf32 drops of an answer to more than what is allowed."""
-    shape = bench.Shape(batch=64, time=256, heads=2, key_width=64, value_width=64)
-    made = bench.example("memory", "ttt", shape)
+    shape = timing.Shape(batch=64, time=256, heads=2, key_width=64, value_width=64)
+    made = timing.example("memory", "ttt", shape)
     given = {key: x[1:2, :144] if isinstance(x, Tensor) and x.shape[:2] == (64, 256) else x for key, x in made.items()}
     given |= {key: given[key].bfloat16() for key in ("q", "k", "v")}
     exact = pytree.tree_map(lambda x: x.double() if isinstance(x, Tensor) else x, given)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import MesaState, bench, delta, gated_linear, mesa, mesa_steps_taken
+from arch.kernels import MesaState, delta, gated_linear, mesa, mesa_steps_taken
+from arch.kernels.benchmark import timing
 from arch.kernels.mesa.chunked import CHUNKS
 from arch.kernels.mesa.conjugate import Gradient, Start
 
@@ -17,8 +18,8 @@ IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunk
 
 
 def example(variant: str, time: int = 40, **sizes: int) -> dict[str, Any]:
-    shape = bench.Shape(**{"batch": 2, "heads": 2, "key_width": 6, "value_width": 3, **sizes}, time=time)
-    return bench.example("mesa", variant, shape)
+    shape = timing.Shape(**{"batch": 2, "heads": 2, "key_width": 6, "value_width": 3, **sizes}, time=time)
+    return timing.example("mesa", variant, shape)
 
 
 def dense(inputs: dict[str, Any]) -> np.ndarray:
@@ -175,8 +176,8 @@ def test_gradients_are_those_of_the_exact_solution(x0: Start, gradient: Gradient
 def far_from_the_query(width: int, steps: int, *, seed: int = 0) -> dict[str, Any]:
     """Two keys in turn, written with all strength, and hardly any decay: the first residual is thirty times as long as the
     query, in the end."""
-    shape = bench.Shape(batch=1, time=70, heads=2, key_width=width, value_width=width)
-    inputs = bench.example("mesa", "from_query", shape, seed=seed) | {"steps": steps}
+    shape = timing.Shape(batch=1, time=70, heads=2, key_width=width, value_width=width)
+    inputs = timing.example("mesa", "from_query", shape, seed=seed) | {"steps": steps}
     inputs["k"] = inputs["k"][:, torch.arange(70) % 2]
     inputs["log_decay"] = 0.002 * inputs["log_decay"].clamp(min=-1)
     inputs["beta"] = torch.full_like(inputs["beta"], 0.99)

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from arch import kernels
+from arch.kernels.benchmark.tolerance import error
 from arch.kernels.mesa_rls import MesaRlsState
-from arch.kernels.tolerance import error
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 HEADS, K, V = 2, 4, 3

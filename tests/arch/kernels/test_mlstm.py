@@ -11,9 +11,9 @@ from torch.nn.functional import logsigmoid
 from torch.testing import assert_close
 
 from arch import kernels
-from arch.kernels import bench
+from arch.kernels.benchmark import timing
+from arch.kernels.benchmark.tolerance import Of, error, tolerance
 from arch.kernels.mlstm import MlstmState
-from arch.kernels.tolerance import Of, error, tolerance
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 
@@ -95,8 +95,8 @@ def test_a_state_that_does_not_fit_is_told() -> None:
 @pytest.mark.parametrize(("time", "width"), [(300, 16), (40, 72)])
 def test_fused_derives_long_sequences_and_wide_heads_by_chunks(time: int, width: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    inputs = bench.example(
-        "mlstm", "head", bench.Shape(batch=1, time=time, heads=1, key_width=width, value_width=width)
+    inputs = timing.example(
+        "mlstm", "head", timing.Shape(batch=1, time=time, heads=1, key_width=width, value_width=width)
     )
     generator = torch.Generator().manual_seed(1)
     shapes: tuple[tuple[int, ...], ...] = ((1, 1, width, width), (1, 1, width), (1, 1))
@@ -128,17 +128,17 @@ def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) 
 @pytest.mark.parametrize(
     ("of", "rows", "shape", "seed"),
     [
-        ("output", [47], bench.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 3),
-        ("gradient", [132], bench.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 8),
+        ("output", [47], timing.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 3),
+        ("gradient", [132], timing.Shape(batch=256, time=150, heads=2, key_width=16, value_width=16), 8),
     ],
 )
 def test_fused_keeps_digits_where_little_is_left_of_large_numbers(
-    of: Of, rows: list[int], shape: bench.Shape, seed: int
+    of: Of, rows: list[int], shape: timing.Shape, seed: int
 ) -> None:
     """The sequences out of many whose normalisers, or derivatives by queries, nearly cancel."""
     inputs = {
-        key: (x.bfloat16() if key in bench.CONTENT else x.float())[rows]
-        for key, x in bench.example("mlstm", "head", shape).items()
+        key: (x.bfloat16() if key in timing.CONTENT else x.float())[rows]
+        for key, x in timing.example("mlstm", "head", shape).items()
     }
     generator = torch.Generator().manual_seed(seed)
     size = (shape.batch, shape.time, shape.heads, shape.value_width)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from arch.kernels import select
+from arch.kernels.benchmark.tolerance import error, tolerance
 from arch.kernels.norm_gate import norm_gate
-from arch.kernels.tolerance import error, tolerance
 from arch.parts.norm import RMSNorm
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import bench, gated_linear, select
+from arch.kernels import gated_linear, select
+from arch.kernels.benchmark import timing
 from arch.kernels.retained import retained
-from arch.kernels.rule import KL, LQ, PLAIN, KlRetention, LqRetention, Retention
+from arch.kernels.test_time.learning_rule import KL, LQ, PLAIN, KlRetention, LqRetention, Retention
 
 NAMES = select.implementations("retained")
 SIZES = {"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5}
 
 
 def example(variant: str = "memora", **sizes: int) -> dict[str, Any]:
-    return bench.example("retained", variant, bench.Shape(**{**SIZES, **sizes}))
+    return timing.example("retained", variant, timing.Shape(**{**SIZES, **sizes}))
 
 
 def read(name: str, inputs: dict[str, Any], **more: Any) -> tuple[Tensor, Tensor]:

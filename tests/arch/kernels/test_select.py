@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,17 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_op_has_its_definition_and_its_fast_form(op: str) -> None:
     assert {"recurrent", "chunked"} <= set(select.implementations(op))
     assert callable(getattr(kernels, op))
+
+
+def test_an_op_is_a_folder_with_a_definition_and_an_implementation_a_file_or_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for file in ("op/recurrent.py", "op/chunked.py", "op/fused/__init__.py", "shared/__init__.py", "shared/chunked.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "op" / "fused" / "recurrent.py").touch()
+    monkeypatch.setattr(select, "__file__", str(tmp_path / "select.py"))
+    assert select._found() == {"op": ("fused", "chunked", "recurrent")}
 
 
 @pytest.mark.parametrize("op", select.ops())

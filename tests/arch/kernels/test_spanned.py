@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import bench, select
+from arch.kernels import select
+from arch.kernels.benchmark import timing
 from arch.kernels.spanned import spanned
 
 NAMES = select.implementations("spanned")
 
 
 def example(variant: str = "atlas", **sizes: int) -> dict[str, Any]:
-    shape = bench.Shape(**{"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5, **sizes})
-    return bench.example("spanned", variant, shape)
+    shape = timing.Shape(**{"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5, **sizes})
+    return timing.example("spanned", variant, shape)
 
 
 def made(name: str, inputs: dict[str, Any]) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import bench, select
+from arch.kernels import select
+from arch.kernels.benchmark import timing
 from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 from arch.kernels.spanned_sum import spanned_sum
 
@@ -17,8 +18,8 @@ NAMES = select.implementations("spanned_sum")
 
 
 def example(**sizes: int) -> dict[str, Any]:
-    shape = bench.Shape(**{"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5, **sizes})
-    return bench.example("spanned_sum", "atlas", shape)
+    shape = timing.Shape(**{"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5, **sizes})
+    return timing.example("spanned_sum", "atlas", shape)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels.rule import DOT, HUBER, KL, LP, LQ, HuberLoss, Rule
+from arch.kernels.test_time.learning_rule import DOT, HUBER, KL, LP, LQ, HuberLoss, Rule
 from arch.mixers.memory import (
     Atlas,
     AtlasPp,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,21 @@ def test_published_masks_of_the_answer_are_a_digit_with_brackets_alone(draw: Dra
         assert (mask in task.roles().of("digit")) == brackets
 
 
+def test_the_published_sizes_with_brackets_give_a_minus_and_a_digit_three_shares(draw: Draw) -> None:
+    """The public generator draws 3 to 40 and raises what is below 5; its expression is three tokens shorter than that."""
+    task = ModularArithmetic(protocol="unlocking", brackets=True, min_length=1, length=38)
+    batch = draw(task, count=20_000, split="train")
+    shares = np.bincount((batch.targets != IGNORE).argmax(axis=1) + 1, minlength=39) / 20_000
+    assert shares[3] == pytest.approx(3 / 38, abs=0.008)
+    assert shares[4:] == pytest.approx(np.full(35, 1 / 38), abs=0.005)
+    assert shares[:3].sum() == 0
+
+
+def test_published_sizes_from_three_on_are_what_they_were(digest: Callable[..., str]) -> None:
+    kept = ModularArithmetic(protocol="unlocking", brackets=True, min_length=3, length=38)
+    assert [digest(t) for t in (kept, replace(FLAT, protocol="unlocking"))] == ["1b5d1db58a3b98cc", "d862476a4ce8c5c3"]
+
+
 def test_token_ids_are_the_published_ones() -> None:
     assert FLAT.symbols == {"+": 1, "-": 2, "*": 3, "=": 4}
     assert (FLAT.answers, FLAT.vocab) == (range(5, 10), 10)
@@ -104,6 +120,12 @@ def test_token_ids_are_the_published_ones() -> None:
         ({"modulus": 1}, "modulus must be at least 2"),
         ({"brackets": True, "labels": "all"}, "labels must be 'final' with brackets"),
         ({"brackets": True, "length": 1}, "must be at least 2, a digit and ="),
+        ({"brackets": True, "length": 8, "min_length": 1}, "must be at least 2, a digit and ="),
+        (
+            {"brackets": True, "protocol": "unlocking", "min_length": 2},
+            "min_length 2 would be a digit and =, .* take 1",
+        ),
+        ({"brackets": True, "protocol": "unlocking", "length": 2}, "length must be at least 3 with brackets"),
     ],
 )
 def test_impossible_dials_are_refused(dials: dict[str, Any], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -169,5 +170,26 @@ def test_every_other_geometry_can_be_drawn(draw: Draw) -> None:
         assert task.score(batch, batch.targets)["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize(("pairs", "most"), [(256, 1.5), (16, 1.1)])
+def test_drawing_takes_little_memory_beside_what_it_hands_out(pairs: int, most: float, draw: Draw) -> None:
+    """Pages that are new to the process cost more time than the drawing itself."""
+    task = Mqar(length=1024, pairs=pairs)
+    tracemalloc.start()
+    batch = draw(task, count=1024)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < most * (batch.inputs.nbytes + batch.targets.nbytes)
+
+
+BITS = {
+    REPAIRED: "b31e7a616d5d029b",
+    ZOOLOGY: "5409f063aed2e3f2",
+    Mqar(length=1024, pairs=256): "c7e6ebd62eb78971",
+    Mqar(length=1024, pairs=256, protocol="zoology"): "d4c19a114c581e7c",
+    Mqar(length=256, pairs=9, power=1.0): "735e3aec888a761e",
+    Mqar(vocab=300, length=64, pairs=16): "79377ab4de803dd0",
+}
+
+
 def test_the_bits_are_the_ones_we_know(digest: Callable[..., str]) -> None:
-    assert [digest(task) for task in (REPAIRED, ZOOLOGY)] == ["b31e7a616d5d029b", "5409f063aed2e3f2"]
+    assert {task: digest(task) for task in BITS} == BITS

@@ -1,0 +1,1 @@
+"""Timing of the implementations of an op side by side, and how closely they must agree."""

@@ -1,0 +1,152 @@
+"""Pairs of a chunk's tokens, a program a chunk: inverses, and their products with r and with V."""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.delta.fused.decay_factors import (
+    cumulative_sums,
+    fades_to_end,
+    level_fades,
+    pair_fades,
+    pairs_of_level,
+)
+from arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, store_rows
+from arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def pairs_kernel(
+    q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
+    beta_strides, T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr,
+    WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
+):  # fmt: skip
+    """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
+    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades."""
+    head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at_b, at_h = head // H, head % H
+    q += at_b * q_strides[0] + at_h * q_strides[2]
+    k += at_b * k_strides[0] + at_h * k_strides[2]
+    v += at_b * v_strides[0] + at_h * v_strides[2]
+    erased += (at_b * (T * H) * ((4 if PAIR else 3) if GATE == 2 else 1) + at_h) * K
+    wanted += (at_b * T * H + at_h) * V
+    if PAIR:
+        a += at_b * a_strides[0] + at_h * a_strides[2]
+        b += at_b * b_strides[0] + at_h * b_strides[2]
+    if GATE > 0:
+        g += at_b * g_strides[0] + at_h * g_strides[2]
+    KINDS: tl.constexpr = 4 if PAIR else 2
+    TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
+    i = tl.arange(0, C)
+    t = n * C + i
+
+    erases = tl.zeros((C, C), tl.float32)
+    reads = tl.zeros((C, C), tl.float32)
+    hears = tl.zeros((C, C), tl.float32)
+    sees = tl.zeros((C, C), tl.float32)
+    for start in range(0, KP, KB):
+        d = start + tl.arange(0, KB)
+        q_CK = load_rows(q, q_strides[1], t, T, d, K)
+        k_CK = load_rows(k, k_strides[1], t, T, d, K)
+        if PAIR:
+            r_CK = load_rows(a, a_strides[1], t, T, d, K)
+            c_CK = load_rows(b, b_strides[1], t, T, d, K)
+        else:
+            r_CK = k_CK
+            c_CK = k_CK
+        if GATE < 2:
+            c_KC = tl.trans(c_CK)
+            reads = add_dot(reads, q_CK, c_KC, PRECISION)
+            erases = add_dot(erases, r_CK, c_KC, PRECISION)
+            if PAIR:
+                k_KC = tl.trans(k_CK)
+                sees = add_dot(sees, q_CK, k_KC, PRECISION)
+                hears = add_dot(hears, r_CK, k_KC, PRECISION)
+        else:
+            g_CK = load_rows(g, g_strides[1], t, T, d, K)
+            own = i[:, None] == i[None, :]
+            reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)
+            if PAIR:
+                sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
+            for level in range(LEVELS):
+                now = pairs_of_level(level, C, CHAIN == "ieee", False)
+                row, read, column = level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+                q_faded = q_CK * row
+                r_faded = r_CK * read
+                c_faded = tl.trans(c_CK * column)
+                if PAIR:
+                    k_faded = tl.trans(k_CK * column)
+                    sees += tl.where(now, dot(q_faded, k_faded, PRECISION), 0.0)
+                    hears += tl.where(now, dot(r_faded, k_faded, PRECISION), 0.0)
+                reads += tl.where(now, dot(q_faded, c_faded, PRECISION), 0.0)
+                erases += tl.where(now, dot(r_faded, c_faded, CHAIN), 0.0)
+
+    strength = tl.full((C,), 1.0, tl.float32)
+    if WRITE:
+        strength = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)
+        reads *= strength[None, :]
+        erases *= strength[None, :]
+    fades = scores + KINDS * C * C + i
+    if GATE == 1:
+        g_C = load_gates(g, g_strides[1], t, T)
+        high, low = cumulative_sums(g_C, CHAIN == "ieee")
+        fade = pair_fades(high, low, tl.zeros_like(g_C), C)
+        reads *= fade
+        tl.store(fades, tl.exp(high) * scale)
+        if PAIR:
+            fade_before = pair_fades(high, low, g_C, C)
+            sees *= fade
+            hears *= fade_before
+            erases *= fade_before
+            to_read = tl.exp(tl.minimum(high - g_C, 0.0))[:, None]
+        else:
+            erases *= fade
+            to_read = tl.exp(high)[:, None]
+        strength *= fades_to_end(g_C)
+        tl.store(fades + 3 * C, tl.exp(high))
+    if GATE == 1 or (WRITE and GATE == 0):
+        tl.store(fades + 2 * C, strength)
+    place = i[:, None] * C + i[None, :]
+    until_now, before_now = i[:, None] >= i[None, :], i[:, None] > i[None, :]
+    tl.store(scores + C * C + place, tl.where(until_now, reads * scale, 0.0))
+    if PAIR:
+        tl.store(scores + 2 * C * C + place, tl.where(until_now, sees * scale, 0.0))
+        hears = tl.where(before_now, hears, 0.0)
+        tl.store(scores + 3 * C * C + place, hears)
+    inverse = invert_unit_lower(tl.where(before_now, erases, 0.0), C, SOLVE)
+    tl.store(scores + place, inverse)
+    for start in range(0, VP, VB):
+        w = start + tl.arange(0, VB)
+        v_CV = load_rows(v, v_strides[1], t, T, w, V)
+        if PAIR:
+            v_CV = -dot(hears, v_CV, CHAIN)
+        store_rows(wanted, H * V, t, T, w, V, dot(inverse, v_CV, SOLVE))
+    for start in range(0, KP, KB):
+        d = start + tl.arange(0, KB)
+        if PAIR:
+            r_CK = load_rows(a, a_strides[1], t, T, d, K)
+        else:
+            r_CK = load_rows(k, k_strides[1], t, T, d, K)
+        if GATE == 1:
+            r_CK *= to_read
+        if GATE == 2:
+            g_CK = load_rows(g, g_strides[1], t, T, d, K)
+            until = tl.cumsum(g_CK, 0)
+            r_CK *= tl.exp(tl.minimum(until - g_CK, 0.0) if PAIR else until)
+            total = tl.sum(g_CK, 0)
+            to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+            k_CK = load_rows(k, k_strides[1], t, T, d, K)
+            q_CK = load_rows(q, q_strides[1], t, T, d, K)
+            store_rows(erased + T * H * K, H * K, t, T, d, K, q_CK * tl.exp(until) * scale)
+            if PAIR:
+                c_CK = load_rows(b, b_strides[1], t, T, d, K)
+                store_rows(erased + 3 * T * H * K, H * K, t, T, d, K, k_CK * to_end)
+            else:
+                c_CK = k_CK * strength[:, None]
+            store_rows(erased + 2 * T * H * K, H * K, t, T, d, K, c_CK * to_end)
+            tl.store(scores + KINDS * C * C + d, tl.exp(total))
+        store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, SOLVE))

@@ -1,0 +1,117 @@
+"""Fading from token to token inside a chunk, by head or by key channel.
+
+Every exponent sums log decays of its own: a difference of long sums would lose a small decay behind a large one. By channel the
+tokens of a pair fade to and from one place between them, so that scores stay products of matrices.
+
+C tokens, K key width
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.delta.fused.tiles import dot
+
+LEAST = tl.constexpr(-9.5)  # log decay of a token in products from the middle of a block of 16
+
+
+@triton.jit
+def cumulative_sums(g, EXACT: tl.constexpr):
+    """Sums of g [C] up to each token, in two parts: without the second a small decay is lost behind a large one."""
+    if EXACT:
+        until = tl.cumsum(g.to(tl.float64), 0)
+        high = until.to(tl.float32)
+        low = (until - high).to(tl.float32)
+    else:
+        high = tl.cumsum(g, 0)
+        low = tl.zeros_like(g)
+    return high, low
+
+
+@triton.jit
+def pair_fades(high, low, before, C: tl.constexpr):
+    """exp of log decays from token s to token t, or with before = g to ahead of t's own: [t, s], 1 unless s < t."""
+    i = tl.arange(0, C)
+    exponent = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :]) - before[:, None]
+    return tl.exp(tl.where(i[:, None] > i[None, :], tl.minimum(exponent, 0.0), 0.0))
+
+
+@triton.jit
+def _to_border(g_CK, level, C: tl.constexpr, PRECISION: tl.constexpr):
+    """Log decay [C, K] between each token and the border amid its pair of blocks of 2^level tokens, <= 0.
+
+    A sum of log decays, never a difference of sums, so a small decay behind a large one is kept.
+    """
+    i = tl.arange(0, C)
+    t, s = i[:, None], i[None, :]
+    behind = ((t >> level) & 1) == 1
+    between = ((t >> level) == (s >> level)) & tl.where(behind, s <= t, s > t)
+    return tl.minimum(dot(tl.where(between, 1.0, 0.0), g_CK, PRECISION), 0.0)
+
+
+@triton.jit
+def _from_middle(g_CK, C: tl.constexpr):
+    """Log decay [C, K] from the middle of each token's block of 16 to the token: negative in its second half, positive in
+    its first. Decays count as at least e^-9.5 here, so that what grows stays within fp32."""
+    i = tl.arange(0, C)[:, None]
+    g_CK = tl.maximum(g_CK, LEAST)
+    middle = tl.sum(tl.where(i < 8, g_CK, 0.0), 0)[None, :]
+    if C == 32:
+        middle = tl.where(i < 16, middle, tl.sum(tl.where(i < 24, g_CK, 0.0), 0)[None, :])
+    return tl.cumsum(g_CK, 0) - middle
+
+
+@triton.jit
+def _from_border(until_CK, C: tl.constexpr):
+    """Log decay [C, K] between the border amid 32 tokens and each token, <= 0."""
+    i = tl.arange(0, C)[:, None]
+    at = tl.sum(tl.where(i == C // 2 - 1, until_CK, 0.0), 0)[None, :]
+    return tl.minimum(tl.where(i < C // 2, at - until_CK, until_CK - at), 0.0)
+
+
+@triton.jit
+def pairs_of_level(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.constexpr):
+    """Which pairs [t, s], s < t, level after level, fade to and from one place; TURNED: [s, t].
+
+    EXACT: those that a border between blocks of 2^level tokens parts, and no wider one. Otherwise those in one block of 16,
+    then those in two.
+    """
+    i = tl.arange(0, C)
+    t, s = (i[None, :], i[:, None]) if TURNED else (i[:, None], i[None, :])
+    if EXACT:
+        pairs = ((t >> (level + 1)) == (s >> (level + 1))) & ((t >> level) > (s >> level))
+    else:
+        pairs = (t > s) & (((t >> 4) == (s >> 4)) == (level == 0))
+    return pairs
+
+
+@triton.jit
+def level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr):
+    """Fades [C, K] of such pairs' q, r and columns."""
+    if EXACT:
+        to_row = _to_border(g_CK, level, C, "ieee")
+        to_read = tl.minimum(to_row - g_CK, 0.0)
+        to_column = to_row
+    else:
+        to_row = _from_middle(g_CK, C)
+        to_read = to_row - tl.maximum(g_CK, LEAST)
+        to_column = -to_row
+        if C == 32:
+            near, to_border = level == 0, _from_border(tl.cumsum(g_CK, 0), C)
+            to_row = tl.where(near, to_row, to_border)
+            to_read = tl.where(near, to_read, tl.minimum(to_border - g_CK, 0.0))
+            to_column = tl.where(near, to_column, to_border)
+    row = tl.exp(to_row)
+    if PAIR:
+        read = tl.exp(to_read)
+    else:
+        read = row
+    return row, read, tl.exp(to_column)
+
+
+@triton.jit
+def fades_to_end(g):
+    """exp of the log decays g [C] behind each token, up to the chunk's end."""
+    return tl.exp(tl.minimum(tl.cumsum(g, 0, reverse=True) - g, 0.0))

@@ -1,0 +1,169 @@
+"""The cut of the work: which kernels serve, tokens a chunk, blocks of channels, warps and stages, and in which precision."""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from arch.kernels.op_interface.custom_op import padded
+
+NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
+
+
+class Blocks(NamedTuple):
+    """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk."""
+
+    chunk: int
+    value_block: int
+    pair_block: int
+    gradient_block: int
+    pair_warps: int
+    walk_warps: int
+    gradient_warps: int
+    stages: int
+
+
+def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool, exact: bool) -> Blocks:
+    """Chosen by what compiles for Hopper with few spills; short chunks where a state costs little, for short programs.
+
+    `exact` is for fp32, whose products run on ordinary cores and want more registers.
+    """
+    widest = max(key_width, value_width)
+    many = paired or by_channel
+    if widest <= 16:
+        few = 2 if exact else 1
+        return Blocks(16, 16, 16, 16, few, few, few, 1 if exact else 3 if many else 4)
+    if widest <= 32:
+        return Blocks(32, 32, 32, 16 if many else 32, 4, 4, 4, 1 if many or exact else 3)
+    if exact:
+        chunk, value_block = (32, 32) if widest <= 64 else (32, 16) if widest <= 128 else (16, 16)
+        return Blocks(chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1)
+    # Chunks of 64 would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results here (seen on an H100).
+    pair_block, gradient_block = 32 if by_channel else 64, 16 if paired and not by_channel else 64
+    stages = 1 if widest > 128 and many else 2
+    return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
+
+
+class Walk(NamedTuple):
+    """Tokens a chunk, warps and stages, where one program walks a whole sequence."""
+
+    chunk: int
+    forward_warps: int
+    backward_warps: int
+    forward_stages: int
+    backward_stages: int
+
+
+def walk_for(
+    key_width: int, value_width: int, gate: int, paired: bool, exact: bool, time: int, sequences: int
+) -> Walk | None:
+    """None where chunks of long, or wide, or few sequences are better done side by side (seen on an H200). By channel a chunk
+    is one block of 16. Pairs without such decays stay here where they can: it loses fewer of their digits."""
+    widest, plain, by_channel = max(key_width, value_width), gate == NO_GATE and not paired, gate == CHANNEL_GATE
+    few = sequences < (128 if plain and widest > 32 else 512)
+    if (exact and (by_channel or widest > 32)) or widest > 64 or (time > 256 and sequences < 1024):
+        return None
+    if few and (widest > 16 or gate == HEAD_GATE) and (by_channel or not paired):
+        return None
+    stages = 1 if exact else 2 if by_channel or widest > 16 else 3
+    if widest <= 16:
+        warps = 2 if few and by_channel else 1
+        return Walk(16, warps, warps, stages, stages)
+    if widest <= 32:
+        return Walk(16, 2, 2, stages, stages)
+    if plain:
+        return Walk(16, 4, 4, 3, 3)
+    return Walk(16, 4, 8 if by_channel else 4, stages, 1 if by_channel else 2)
+
+
+class Inputs(NamedTuple):
+    """Inputs of the custom op: q, k, a and b by head, values with their signs, gates in fp32.
+
+    keep  whether backward will want what forward makes
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None
+    beta: Tensor | None
+    a: Tensor | None
+    b: Tensor | None
+    initial: Tensor | None
+    scale: float
+    return_state: bool
+    keep: bool
+
+
+class Plan(NamedTuple):
+    """What all launches of one call share."""
+
+    blocks: Blocks
+    walk: Walk | None
+    batch: int
+    time: int
+    heads: int
+    key_width: int
+    value_width: int
+    chunks: int
+    flags: dict[str, Any]
+
+    @property
+    def programs(self) -> int:
+        """Programs of a launch: one a head of a sequence."""
+        return self.batch * self.heads
+
+    @property
+    def solve(self) -> str:
+        """Of the inverse. What goes on to products of its own, chunk by chunk, keeps 21 bits: three tf32 products each."""
+        chain: str = self.flags["CHAIN"]
+        return "tf32x3" if chain == "tf32" and self.walk is None else chain
+
+    @property
+    def erased_shape(self) -> tuple[int, ...]:
+        many = self.flags["GATE"] == CHANNEL_GATE
+        kinds = (4 if self.flags["PAIR"] else 3) if many else 1
+        return self.batch, kinds, self.time, self.heads, self.key_width
+
+
+def plan_for(x: Inputs) -> Plan:
+    """The plan of one call, by widths, length, gates and dtype."""
+    batch, time, heads, value_width = x.v.shape
+    key_width, log_decay, paired = x.q.shape[-1], x.log_decay, x.a is not None
+    gate = NO_GATE if log_decay is None else HEAD_GATE if log_decay.ndim == 3 else CHANNEL_GATE
+    exact = x.v.dtype == torch.float32
+    blocks = blocks_for(key_width, value_width, paired, gate == CHANNEL_GATE, exact)
+    walk = walk_for(key_width, value_width, gate, paired, exact, time, batch * heads)
+    chunk = blocks.chunk if walk is None else walk.chunk
+    # What a pair erases and what it writes need not cancel: with keys that repeat its state grows, and rounding with it.
+    frail = paired and gate != CHANNEL_GATE
+    chain = "ieee" if exact else "tf32x3" if frail else "tf32"
+    flags = {
+        "K": key_width,
+        "C": chunk,
+        "KP": padded(key_width),
+        "PAIR": paired,
+        "GATE": gate,
+        "WRITE": x.beta is not None,
+        "PRECISION": "bf16" if x.v.dtype == torch.bfloat16 and not frail else "tf32" if frail and not exact else chain,
+        "CHAIN": chain,
+    }
+    chunks = triton.cdiv(time, chunk)
+    return Plan(blocks, walk, batch, time, heads, key_width, value_width, chunks, flags)
+
+
+def scores_shape(plan: Plan) -> tuple[int, ...]:
+    """The shape of what is kept of chunks' pairs: with the whole sequence in a program the inverse alone."""
+    if plan.walk is not None:
+        return plan.batch, plan.heads, plan.chunks, plan.walk.chunk**2
+    kinds = 4 if plan.flags["PAIR"] else 2
+    tail = plan.flags["KP"] if plan.flags["GATE"] == CHANNEL_GATE else 4 * plan.blocks.chunk
+    return plan.batch, plan.heads, plan.chunks, kinds * plan.blocks.chunk**2 + tail
+
+
+def levels(plan: Plan) -> dict[str, int]:
+    """Rounds in which a chunk's pairs fade by channel: one a border of blocks, or one a block of 16 where not exact."""
+    if plan.flags["CHAIN"] == "ieee":
+        return {"LEVELS": plan.blocks.chunk.bit_length() - 1}
+    return {"LEVELS": plan.blocks.chunk // 16}

@@ -1,0 +1,78 @@
+"""Mesa: states pass from chunk to chunk, and every chunk of tokens solves on its own, all its rows together.
+
+x_t (f_t kk_0 + sum_s w_ts k_s^T k_s + diag(lam)) = q_t,    o_t = scale (f_t x_t kv_0 + sum_s w_ts (x_t . k_s) v_s),    s <= t
+with the state kk_0, kv_0 ahead of the chunk, f_t the decay from the chunk's start to t and w_ts that from s to t times beta_s.
+Backward: e_t solves the same system for the derivative by x_t, and what the residual q - x A depends on takes it up.
+
+There is a kernel for the states and another for solving, and backward three: to solve, for the states' derivatives, and for
+what the chunks write.
+
+B batch, T time, H heads, G heads of q and k (H or 1), N chunks, C tokens a chunk, K key width, V value width
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from arch.kernels.mesa.conjugate import Solver
+from arch.kernels.mesa.fused.launch import mesa_op
+from arch.kernels.mesa.fused.plan import Inputs
+from arch.kernels.mesa.state import MesaState
+from arch.kernels.op_interface.input_checks import promoted
+
+WIDEST_KEY, WIDEST_VALUE = 128, 256
+ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information
+SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
+
+
+def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
+    """What these kernels cannot do."""
+    if dtype == torch.float64:
+        return "computes in fp32 at most"
+    if sizes.get("key_width", 1) > WIDEST_KEY or sizes.get("value_width", 1) > WIDEST_VALUE:
+        return f"takes keys up to {WIDEST_KEY} and values up to {WIDEST_VALUE} wide"
+    if differentiable and sizes.get("unroll"):
+        return "does not unroll the gradient of the solver's steps"
+    return None
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    lam: Tensor,
+    log_decay: Tensor | None,
+    beta: Tensor | None,
+    sign: Tensor | None,
+    solver: Solver,
+    scale: float,
+    initial_state: MesaState | None,
+    return_state: bool,
+    chunk: int | None,
+) -> tuple[Tensor, MesaState | None, Tensor]:
+    """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
+    dtype = promoted(q, k, v)
+    kk, kv = initial_state or (None, None)
+    ratio = max(solver.tolerance or 0.0, SPLIT_ROUNDING if dtype == torch.bfloat16 else ROUNDING)
+    results = mesa_op(
+        *Inputs(
+            q=q.to(dtype),
+            k=k.to(dtype),
+            v=v.to(dtype),
+            lam=lam[None],
+            log_decay=log_decay,
+            beta=beta,
+            sign=None if sign is None else sign.detach(),
+            kk=kk,
+            kv=kv,
+            steps=solver.steps,
+            enough=ratio**2,
+            x0=solver.x0,
+            scale=float(scale),
+            return_state=return_state,
+        )
+    )
+    o, final_kk, final_kv, _, taken, _, _ = results
+    return o.to(v.dtype), MesaState(final_kk, final_kv) if return_state else None, taken.detach()

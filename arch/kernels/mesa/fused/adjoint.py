@@ -1,0 +1,76 @@
+"""The solve for the derivatives by the solutions of a chunk."""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.mesa.fused.conjugate_gradients import solve
+from arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
+from arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, load, store
+
+
+@triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
+def adjoint_kernel(
+    d_o, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, solution, adjoint, d_q, d_lam, d_fade,
+    T, H, G, N, members, steps, enough, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Solve for the derivatives by the solutions of one chunk: `adjoint`, which is d_q too; d_fade is f_t df_t."""
+    AHEAD: tl.constexpr = ahead_kk is not None
+    sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = sequence // H, sequence % H
+    i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
+    at, there = b * T * H + h + t * H, t < T
+    shared, own = (b * T * G + h % G) * K, (b * T * H + h) * K
+    k_ = load(k + shared, t, i, G * K, 1, T, K)
+    kT = load(k + shared, i, t, 1, G * K, K, T)
+    lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
+    weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
+    fade, _ = fades_from_start(log_decay, sign, at, there, C)
+
+    scores = tl.zeros((C, C), tl.float32)
+    read = tl.zeros((C, BK), tl.float32)
+    for first in range(0, V, BC):
+        j = first + tl.arange(0, BC)
+        d_o_ = load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V)
+        scores += dot(d_o_, load(v + (b * T * H + h) * V, j, t, 1, H * V, V, T), PRECISION)
+        if AHEAD:
+            kvT = load(ahead_kv + (sequence * N + n) * K * V, j, i, 1, V, V, K)
+            read += dot(d_o_, kvT, PRECISION)
+    rhs = scale * dot(scores * weights, k_, PRECISION)
+    diagonal, kk_high, kk_low = tl.zeros_like(lam_), kT, kT
+    by_fade = tl.zeros((C,), tl.float32)
+    if AHEAD:
+        read = scale * fade[:, None] * read
+        rhs += read
+        by_fade = tl.sum(read * load(solution + own, t, i, H * K, 1, T, K), 1)
+        kk = ahead_kk + (sequence * N + n) * K * K
+        diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
+        kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
+    e, _ = solve(
+        rhs,
+        k_,
+        kT,
+        weights,
+        fade,
+        lam_[None, :],
+        diagonal[None, :],
+        kk_high,
+        kk_low,
+        steps,
+        enough,
+        X0,
+        AHEAD,
+        PRECISION,
+    )
+    x = load(solution + own, t, i, H * K, 1, T, K)
+    store(adjoint + own, e, t, i, H * K, 1, T, K)
+    store(d_q + own, e, t, i, H * K, 1, T, K)
+    tl.store(d_lam + (sequence * N + n) * K + i, -tl.sum(x * e, 0), mask=i < K)
+    if d_fade is not None:
+        if AHEAD:
+            by_fade -= fade * tl.sum(dot_halves(x, kk_high, kk_low, PRECISION) * e, 1)
+        tl.store(d_fade + at, by_fade, mask=there)

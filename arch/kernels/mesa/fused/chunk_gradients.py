@@ -1,0 +1,78 @@
+"""Derivatives by what a chunk writes."""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.mesa.fused.decay_factors import fades_to_end, pair_fades, write_strengths
+from arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
+
+
+@triton.jit(do_not_specialize=["T", "H", "G", "N"])
+def gradient_kernel(
+    d_o, k, v, log_decay, beta, sign, solution, adjoint, behind_kk, behind_kv, d_fade, d_over,
+    d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Derivatives by what one chunk writes, from those by the state behind it and from the chunk's own readers.
+
+    Scores are [s, t]: what is written at s and read at t.
+    """
+    BEHIND: tl.constexpr = behind_kk is not None
+    sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = sequence // H, sequence % H
+    place = sequence * N + n
+    i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
+    at, there = b * T * H + h + t * H, t < T
+    own = (b * T * H + h) * K
+    k_ = load(k + (b * T * G + h % G) * K, t, i, G * K, 1, T, K)
+    write = write_strengths(beta, at, there, C)
+    pairs = pair_fades(log_decay, sign, at, there, C, 1, PRECISION)
+    weights = pairs * write[:, None]
+    to_end = fades_to_end(log_decay, sign, at, there, H, T - n * C, C)
+
+    by_k = dot(k_, load(solution + own, i, t, 1, H * K, K, T), PRECISION)
+    values = tl.zeros((C, C), tl.float32)
+    behind = tl.zeros((C, BK), tl.float32)
+    by_end = tl.zeros((C,), tl.float32)
+    for first in range(0, V, BC):
+        j = first + tl.arange(0, BC)
+        v_ = load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V)
+        values += scale * dot(v_, load(d_o + (b * T * H + h) * V, j, t, 1, H * V, V, T), PRECISION)
+        by_v = scale * rough_dot(weights * by_k, load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
+        if BEHIND:
+            state = behind_kv + place * K * V
+            behind += dot(v_, load(state, j, i, 1, V, V, K), PRECISION)
+            through = dot(k_, load(state, i, j, V, 1, K, V), PRECISION)
+            by_end += tl.sum(through * v_.to(tl.float32), 1)
+            by_v += (write * to_end)[:, None] * through
+        store(d_v + (b * T * H + h) * V, by_v, t, j, H * V, 1, T, V)
+    values -= dot(k_, load(adjoint + own, i, t, 1, H * K, K, T), PRECISION)
+
+    by_key = rough_dot(weights * values, load(solution + own, t, i, H * K, 1, T, K), PRECISION)
+    by_key -= rough_dot(weights * by_k, load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
+    if BEHIND:
+        state = behind_kk + place * K * K
+        twice = load(state, i, i, K, 1, K, K) + load(state, i, i, 1, K, K, K)
+        through = dot(k_, twice, PRECISION)
+        by_end += 0.5 * tl.sum(through * k_.to(tl.float32), 1)
+        by_key += (write * to_end)[:, None] * (through + behind)
+        by_end *= to_end
+    store(d_k + own, by_key, t, i, H * K, 1, T, K)
+
+    by_pair = pairs * by_k * values
+    if d_beta is not None:
+        tl.store(d_beta + at, tl.sum(by_pair, 1) + by_end, mask=there)
+    if d_log_decay is not None:
+        s_, t_ = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+        later = tl.cumsum(by_pair * write[:, None], 1, reverse=True)
+        by_decay = tl.sum(tl.where(s_ < t_, later + (by_end * write)[:, None], 0.0), 0)
+        fading = tl.load(d_fade + at, mask=there, other=0.0)
+        by_decay += tl.sum(tl.where(s_ >= t_, fading[:, None], 0.0), 0)
+        if d_over is not None:
+            for block in range(BLOCKS):
+                by_decay += tl.load(d_over + place * BLOCKS + block)
+        tl.store(d_log_decay + at, by_decay, mask=there)

@@ -1,0 +1,80 @@
+"""Conjugate gradients in registers, for all rows of a chunk together.
+
+C tokens a chunk, K key width
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.mesa.conjugate import DRIFTED, FRESH
+from arch.kernels.mesa.fused.tiles import dot, dot_halves, rough_dot
+
+_FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
+
+
+@triton.jit
+def _multiply(
+    x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """x A, of one chunk or of many."""
+    image = dot(dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
+    if AHEAD:
+        image += tl.expand_dims(fade, -1) * dot_halves(x, kk_high, kk_low, PRECISION)
+    return image
+
+
+@triton.jit
+def _start(rhs, k, weights, fade, lam, diagonal, PRECISION: tl.constexpr):
+    """q / diag A; where the solver starts needs no more digits than the inputs have."""
+    square_k = k.to(tl.float32) * k.to(tl.float32)
+    return rhs / (rough_dot(weights, square_k, PRECISION) + tl.expand_dims(fade, -1) * diagonal + lam)
+
+
+@triton.jit
+def solve(
+    rhs, k, kT, weights, fade, lam, diagonal, kk_high, kk_low, steps, enough,
+    X0: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Conjugate gradients for all rows, as `conjugate.iterate` takes them, and the number of steps each row took.
+
+    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. Of a stack of
+    chunks all warps must be asked, which only every other step is worth.
+    """
+    COLUMNS: tl.constexpr = len(rhs.shape) - 1
+    x, r = tl.zeros_like(rhs), rhs
+    if X0 != "zero":
+        x = rhs
+        if X0 == "diag":
+            x = _start(rhs, k, weights, fade, lam, diagonal, PRECISION)
+        r = rhs - _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+    p = r
+    square = tl.sum(r * r, COLUMNS)
+    enough = square * enough
+    taken = tl.zeros_like(square)
+    step = 0
+    busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
+    while busy:
+        for _ in tl.static_range(COLUMNS):
+            image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+            curvature = tl.sum(p * image, COLUMNS)
+            active = (square > enough) & (curvature > 0) & (step < steps)
+            length = tl.expand_dims(tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0), -1)
+            x += length * p
+            r -= length * image
+            onward = active
+            if X0 == "q":
+                if step % _FRESH == _FRESH - 1:
+                    image = _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+                    drift = tl.where(tl.expand_dims(active, -1), rhs - image - r, 0.0)
+                    onward = active & (tl.sum(drift * drift, COLUMNS) <= tl.sum(r * r, COLUMNS) * _DRIFTED)
+                    r += drift
+            following = tl.sum(r * r, COLUMNS)
+            p = r + tl.expand_dims(tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0), -1) * p
+            square = following
+            taken += active.to(tl.float32)
+            step += 1
+        busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
+    return x, taken

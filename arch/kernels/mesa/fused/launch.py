@@ -1,0 +1,178 @@
+"""Launches of Mesa's kernels, forward and backward, as one custom op.
+
+B batch, T time, H heads, N chunks, K key width, V value width
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from arch.kernels.mesa.fused.adjoint import adjoint_kernel
+from arch.kernels.mesa.fused.chunk_gradients import gradient_kernel
+from arch.kernels.mesa.fused.plan import Inputs, cut_for, passes
+from arch.kernels.mesa.fused.read_out import read_out_kernel
+from arch.kernels.mesa.fused.state_walk import behind_kernel, states_kernel
+from arch.kernels.op_interface.custom_op import opaque
+
+
+class Results(NamedTuple):
+    """o, final kk and kv; then for backward solutions, steps taken, and kk and kv ahead of every chunk."""
+
+    o: Tensor
+    final_kk: Tensor
+    final_kv: Tensor
+    solution: Tensor
+    taken: Tensor
+    ahead_kk: Tensor
+    ahead_kv: Tensor
+
+
+class _Gradients(NamedTuple):
+    """Derivatives as kernels leave them: by queries and keys of every head, by lam of every chunk."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    lam: Tensor
+    log_decay: Tensor | None
+    beta: Tensor | None
+    kk: Tensor | None
+    kv: Tensor | None
+
+
+def _full(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.float().contiguous()
+
+
+def _gates(x: Inputs) -> list[Tensor | None]:
+    return [_full(gate) for gate in (x.log_decay, x.beta, x.sign)]
+
+
+def _solver(x: Inputs) -> dict[str, Any]:
+    """The solver's part of a launch; a group of `members` sequences has a lam of its own."""
+    return {"members": len(x.v) // len(x.lam), "steps": x.steps, "enough": x.enough, "X0": x.x0}
+
+
+def _forward(x: Inputs) -> Results:
+    cut, results = cut_for(x), _empty_results(x)
+    o, final_kk, final_kv, solution, taken, *ahead = results
+    batch, heads, chunks, shared = x.v.shape[0], x.v.shape[2], cut.counts["N"], x.k.shape[2]
+    q, k, v, gates = x.q.contiguous(), x.k.contiguous(), x.v.contiguous(), _gates(x)
+    past: list[Tensor | None] = [None, None]
+    if passes(x, chunks):
+        past = [*ahead]
+        ends = [final_kk, final_kv] if x.return_state else [None, None]
+        states_kernel[(batch * heads, cut.blocks)](
+            k, v, *gates, _full(x.kk), _full(x.kv), *past, *ends, **cut.counts, G=shared, **cut.of_states()
+        )
+    read_out_kernel[(batch * heads, chunks)](
+        q, k, v, _full(x.lam), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
+        **cut.widths,
+    )  # fmt: skip
+    return results
+
+
+def _empty_results(x: Inputs) -> Results:
+    batch, time, heads, value_width = x.v.shape
+    key_width, chunks = x.k.shape[-1], cut_for(x).counts["N"]
+    passing = passes(x, chunks)
+
+    def new(*shape: int, there: bool = True) -> Tensor:
+        return torch.empty((batch, *shape) if there else (batch, 0), dtype=torch.float32, device=x.v.device)
+
+    return Results(
+        o=torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device),
+        final_kk=new(heads, key_width, key_width, there=x.return_state),
+        final_kv=new(heads, key_width, value_width, there=x.return_state),
+        solution=new(time, heads, key_width),
+        taken=new(time, heads),
+        ahead_kk=new(heads, chunks, key_width, key_width, there=passing),
+        ahead_kv=new(heads, chunks, key_width, value_width, there=passing),
+    )
+
+
+def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The derivatives by q, k, v, lam, log_decay, beta, sign, kk and kv."""
+    d = _room(x)
+    _launch_backward(derivatives, x, rest, d)
+    d_q, d_k = d.q, d.k
+    if x.k.shape[2] != x.v.shape[2]:
+        d_q, d_k = (by_head.sum(2, keepdim=True).to(x.k.dtype) for by_head in (d_q, d_k))
+    groups = len(x.lam)
+    d_lam = d.lam.unflatten(0, (groups, len(x.v) // groups)).sum((1, 3))
+    d_sign = None if x.sign is None else torch.zeros_like(x.sign, memory_format=torch.contiguous_format)
+    found = (d_q, d_k, d.v, d_lam, d.log_decay, d.beta, d_sign, d.kk, d.kv)
+    return tuple(
+        x.v.new_empty(0) if given is None or derivative is None else derivative.to(given.dtype)
+        for given, derivative in zip(x.tensors, found, strict=True)
+    )
+
+
+def _room(x: Inputs) -> _Gradients:
+    (batch, time, heads, _), key_width = x.v.shape, x.k.shape[-1]
+
+    def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty((batch, *shape), dtype=dtype, device=x.v.device)
+
+    # What heads share takes the sum over them, before it is rounded.
+    content = x.k.dtype if x.k.shape[2] == heads else torch.float32
+    return _Gradients(
+        q=new(time, heads, key_width, dtype=content),
+        k=new(time, heads, key_width, dtype=content),
+        v=new(*x.v.shape[1:], dtype=x.v.dtype),
+        lam=new(heads, cut_for(x).counts["N"], key_width),
+        log_decay=None if x.log_decay is None else new(time, heads),
+        beta=None if x.beta is None else new(time, heads),
+        kk=None if x.kk is None else new(*x.kk.shape[1:]),
+        kv=None if x.kv is None else new(*x.kv.shape[1:]),
+    )
+
+
+def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...], d: _Gradients) -> None:
+    """The three launches, which leave their derivatives in `d`."""
+    cut, gates = cut_for(x), _gates(x)
+    (solution, _, *ahead), d_o, k, v = rest, derivatives[0].contiguous(), x.k.contiguous(), x.v.contiguous()
+    batch, heads, chunks, shared = v.shape[0], v.shape[2], cut.counts["N"], k.shape[2]
+    counts: dict[str, Any] = cut.counts | {"scale": x.scale}
+    passing = passes(x, chunks)
+    past = ahead if passing else [None, None]
+    behind = [torch.empty_like(states, memory_format=torch.contiguous_format) if passing else None for states in ahead]
+    d_last = [by_state.contiguous() if x.return_state else None for by_state in derivatives[1:]]
+    adjoint = torch.empty_like(solution)
+    d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay)
+    d_over = d_fade.new_empty(batch, heads, chunks, cut.blocks) if d_fade is not None and passing else None
+    grid = (batch * heads, chunks)
+    adjoint_kernel[grid](
+        d_o, k, v, _full(x.lam), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
+        **counts, **_solver(x), G=shared, **cut.widths,
+    )  # fmt: skip
+    if passing:
+        behind_kernel[(batch * heads, cut.blocks)](
+            d_o, gates[0], gates[2], *past, solution, adjoint, *d_last, *behind, d.kk, d.kv, d_over,
+            **counts, **cut.of_states(),
+        )  # fmt: skip
+    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
+    gradient_kernel[grid](
+        d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over, d.k, d.v, d.log_decay, d.beta,
+        **counts, G=shared, **widths,
+    )  # fmt: skip
+
+
+def _empty_gradients(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(
+        x.v.new_empty(0) if given is None else torch.empty(given.shape, dtype=given.dtype, device=x.v.device)
+        for given in x.tensors
+    )
+
+
+mesa_op = opaque(
+    "mesa",
+    _forward,
+    _backward,
+    outputs=_empty_results,
+    gradients=_empty_gradients,
+    differentiable=3,
+    inputs=Inputs,
+    results=Results,
+)

@@ -1,0 +1,65 @@
+"""The solve for the queries of a chunk, and what they read with the solutions."""
+
+# mypy: disable-error-code="no-untyped-def"
+# Kernels have no types that Python could tell.
+
+import triton
+import triton.language as tl
+
+from arch.kernels.mesa.fused.conjugate_gradients import solve
+from arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
+from arch.kernels.mesa.fused.tiles import dot, halves, load, rough_dot, store
+
+
+@triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
+def read_out_kernel(
+    q, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, o, solution, taken, T, H, G, N, members, steps, enough, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Solve for the queries of one chunk and read the state with the solutions."""
+    AHEAD: tl.constexpr = ahead_kk is not None
+    sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = sequence // H, sequence % H
+    i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
+    at, there = b * T * H + h + t * H, t < T
+    shared = (b * T * G + h % G) * K
+    k_ = load(k + shared, t, i, G * K, 1, T, K)
+    kT = load(k + shared, i, t, 1, G * K, K, T)
+    lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
+    weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
+    fade, _ = fades_from_start(log_decay, sign, at, there, C)
+    diagonal, kk_high, kk_low = lam_, kT, kT
+    if AHEAD:
+        kk = ahead_kk + (sequence * N + n) * K * K
+        diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
+        kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
+    else:
+        diagonal = tl.zeros_like(lam_)
+    rhs = load(q + shared, t, i, G * K, 1, T, K).to(tl.float32)
+    x, used = solve(
+        rhs,
+        k_,
+        kT,
+        weights,
+        fade,
+        lam_[None, :],
+        diagonal[None, :],
+        kk_high,
+        kk_low,
+        steps,
+        enough,
+        X0,
+        AHEAD,
+        PRECISION,
+    )
+    store(solution + (b * T * H + h) * K, x, t, i, H * K, 1, T, K)
+    tl.store(taken + at, used, mask=there)
+    scores = dot(x, kT, PRECISION) * weights
+    for first in range(0, V, BC):
+        j = first + tl.arange(0, BC)
+        read = rough_dot(scores, load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
+        if AHEAD:
+            kv = load(ahead_kv + (sequence * N + n) * K * V, i, j, V, 1, K, V)
+            read += fade[:, None] * dot(x, kv, PRECISION)
+        store(o + (b * T * H + h) * V, read * scale, t, j, H * V, 1, T, V)

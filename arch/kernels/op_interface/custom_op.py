@@ -1,0 +1,160 @@
+"""A fused computation as one piece: what autograd, vmap and the compiler see of it is its door, never its inside.
+
+A fused implementation is a forward and a backward function over contiguous tensors whose first axis is the batch. What is
+learned and has no batch comes with a first axis of groups: batch entry b belongs to group b // (batch / groups). So members
+of a cohort fold into the first axis of every tensor alike, and one launch serves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+Results = tuple[Tensor, ...]
+
+
+def opaque(
+    name: str,
+    forward: Callable[..., Results],
+    backward: Callable[..., Results],
+    *,
+    outputs: Callable[..., Results],
+    gradients: Callable[..., Results],
+    differentiable: int,
+    inputs: type[tuple[Any, ...]] | None = None,
+    results: type[tuple[Tensor, ...]] | None = None,
+) -> Callable[..., Results]:
+    """`forward` as an op of its own, with `backward` for its derivative.
+
+    forward         (*inputs) -> tensors: `differentiable` results first, then what backward needs besides the inputs. Its
+                    annotations are its schema: Tensor, Tensor | None, int, float, bool or str
+    backward        (*derivatives, *inputs, *rest) -> the derivatives by every Tensor input, in their order; an empty tensor
+                    where the input is None. derivatives are those of the differentiable results
+    outputs         forward's results as they would be, torch.empty and contiguous; `gradients` likewise backward's
+    inputs          a NamedTuple of the inputs, with `results` a NamedTuple of the results: forward and outputs then take the
+                    one and give the other, backward and gradients take (derivatives, inputs, rest), each a tuple
+    """
+    if inputs is not None and results is not None:
+        forward, outputs = (_flat_forward(function, inputs, results) for function in (forward, outputs))
+        backward, gradients = (
+            _flat_backward(function, inputs, results, differentiable) for function in (backward, gradients)
+        )
+    op = torch.library.custom_op(f"recallmap::{name}", forward, mutates_args=())
+    back = torch.library.custom_op(f"recallmap::{name}_backward", backward, mutates_args=())
+    for operator, form in ((op, outputs), (back, gradients)):
+        operator.register_fake(form)
+        operator.register_vmap(_folded(operator))
+
+    def keep(ctx: Any, inputs: Sequence[Any], output: Results) -> None:
+        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.forms = [(x.shape, x.dtype) for x in output[:differentiable]]
+        ctx.set_materialize_grads(False)  # else zeros the size of all that backward needs are written, and dropped
+        ctx.save_for_backward(*(inputs[i] for i in ctx.places), *output[differentiable:])
+
+    def derive(ctx: Any, *derivatives: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = list(ctx.fixed)
+        for place, x in zip(ctx.places, ctx.saved_tensors, strict=False):
+            inputs[place] = x
+        rest = ctx.saved_tensors[len(ctx.places) :]
+        told = [
+            ctx.saved_tensors[0].new_zeros(shape, dtype=dtype) if x is None else x
+            for x, (shape, dtype) in zip(derivatives, ctx.forms, strict=False)
+        ]
+        found = iter(back(*told, *inputs, *rest))
+        by_input: list[Tensor | None] = [None] * len(inputs)
+        for place in tensor_places:
+            gradient = next(found)
+            by_input[place] = gradient if place in ctx.places else None
+        return tuple(by_input)
+
+    tensor_places = [i for i, argument in enumerate(op._opoverload._schema.arguments) if "Tensor" in str(argument.type)]
+    op.register_autograd(derive, setup_context=keep)
+    return op
+
+
+def _flat_forward(
+    function: Callable[[Any], Results], inputs: type[tuple[Any, ...]], results: type[tuple[Tensor, ...]]
+) -> Callable[..., Results]:
+    """`function` of one bundle as a function of what is in it, whose signature PyTorch can read."""
+
+    def flat(*given: Any) -> Results:
+        return tuple(function(inputs(*given)))
+
+    flat.__signature__ = _signature(get_type_hints(inputs), len(get_type_hints(results)))  # type: ignore[attr-defined]
+    return flat
+
+
+def _flat_backward(
+    function: Callable[..., Results],
+    inputs: type[tuple[Any, ...]],
+    results: type[tuple[Tensor, ...]],
+    differentiable: int,
+) -> Callable[..., Results]:
+    """The same of a function of derivatives, inputs and the rest."""
+    types, names = get_type_hints(inputs), list(get_type_hints(results))
+    last = differentiable + len(types)
+
+    def flat(*given: Any) -> Results:
+        return tuple(function(given[:differentiable], inputs(*given[differentiable:last]), given[last:]))
+
+    derivatives = {f"derivative_of_{name}": Tensor for name in names[:differentiable]}
+    rest = dict.fromkeys(names[differentiable:], Tensor)
+    tensors = sum(kind in (Tensor, Tensor | None) for kind in types.values())
+    flat.__signature__ = _signature(derivatives | types | rest, tensors)  # type: ignore[attr-defined]
+    return flat
+
+
+def _signature(parameters: dict[str, Any], tensors: int) -> Signature:
+    """That of a function of `parameters` that gives so many tensors."""
+    listed = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in parameters.items()]
+    return Signature(listed, return_annotation=tuple[(Tensor,) * tensors])  # type: ignore[misc]
+
+
+def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tuple[int, ...]]]:
+    """The rule that gives members of vmap to the first axis of every tensor."""
+
+    def rule(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Results, tuple[int, ...]]:
+        members = info.batch_size
+
+        def fold(x: Any, dim: int | None) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            stacked = x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
+            return stacked.flatten(0, 1)
+
+        results = operator(*(fold(x, dim) for x, dim in zip(inputs, in_dims, strict=True)))
+        apart = tuple(x.unflatten(0, (members, x.shape[0] // members)) for x in results)
+        return apart, (0,) * len(apart)
+
+    return rule
+
+
+def matrices(x: Tensor) -> int:
+    """How many matrices x [..., rows, columns] holds."""
+    return x.shape[:-2].numel()
+
+
+def scratch(x: Tensor, floats: int, room: int) -> tuple[Tensor, int]:
+    """Memory of so many floats a program, `room` at most in all, and how many programs: no more than there are matrices."""
+    programs = max(1, min(matrices(x), room // floats))
+    return x.new_empty(programs * floats, dtype=torch.float32), programs
+
+
+def padded(width: int) -> int:
+    """The power of two that holds `width`, and the least that a product of Triton's takes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def dense(x: Tensor) -> Tensor:
+    """x as it lies over batch, time and heads, its channels side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def packed(x: Tensor | None) -> Tensor | None:
+    """x without gaps, where it is given at all."""
+    return None if x is None else x.contiguous()

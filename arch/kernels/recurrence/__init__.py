@@ -1,0 +1,1 @@
+"""Pieces of recurrences over time: decay inside a chunk, cutting into chunks, a loop over tokens, triangular solves."""

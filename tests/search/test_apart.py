@@ -1,0 +1,90 @@
+"""Lines about trials tell them apart, in as few words as do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from results.record import Record
+from search import codec
+from search.apart import paths_of, telling, values_of
+from search.cohort import setting
+from search.live import line_of
+from search.study import Trial
+
+
+def study(**axes: Any) -> dict[str, Any]:
+    mixer = {"kind": "linear_attention", "heads": 1}
+    return {
+        "name": "story",
+        "trial": {
+            "task": {"kind": "mqar", "vocab": 32, "length": 16, "pairs": 2},
+            "arch": {"name": "tiny", "width": 16, "stack": [{"kind": "block", "mixer": mixer}] * 2},
+            "training": {"steps": 4, "batch": 8, "evaluations": 1},
+        },
+        "space": {"kind": "grid", "axes": {"trial.seed": [0, 1], **axes}},
+    }
+
+
+def lines(source: Any) -> list[str]:
+    """The line of every trial, but for what it scored."""
+    spec = codec.read_study(source)
+    paths = paths_of(spec)
+    return [line_of(record(trial), paths) for trial in spec.trials()]
+
+
+def record(trial: Trial, **rest: Any) -> Record:
+    names: dict[str, Any] = {"study": "story", "status": "failed", "error": "", "protocol": "", "key": ""}
+    task = {"task": trial.task.kind, "setting": setting(trial.task)}
+    return Record(spec=codec.plain(trial), arch=trial.name, seed=trial.seed, **{**names, **task, **rest})
+
+
+def test_a_study_over_a_size_inside_the_stack_says_it() -> None:
+    found = lines(study(**{"trial.arch.stack[0].mixer.key_dim": [4, 8], "trial.training.lr": [1e-3, 1e-2]}))
+    assert found[0] == "FAILED  tiny  mqar vocab=32 length=16 pairs=2  key_dim=4  lr 0.001  decay 0.1  seed 0: "
+    assert len(set(found)) == 8
+
+
+def test_places_of_one_name_are_told_apart() -> None:
+    axes = {f"trial.arch.stack[{place}].mixer.key_dim": [4, 8] for place in (0, 1)}
+    found = lines(study(**axes))
+    assert sum("  stack.0.mixer.key_dim=4 stack.1.mixer.key_dim=8  " in line for line in found) == 2
+    assert len(set(found)) == 8
+
+
+def test_what_a_line_says_already_is_not_said_again() -> None:
+    assert paths_of(codec.read_study(study(**{"trial.task.pairs": [2, 4], "trial.training.lr": [1e-3, 1e-2]}))) == ()
+
+
+@pytest.mark.parametrize("name", ["demo", "cg_steps", "memory_skip", "parity", "memories"])
+def test_no_two_trials_of_a_study_have_the_same_line(name: str) -> None:
+    found = lines(name)
+    assert len(set(found)) == len(found) > 20
+
+
+def test_a_search_says_its_dials() -> None:
+    space = {"kind": "random", "points": 2, "dials": {"trial.arch.stack[0].mixer.key_dim": {"int": [4, 8]}}}
+    assert paths_of(codec.read_study({**study(), "space": space})) == ("arch.stack.0.mixer.key_dim",)
+
+
+def test_a_line_is_one_line_and_nothing_in_it_acts() -> None:
+    (trial, *_) = codec.read_study(study()).trials()
+    for rest in ({"error": "a\nb\x1b[31m"}, {"status": "done", "implementation": {"halved": "x\x1b[31m\u202e"}}):
+        assert line_of(record(trial, **rest)).isprintable()
+
+
+def test_as_few_paths_as_do() -> None:
+    leaves = [{"a": a, "b": b, "c": a, "d": 0} for a in range(2) for b in range(2)]
+    assert telling(["x"] * 4, leaves) == ["a", "b"]
+    assert telling([0, 1, 2, 3], leaves) == []
+    assert telling(["x"] * 2, [{"a": 1}, {}]) == ["a"]
+    assert telling([], []) == []
+
+
+def test_a_part_is_said_by_its_kind_and_what_is_not_set_is_not_said() -> None:
+    leaves = {"arch.stack.0.mixer.kind": "mesa", "arch.window": None, "arch.width": 8}
+    assert values_of(leaves, ["arch.stack.0.mixer", "arch.window", "arch.width", "none"]) == {
+        "mixer": "mesa",
+        "width": 8,
+    }
