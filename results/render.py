@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -19,35 +20,66 @@ _DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no lin
 _UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
 
 
-def render(tables: Sequence[Table], form: Format) -> str:
-    """All tables in one text. Raises ValueError on a format that there is not."""
+def render(tables: Sequence[Table], form: Format, *, width: int | None = None) -> str:
+    """All tables in one text. Raises ValueError on a format that there is not.
+
+    width  columns of the terminal that shows Markdown; None: it goes elsewhere, a row a line
+    """
     if form == "csv":
         return csv(tables)
     if form == "html":
         return "\n".join(html(table, number) for number, table in enumerate(tables)) + "\n"
     if form not in ("markdown", "latex"):
         raise ValueError(f"format must be markdown, csv, latex or html, got '{form}'")
-    return "\n".join((markdown if form == "markdown" else latex)(table) for table in tables)
+    if form == "latex":
+        return "\n".join(map(latex, tables))
+    return "\n".join(markdown(table, width=width) for table in tables)
 
 
-def markdown(table: Table) -> str:
-    """A table with its notes below; published figures and differences are rows under the architecture's own."""
+def markdown(table: Table, *, width: int | None = None) -> str:
+    """A table with its notes below; published figures and differences are rows under the architecture's own.
 
-    def row(words: Sequence[str]) -> str:
-        return f"| {' | '.join(words)} |"
-
-    aligned = ["---"] * len(table.corner) + ["---:"] * len(table.columns)
-    parts = [
-        f"### {escape.markdown(table.title)}",
-        "",
-        row([escape.markdown(c) for c in (*table.corner, *table.columns)]),
-        row(aligned),
-    ]
+    width  of what shows it: a wider table comes in pieces, each with the architectures and as many columns as fit
+    """
+    heads = [escape.markdown(word) for word in (*table.corner, *table.columns)]
+    rows = []
     for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
         first = f"*{escape.markdown(labels[0])}*" if style == "aside" else escape.markdown(labels[0])
-        parts.append(row([first, *map(escape.markdown, labels[1:]), *figures]))
-    parts += ["", *(f"- {escape.markdown(note)}" for note in _notes(table)), ""]
-    return "\n".join(parts)
+        rows.append([first, *map(escape.markdown, labels[1:]), *figures])
+    aligned = ["---"] * len(table.corner) + ["---:"] * len(table.columns)
+    lines = [heads, aligned, *rows]
+    notes = [f"- {escape.markdown(note)}" for note in _notes(table)]
+    if width is not None:
+        notes = [textwrap.fill(note, width, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
+    fits = width is None or max(map(len, map(_row, lines))) <= width
+    pieces = [lines] if fits else _pieces(lines, len(table.corner), width or 0)
+    text = "\n\n".join("\n".join(map(_row, piece)) for piece in pieces)
+    return "\n".join([f"### {escape.markdown(table.title)}", "", text, "", *notes, ""])
+
+
+def _row(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator[list[list[str]]]:
+    """A table that is too wide as several, in line with each other: as many columns at a time as fit beside the first."""
+    wide = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    left = list(range(1, len(wide)))
+    while left:
+        taken = 1
+        while taken < len(left) and sum(wide[at] + 3 for at in (0, *left[: taken + 1])) + 1 <= width:
+            taken += 1
+        shown, left = (0, *left[:taken]), left[taken:]
+        yield [
+            [_padded(line[at], wide[at], rule=number == 1, right=at >= corner) for at in shown]
+            for number, line in enumerate(lines)
+        ]
+
+
+def _padded(text: str, wide: int, *, rule: bool, right: bool) -> str:
+    if rule:
+        return "-" * (wide - right) + ":" * right
+    return text.rjust(wide) if right else text.ljust(wide)
 
 
 def latex(table: Table) -> str:

@@ -82,11 +82,12 @@ def _leaves(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     found = []
     for trial in trials:
         own: dict[str, Any] = {}
-        for dial in typed.dials(type(trial)):
+        sort: Any = type(trial)
+        for dial in typed.dials(sort):
             part = getattr(trial, dial.name)
             place = (dial.name, id(part))
             if place not in known:
-                plain = typed.plain(part, typed.hints_of(type(trial))[dial.name])
+                plain = typed.plain(part, typed.hints_of(sort)[dial.name])
                 known[place] = dict(flatten(plain, dial.name))
             own |= known[place]
         found.append(own)

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from results.escape import one_line
 from search.document import SpecError
-from search.streams import complain, made_ready, say
+from search.streams import complain, made_ready, say, width
 
 # What is slow to import (torch, pandas, plotly, yaml, rich tables) is imported by the verb that needs it, so that
 # `recallmap --help` answers at once.
@@ -90,6 +90,9 @@ class Verbs(TyperGroup):
             if error.filename is None:  # of an output stream, see `made_ready`
                 raise
             refuse(f"{error.filename}: {error.strerror}")
+        except UnicodeEncodeError as error:
+            said = error.object[max(0, error.start - 40) : error.end]
+            refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that says it")
         except Exception as error:
             if _is_ledger_error(error):
                 refuse(str(error))
@@ -205,6 +208,10 @@ def run(
     if seeds and share != (1, 1):
         refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
     path = ledger or sources.default_ledger(spec)
+    if path.suffix == ".jsonl":
+        refuse(
+            f"--ledger: {path} is a file of records, trials are kept in a ledger: recallmap merge {path} -o NAME.sqlite"
+        )
     console = _console()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
@@ -259,7 +266,7 @@ def table(
             tables = tables_by(records, by)
         else:
             tables = table_of(records, theirs, settings=settings) + further_tables(records)
-        text = render(tables, form.value)
+        text = render(tables, form.value, width=width())
     except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
         refuse(str(error))
     say(text, end="" if text.endswith("\n") else "\n")
@@ -343,6 +350,8 @@ def dashboard(
                 )
             except OSError as error:
                 refuse(f"{output}: cannot be written: {error.strerror or error}")
+            except UnicodeEncodeError:
+                raise
             except ValueError as error:  # hyper-parameters that cannot be chosen
                 refuse(str(error))
             say(f"{output}: {len(found.records)} records", flush=True)
@@ -485,7 +494,7 @@ def preview(
     console = _console()
     spec = codec.read_task(task, overrides=dials or [])
     for line in pages.preview(spec, count=count, split=split.value, seed=seed, width=console.width):
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 @app.command()

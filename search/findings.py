@@ -274,13 +274,13 @@ def front_table(found: Findings) -> Table:
     """The front, a line a point."""
     rng = np.random.default_rng(0)
     shares = dict(zip((one.name for one in found.candidates), shares_on_front(found, rng), strict=True))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     for name in ("point", "arch", *(f"{goal.name} (test)" for goal in found.study.goals), "on front", "dials"):
         table.add_column(name, overflow="fold")
     for one in found.on_front():
         ends = intervals(one, rng)
         figures = [_figure(value, interval) for value, interval in zip(one.tested, ends, strict=True)]
-        dials = said_choices(one.choices)
+        dials = said_choices({name: value for name, value in one.choices.items() if name != "arch"})
         table.add_row(one.name, one.trial.name, *figures, f"{shares[one.name]:.0%}", dials)
     seeds = max(len(one.by_seed) for one in found.candidates)
     sure = "one seed, so no intervals" if seeds == 1 else f"in brackets 95 % bootstrap intervals over {seeds} seeds"

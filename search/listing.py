@@ -200,7 +200,7 @@ def said(value: Any) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0, style="bold" if index == 0 else None)
     return table

@@ -6,12 +6,21 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 
 from results.escape import PLAINER, visible
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)  # of a stream that takes no more
+NARROWEST = 20  # columns that anything is laid out for
+
+
+def width() -> int | None:
+    """Columns of stdout, as COLUMNS or the terminal says; None for a file or a pipe."""
+    if "COLUMNS" not in os.environ and not sys.stdout.isatty():
+        return None
+    return min(max(shutil.get_terminal_size().columns, NARROWEST), 10_000)
 
 
 def say(text: str, *, end: str = "\n", flush: bool = False) -> None:

@@ -442,3 +442,38 @@ def test_a_source_that_has_nothing_to_compare_with_says_so(make: Make) -> None:
 )
 def test_sizes_are_in_units_of_a_thousand(count: int, text: str) -> None:
     assert size(count) == text
+
+
+# On a terminal. --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("count", [15, 60])
+def test_a_table_on_a_terminal_is_no_wider_than_it_and_loses_nothing(count: int, width: int, make: Make) -> None:
+    records = [
+        make(arch=f"conv_{n % 5}", arch_dials={"heads": n % 3}, dials={"pairs": 2 ** (n % 7)}, seed=n, score=n / 97)
+        for n in range(count)
+    ]
+    (table,) = table_of(records)
+    whole, narrow = markdown(table), markdown(table, width=width)
+    assert max(map(len, whole.splitlines())) > width
+    assert max(map(len, narrow.splitlines())) <= width
+
+    def cells(text: str) -> dict[str, set[str]]:
+        """What stands in the row of each architecture, whatever piece it is in."""
+        found: dict[str, set[str]] = {}
+        for line in text.splitlines():
+            if line.startswith("|"):
+                first, *rest = (word.strip() for word in line.strip("|").split(" | "))
+                found.setdefault(first.rstrip("-"), set()).update(word for word in rest if word.strip("-:"))
+        return found
+
+    assert cells(narrow) == cells(whole)
+    assert " ".join(narrow.split("- Accuracy")[1].split()) == " ".join(whole.split("- Accuracy")[1].split())
+
+
+def test_a_table_that_fits_is_as_it_is_in_a_file(small: list[Record]) -> None:
+    (table,) = table_of(small, MESANET)
+    rows = [line for line in markdown(table, width=1000).splitlines() if line.startswith("|")]
+    assert rows == [line for line in markdown(table).splitlines() if line.startswith("|")]
+    assert render([table], "markdown", width=1000) == markdown(table, width=1000)

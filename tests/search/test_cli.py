@@ -307,6 +307,10 @@ COMPLAINTS = {
     ),
     "further seeds of a search": (("run", "hybrid_search", "--seeds", "3"), "set space.over.trial.seed instead"),
     "a ledger that is a folder": (("run", "story.yaml", "--ledger", "."), ". is a folder, a ledger is a file"),
+    "a ledger that is a file of records": (
+        ("run", "story.yaml", "--ledger", "all.jsonl"),
+        "--ledger: all.jsonl is a file of records, trials are kept in a ledger: recallmap merge all.jsonl -o NAME.sqlite",
+    ),
     "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
     "a file that is no ledger": (
         ("export", "story.yaml", "--ledger", "story.yaml", "-o", "a.csv"),

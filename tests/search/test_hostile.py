@@ -46,7 +46,7 @@ def call(*words: str) -> tuple[int, str, str]:
 
 def acts(text: str) -> list[str]:
     """The characters of a text that do something, and the lines that a name has added."""
-    lines = [line for line in text.splitlines() if line.lstrip("| ").startswith("forged")]
+    lines = [line for line in text.splitlines() if line.removeprefix("| ").startswith("forged")]
     return [c for c in text if not c.isprintable() and c != "\n"] + lines
 
 
@@ -143,6 +143,17 @@ def test_latex_and_csv_keep_what_a_record_says_in_its_cell(folder: Path) -> None
     for table in tables:
         cells = {line.count(" & ") for line in table.splitlines() if line.endswith("\\\\")}
         assert len(cells) == 1
+
+
+@pytest.mark.parametrize("output", ["out.csv", "out.parquet", "out.jsonl", "out.sqlite", "page.html"])
+def test_half_a_character_is_told_where_no_file_can_hold_it(output: str, folder: Path) -> None:
+    record = {**evil_records()[0].to_dict(), "arch": "half \ud800", "study": "story"}
+    (folder / "half.jsonl").write_text(f"{json.dumps(record)}\n")
+    verb = {".sqlite": ("merge",), ".html": ("dashboard", "--no-probe")}.get(Path(output).suffix, ("export",))
+    code, text, errors = call(*verb, "half.jsonl", "-o", output)
+    assert acts(text + errors) == []
+    assert (code, "half \\ud800" in errors) == (2, True) or (code, output) == (0, "out.csv")
+    assert not (folder / output).exists() or output in ("out.csv", "out.sqlite")
 
 
 # Files. ----------------------------------------------------------------------------------------------

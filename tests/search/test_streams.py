@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -82,6 +83,14 @@ def test_who_reads_no_further_is_no_news(words: tuple[str, ...], folder: Path) -
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+def test_all_that_is_said_goes_through_one_door() -> None:
+    for pillar in ("synth", "arch", "search", "results"):
+        for path in (ROOT / pillar).rglob("*.py"):
+            names = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            called = {name.id for name in names if isinstance(name, ast.Name)}
+            assert not called & {"print", "Console"} or path.name == "streams.py", path
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")

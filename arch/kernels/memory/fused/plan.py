@@ -67,13 +67,15 @@ def plan_for(features: int, rows: int, value_width: int, sights: int, dtype: tor
     """
     widest = max(padded(features) if features else 0, padded(value_width))
     precision = "tf32x3" if dtype == torch.float32 else "tf32"
+    # Left to itself, ptxas 12.8 gives the largest deep kernels 32 registers, and spills all that those do not hold.
+    registers = 255 if features else None
     if features > WIDEST_WHOLE:
         # Of more than 32 the last matrix is learned by its transpose, of V rows.
         most = 64 if padded(value_width) <= 32 else 32
-        # Left to itself, ptxas 12.8 gives the largest of these kernels 32 registers, and spills all that those do not hold.
         warps = 2 if padded(value_width) <= 16 else 4
-        return Plan(min(padded(rows), most), precision, warps, warps, 255)
+        return Plan(min(padded(rows), most), precision, warps, warps, registers)
     if widest <= 16 and (features or sights <= 16):
-        return Plan(min(padded(rows), 32), precision, 1, 2)
+        return Plan(min(padded(rows), 32), precision, 1, 2, registers)
     warps = 1 if widest <= 16 else 4 if widest <= 64 else 8
-    return Plan(16 if features or widest > 32 else min(padded(rows), 32), precision, warps, max(4, warps))
+    block = 16 if features or widest > 32 else min(padded(rows), 32)
+    return Plan(block, precision, warps, max(4, warps), registers)
