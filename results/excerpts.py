@@ -1,4 +1,4 @@
-"""The tables of the README: figures of the records' tables, laid out for a text.
+"""The small tables of README.md and results/README.md: figures of the records' tables, arranged for a text.
 
 A text asks for one by a line `<!-- excerpt: NAME -->`, a blank one and the table, which is made anew.
 """
@@ -108,6 +108,28 @@ _FOUR_WIDTHS: dict[str, Place] = {width: {"at": width} for width in ("32", "48",
 _FOUR_WIDTHS["state at 64"] = {"at": "64", "of": "state"}
 
 EXCERPTS: dict[str, Excerpt] = {
+    "demo": Excerpt(
+        corner="memory",
+        every={"records": "demo", "of": "spread"},
+        across={
+            "state": {"column": "mean", "of": "state"},
+            "4 pairs": {"column": "length 64, pairs 4"},
+            "8 pairs": {"column": "length 64, pairs 8"},
+        },
+        down={
+            "window of 8 tokens": {"row": "sliding_window window=8"},
+            "linear attention": {"row": "linear_attention key_dim=16 value_dim=16"},
+            "Gated DeltaNet": {"row": "gated_deltanet key_dim=16 value_dim=16"},
+            "Mamba-2": {"row": "mamba2 key_dim=16 value_dim=16"},
+            "Mesa": {"row": "mesa key_dim=8 value_dim=24"},
+            "window of 32 tokens": {"row": "sliding_window window=32"},
+            "linear attention, wider": {"row": "linear_attention key_dim=32 value_dim=32"},
+            "Gated DeltaNet, wider": {"row": "gated_deltanet key_dim=32 value_dim=32"},
+            "Mamba-2, wider": {"row": "mamba2 key_dim=32 value_dim=32"},
+            "Mesa, wider": {"row": "mesa key_dim=16 value_dim=48"},
+            "attention": {"row": "attention head_dim=8"},
+        },
+    ),
     "mad-memorization": Excerpt(
         corner="memorization",
         every={"records": "mad_memorization", "column": "mean", "of": "score", "beside": "MesaNet"},

@@ -134,9 +134,10 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _scores(records: Sequence[Record], sources: Sequence[Published]) -> list[Table]:
-    """The score tables of one file: beside every source that has a figure for them, or alone where none has."""
-    beside = [table for source in sources for table in table_of(records, source) if _compares(table)]
-    return beside or table_of(records)
+    """The score tables of one file: one for every source that has a figure to compare, and one alone where none has."""
+    compared = [table for source in sources for table in table_of(records, source) if _compares(table)]
+    titles = {table.title for table in compared}
+    return [*compared, *(table for table in table_of(records) if table.title not in titles)]
 
 
 def _tables(name: str, records: Sequence[Record], scores: Sequence[Table]) -> str:

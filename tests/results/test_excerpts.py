@@ -10,7 +10,9 @@ import pytest
 from results.excerpts import EXCERPTS, Excerpt, filled
 from results.tables import Cell, Line, Table
 
-README = Path(__file__).parents[2] / "README.md"
+PILLARS = ("synth", "arch", "arch/kernels", "results", "search")
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [path for folder in (".", "docs", *PILLARS) for path in sorted((ROOT / folder).glob("*.md"))]
 
 
 def table(title: str, *lines: Line, beside: str = "") -> Table:
@@ -101,9 +103,12 @@ def test_a_text_keeps_what_stands_around_its_excerpts(monkeypatch: pytest.Monkey
 
 
 def test_an_excerpt_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no excerpt 'widhts', only mad-memorization, mad, "):
+    with pytest.raises(ValueError, match="there is no excerpt 'widhts', only demo, mad-memorization, mad, "):
         filled("<!-- excerpt: widhts -->\n", TABLES)
 
 
-def test_the_readme_asks_for_every_excerpt_once() -> None:
-    assert sorted(re.findall("<!-- excerpt: (.*) -->", README.read_text(encoding="utf-8"))) == sorted(EXCERPTS)
+def test_every_excerpt_stands_in_one_document_once() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    assert sorted(name for text in texts for name in re.findall("^<!-- excerpt: (.*) -->$", text, re.M)) == sorted(
+        EXCERPTS
+    )

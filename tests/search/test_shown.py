@@ -60,13 +60,14 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 
 def test_what_is_committed_is_what_the_records_say() -> None:
-    """Where this fails: recallmap report --fill README.md, and look at what changed."""
+    """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
     made = report(sources.by_file(RESULTS / "records"), shown.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
-    readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
-    assert filled(readme, made.scores) == readme
+    for document in (RESULTS.parent / "README.md", RESULTS / "README.md"):
+        text = document.read_text(encoding="utf-8")
+        assert filled(text, made.scores) == text
 
 
 def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:
@@ -82,6 +83,14 @@ def test_the_verb_writes_the_report_and_a_table_for_every_file(records: list[Rec
     assert (code, text) == (0, f"{tmp_path / 'REPORT.md'}: from 1 files of records\n")
     assert "mqar_capacity" in (tmp_path / "REPORT.md").read_text()
     assert "### mqar" in (tmp_path / "tables" / "mqar_capacity.md").read_text()
+
+
+def test_a_task_that_no_paper_has_a_figure_for_keeps_its_table_next_to_one_that_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "demo.jsonl").write_bytes((RESULTS / "records" / "demo.jsonl").read_bytes())
+    assert call("report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"))[0] == 0
+    heads = [line for line in (tmp_path / "tables" / "demo.md").read_text().splitlines() if line.startswith("### ")]
+    assert (heads.count("### MAD"), heads.count("### mqar")) == (4, 1)
 
 
 def test_a_text_is_filled_or_all_is_left_as_it_was(

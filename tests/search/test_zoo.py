@@ -170,10 +170,15 @@ def largest_logit(spec: BackboneSpec) -> float:
     return float(largest)
 
 
+def rows_of(first: str) -> list[str]:
+    """The rows of the table in arch/README.md that begins so."""
+    readme = (Path(__file__).parents[2] / "arch" / "README.md").read_text(encoding="utf-8")
+    return readme[readme.index(first) :].partition("\n\n")[0].splitlines()
+
+
 def test_the_readme_of_arch_says_of_every_architecture_what_differs() -> None:
     """`recallmap list differences --markdown`: its table is that, no row more or less."""
-    readme = (Path(__file__).parents[2] / "arch" / "README.md").read_text(encoding="utf-8")
-    table = [line for line in readme.splitlines() if line.startswith("|")]
+    table = rows_of("| arch | about |")
     assert table == CliRunner().invoke(app, ["list", "differences", "--markdown"]).output.splitlines()
     assert [row.split(" | ")[0].removeprefix("| ") for row in table[2:]] == ZOO
     assert all(row.removesuffix(" |").split(" | ")[-1] for row in table)
@@ -190,11 +195,10 @@ def test_the_list_of_mixers_says_what_differs_by_default() -> None:
 
 
 @pytest.mark.parametrize(("what", "first"), [("mixers", "| mixer | equation |"), ("archs", "| arch | blocks |")])
-def test_the_readme_says_of_mixers_and_architectures_what_the_listing_says(what: str, first: str) -> None:
+def test_the_readme_of_arch_says_of_mixers_and_architectures_what_the_listing_says(what: str, first: str) -> None:
     """`recallmap list WHAT --markdown`: every row of the README is one of it. What is new need not be there yet."""
     result = CliRunner().invoke(app, ["list", what, "--markdown"])
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    rows = readme[readme.index(first) :].partition("\n\n")[0].splitlines()
+    rows = rows_of(first)
     assert result.exit_code == 0
     assert len(rows) > 30
     assert set(rows) <= set(result.output.splitlines())
