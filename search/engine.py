@@ -32,8 +32,8 @@ class Report:
     """Where a study stands. `records` are those just finished; `progress` comes from within the running cohort."""
 
     trials: int  # of a search that is under way: about; of a grid so far: further seeds come after it
-    known: int  # trials the ledger had before
-    done: int
+    known: int  # trials the ledger had before this call, of those that came up so far
+    done: int  # of this call, as is `failed`
     failed: int
     cohort: int  # number of the running cohort, from 1
     cohorts: int  # of a search: so far
@@ -156,18 +156,19 @@ class Driver:
         self.ledger = ledger
         self.where = torch.device(where or default_device())
         self.room = room(torch.device(on) if on else self.where) if most is None else at_most(most)
-        known = trials_of(study, ledger.path) if isinstance(study.space, Search) else ()
-        self.plan = Plan(trials=known, missing=(), cohorts=())
-        self._planned = {codec.key(trial) for trial in known}
+        self.plan = Plan(trials=(), missing=(), cohorts=())
+        self._planned: set[str] = set()
         self._report = report
         self._book = _Book(ledger)
         self._source = _source_of(study, ledger.path, self._measure, seeds)
         self._waiting: deque[Work] = deque()
         self._out: dict[int, Work] = {}
         self._ended = False
-        self._clock = _Clock(study, self._source)
+        self._clock = _Clock(study, self._source, self._book)
         if isinstance(self._source, Inquiry):
-            self._take(known)  # a point may have its answer in the journal, and its records in a ledger that is gone
+            self._meet()
+            # A point may have its answer in the journal, and its records in a ledger that is gone.
+            self._take(trials_of(study, ledger.path))
         else:
             self._refill()
             self._ended = self._ended or not seeds  # without them all is known before the first cohort
@@ -193,6 +194,7 @@ class Driver:
         """Ask for trials until some must be trained, or none will come."""
         while not self._waiting and not self._ended:
             wanted = self._source.wanted(self._book)
+            self._meet()
             notes = self._source.heard()
             if wanted is None:
                 self._ended = True
@@ -200,6 +202,13 @@ class Driver:
                 self._take(wanted)
             if notes:
                 self._report(self._clock.report(self.plan, notes=tuple(notes)))
+
+    def _meet(self) -> None:
+        """Plan, as known, what points came to and the ledger had before this call: nobody wants it."""
+        met = self._source.met().items() if isinstance(self._source, Inquiry) else ()
+        known = {key: trial for key, trial in met if key in self._book.done and key not in self._planned}
+        self._planned.update(known)
+        self.plan = replace(self.plan, trials=(*self.plan.trials, *known.values()))
 
     def _take(self, wanted: Sequence[Trial]) -> None:
         """Plan what of it is ours and not in the ledger."""
@@ -230,7 +239,7 @@ class Driver:
     def progress(self, work: Work, progress: Progress) -> None:
         """Say how far a work is, and keep what is through. Raises LedgerError where it cannot be written."""
         for record in progress.ended.values():
-            self.ledger.add(record)
+            self._add(record)
         self._report(self._clock.report(self.plan, work, progress=progress))
 
     def keep(self, work: Work, records: Sequence[Record]) -> None:
@@ -239,11 +248,14 @@ class Driver:
         if len(records) != len(work.specs):
             raise ValueError(f"work {work.number} has {len(work.specs)} trials, got {len(records)} records")
         for record in records:
-            self.ledger.add(record)
-            self._book.add(record)
+            self._add(record)
         del self._out[work.number]
-        self._clock.finish(work, records)
+        self._clock.finish(work)
         self._report(self._clock.report(self.plan, work, records=tuple(records)))
+
+    def _add(self, record: Record) -> None:
+        self.ledger.add(record)
+        self._book.add(record)
 
 
 def run(
@@ -320,9 +332,17 @@ class _Book(Mapping[str, Record]):
         self.ledger = ledger
         self.done = ledger.keys()
         self.read: dict[str, Record] = {}
+        self.new: dict[str, Record] = {}  # of this call
 
     def add(self, record: Record) -> None:
-        self.read[record.key] = record
+        """Take a record of this call. A done one stands, as in the ledger: a cohort may die after a member was through."""
+        earlier = self.read.get(record.key)
+        if earlier is None or earlier.status != "done":
+            self.read[record.key] = self.new[record.key] = record
+
+    def ended(self, status: str) -> int:
+        """How many trials of this call ended so."""
+        return sum(record.status == status for record in self.new.values())
 
     def __contains__(self, key: object) -> bool:
         return key in self.done or key in self.read
@@ -394,12 +414,12 @@ class _Clock:
     """Counts trials and estimates what is left: by the share of points that have their answer, and within a generation
     by the work (steps x operations) done."""
 
-    def __init__(self, study: StudySpec, source: Inquiry | _Listed) -> None:
+    def __init__(self, study: StudySpec, source: Inquiry | _Listed, book: _Book) -> None:
         self.source = source
+        self.book = book
         self.most = study.most_trials
         self.points = study.space.most_points if isinstance(study.space, Search) else 0
         self.began = time.perf_counter()
-        self.done = self.failed = 0
         self.first = source.answered
         self.total = self.spent = 0.0  # effort of what was last begun
         self.under_way: dict[int, float] = {}  # effort by number of a work that is out
@@ -407,10 +427,8 @@ class _Clock:
     def begin(self, specs: Sequence[Trial]) -> None:
         self.total, self.spent = sum(s.effort for s in specs), 0.0
 
-    def finish(self, work: Work, records: Sequence[Record]) -> None:
+    def finish(self, work: Work) -> None:
         self.under_way.pop(work.number, None)
-        self.failed += sum(r.status == "failed" for r in records)
-        self.done += sum(r.status == "done" for r in records)
         self.spent += sum(s.effort for s in work.specs)
 
     def report(
@@ -432,8 +450,8 @@ class _Clock:
         return Report(
             trials=len(plan.trials) + (round((1 - asked) * self.most) if self.points else 0),
             known=len(plan.trials) - len(plan.missing),
-            done=self.done,
-            failed=self.failed,
+            done=self.book.ended("done"),
+            failed=self.book.ended("failed"),
             cohort=work.number if work else 0,
             cohorts=len(plan.cohorts),
             seconds=seconds,

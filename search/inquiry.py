@@ -9,8 +9,8 @@ from results.pareto import front
 from results.record import Record
 from search import codec
 from search.document import SpecError
-from search.propose import ANCHORS, Answer, Asked, Journal, Proposer, Told
-from search.space import Choices, Search
+from search.propose import ANCHORS, Answer, Asked, Journal, Proposer, Told, point_of
+from search.space import Choices, Point, Search
 from search.study import SPEED, StudySpec, Trial
 
 MOST_ASKED = 50  # points asked in vain for one that may be trained, before a proposer gives up
@@ -51,6 +51,11 @@ class Inquiry:
             return None
         return tuple({codec.key(trial): trial for part in parts for trial in part or ()}.values())
 
+    def met(self) -> dict[str, Trial]:
+        """The trials, by key, that points came to since the last call: on every rung, whether they are trained or not. The
+        first call gives those of the points that the journal tells of, too."""
+        return {key: trial for arm in self.arms for key, trial in arm.met_since().items()}
+
     def heard(self) -> list[str]:
         """A line for each point that had its answer since the last call."""
         return [line for arm in self.arms for line in arm.heard()]
@@ -79,6 +84,7 @@ class _Arm:
         self.rungs = space.rungs if self.kind != ANCHORS else None
         self.total = len(space.anchors) if self.kind == ANCHORS else space.points
         self.open: list[_Open] = []
+        self.met = {codec.key(trial): trial for one in proposer.told for trial in self._trained(one)}
         self.said = len(proposer.told)
         self.notes: list[str] = []
         self.gave_up = False
@@ -96,18 +102,23 @@ class _Arm:
                 self._ask_generation()
             if not self.open:
                 return None
-            missing = [
-                trial
+            asked = {
+                key: trial
                 for one in self.open
                 if one.answer is None
                 for trial, key in zip(one.steps[one.step], one.keys[one.step], strict=True)
-                if key not in book
-            ]
-            if missing:
-                return tuple(missing)
+            }
+            self.met |= asked
+            if missing := tuple(trial for key, trial in asked.items() if key not in book):
+                return missing
             self._climb(book)
             if all(one.answer is not None for one in self.open):
                 self._tell()
+
+    def met_since(self) -> dict[str, Trial]:
+        """See Inquiry.met."""
+        met, self.met = self.met, {}
+        return met
 
     def heard(self) -> list[str]:
         told = self.proposer.told[self.said :]
@@ -152,21 +163,35 @@ class _Arm:
         if self.space.is_excluded(asked.choices):
             return _Open(asked=asked, answer=Answer(end="rejected", why="the space excludes it", over={"exclude": 1.0}))
         try:
-            values = self.rungs.values if self.rungs else ()
-            budgets = [asked.point, *(self.space.on_rung(asked.point, value) for value in values)]
-            whole, *lower = (self.study.expanded(point) for point in budgets)
+            steps = self._steps(asked.point)
         except SpecError as error:
             why = f"{error.faults[0].path}: {error.faults[0].message}"
             return _Open(asked=asked, answer=Answer(end="rejected", why=why, over={"builds": 1.0}))
         over: dict[str, float] = {}
+        whole = steps[-1]
         for trial in whole:
             for name, excess in self.study.constraints.excess(trial).items():
                 over[name] = max(excess, over.get(name, 0.0))
         if over:
             why = next(broken for trial in whole if (broken := self.study.constraints.broken_by(trial)))
             return _Open(asked=asked, answer=Answer(end="rejected", why=why, over=over))
-        steps = [*lower, whole]
         return _Open(asked=asked, steps=steps, keys=[tuple(codec.key(t) for t in trials) for trials in steps])
+
+    def _steps(self, point: Point) -> list[tuple[Trial, ...]]:
+        """The trials of a point on each rung, the whole budget last. Raises SpecError."""
+        values = self.rungs.values if self.rungs else ()
+        budgets = [point, *(self.space.on_rung(point, value) for value in values)]
+        whole, *lower = (self.study.expanded(budget) for budget in budgets)
+        return [*lower, whole]
+
+    def _trained(self, told: Told) -> list[Trial]:
+        """The trials on every rung that a point came to before it had its answer."""
+        if told.end == "rejected":
+            return []
+        came_to = len(told.rungs) + (
+            told.end != "stopped"
+        )  # of the rung that stops it, a point has values; of the last not
+        return [trial for trials in self._steps(point_of(self.space, told, self.kind))[:came_to] for trial in trials]
 
     def _climb(self, book: Book) -> None:
         """Answer the points that are on the whole budget, and let the best of the others on to the next rung."""

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from results.ledger import Ledger
 from results.record import Record
 from search import codec, cohort, engine
-from search.live import line_of, note_of
+from search.live import Live, line_of, note_of
 from search.study import StudySpec, Trial
 from search.training import Progress
 
@@ -270,12 +271,16 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
         }
     )
 
+    live = Live(Console(quiet=True))
+
     def stop(report: engine.Report) -> None:
+        live(report)
         if report.progress is not None and report.progress.ended:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         engine.run(phased, path, report=stop)
+    assert live.kept == "1 of 2 trials are"
     (kept,) = Ledger(path).all()
     assert (kept.status, kept.arch) == ("done", "tiny")
     assert [trial.name for trial in engine.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]

@@ -51,6 +51,7 @@ DIALS = {
     },
 }
 
+RUNGS = {"values": [2, 4], "keep": 0.5}
 FIRST = [{"trial.training.lr": 0.01, "trial.arch.width": 24}, {"trial.arch.width": 8}]
 
 
@@ -71,11 +72,17 @@ def answered(trial: Trial, of: StudySpec) -> Record:
     return record_of(trial, outcome, study=of.name, device=torch.device("cpu"), members=1, implementation={})
 
 
-def drive(of: StudySpec, path: Path, *, stop_after: int | None = None) -> list[str]:
+def drive(
+    of: StudySpec,
+    path: Path,
+    *,
+    stop_after: int | None = None,
+    report: Callable[[engine.Report], None] = lambda _: None,
+) -> list[str]:
     """Answer everything that is asked, works in turn from the last to the first; the keys of what was trained."""
     trained: list[str] = []
     with Ledger(path) as ledger:
-        driver = engine.Driver(of, ledger, most=3, where="cpu")
+        driver = engine.Driver(of, ledger, report=report, most=3, where="cpu")
         while not driver.finished:
             out = list(iter(driver.next, None))
             for work in reversed(out):
@@ -180,6 +187,29 @@ def test_a_driver_that_stops_while_it_trains_loses_and_repeats_nothing(
     after = drive(study(kind), path)
     assert sorted(before + after) == sorted(uncut(kind).trained)
     assert told(study(kind), path) == uncut(kind).told
+
+
+@pytest.mark.parametrize("gone", ["nothing", "journal", "ledger"])
+@pytest.mark.parametrize("rungs", [None, RUNGS], ids=["whole budgets", "rungs"])
+def test_a_resumed_search_counts_what_the_ledger_had_and_what_it_did(
+    rungs: dict[str, Any] | None, gone: str, tmp_path: Path
+) -> None:
+    """Stopped within a generation, at its end, after all."""
+    of = study(space={"points": 4, "generation": 2, "rungs": rungs, "beside": ["tpe"], "anchors": ["gla"]})
+    for stop_after in (1, 3, None):
+        path = tmp_path / f"{stop_after}.sqlite"
+        drive(of, path, stop_after=stop_after)
+        if gone == "journal":
+            engine.journal_of(path).unlink()
+        if gone == "ledger":
+            path.unlink()
+        before = Ledger(path).keys()
+        reports: list[engine.Report] = []
+        trained = drive(of, path, report=reports.append)
+        end = reports[-1]
+        assert (end.known, end.done, end.failed) == (len(before), len(trained), 0), stop_after
+        assert end.trials == len(before) + len(trained)
+        assert all(r.known + r.done <= r.trials for r in reports)
 
 
 class Cut(BaseException):
@@ -334,9 +364,6 @@ def test_a_point_whose_trial_fails_fails_and_says_why(tmp_path: Path) -> None:
                 ],
             )
     assert {(one.end, one.why) for one in told(of, path)["random"]} == {("failed", "mqar seed 1: out of memory")}
-
-
-RUNGS = {"values": [2, 4], "keep": 0.5}
 
 
 @every_proposer

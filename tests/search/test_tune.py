@@ -18,6 +18,7 @@ from results.record import Record
 from search import codec, engine, tune
 from search.engine import Driver
 from search.study import StudySpec, Trial
+from search.training import Progress
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -85,6 +86,20 @@ def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
     assert [(s.training.lr, s.seed) for s in further.specs] == [(second.specs[0].training.lr, s) for s in (4, 5)]
     desk.keep("c", [done(s) for s in further.specs])
     assert (desk.ask("d"), desk.finished) == (None, True)
+
+
+def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(ledger: Ledger) -> None:
+    """By the records of its first life: the next may fail where the first did not."""
+    reports: list[engine.Report] = []
+    desk = tune._Desk(Driver(study(), ledger, report=reports.append, most=4, where="cpu"), "cpu")
+    cohort = desk.ask("a")
+    assert cohort is not None
+    through = Progress(step=5, steps=5, members=4, loss=0.0, accuracy=(0.0,), ended={0: done(cohort.specs[0])})
+    desk.progress("a", through)
+    assert (reports[-1].done, reports[-1].failed) == (1, 0)
+    desk.keep("a", [engine.failed(s, "", study="tiny", device=torch.device("cpu")) for s in cohort.specs])
+    assert (reports[-1].done, reports[-1].failed) == (1, 3)
+    assert [r.status for r in ledger.all()].count("done") == 1
 
 
 def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
