@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from arch.backbone import BackboneSpec
 from arch.block import Block
+from arch.mixers import Mixer
 from arch.mixers.mixer import MixerSpec
 from arch.stack import flatten
 from results import published
@@ -109,7 +110,7 @@ def _probed(mixers: tuple[MixerSpec, ...], width: int) -> tuple[dict[str, Any], 
     writes."""
     if not mixers:
         return ()
-    spec = BackboneSpec(name="probed", width=width, stack=tuple(Block(mixer=mixer) for mixer in mixers))
+    spec = BackboneSpec(name="probed", width=width, stack=tuple(Block(mixer=cast(Mixer, mixer)) for mixer in mixers))
     try:
         return tuple(probe(spec, pairs=PAIRS, draws=1))
     except ValueError:  # none of its mixers has a memory of pairs
