@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from typer.testing import CliRunner
 
 from arch.backbone import BackboneSpec
 from results.ledger import Ledger
-from search import codec, engine, memory
+from search import codec, engine, memory, typed
 from search.cli import app
 from search.document import SpecError
+from search.study import Trial
 from search.trial import Data, Training, TrialSpec
 from synth.task import Task
 from synth.tasks import Mqar, Needle
@@ -235,3 +237,34 @@ def test_a_failed_trial_has_its_record_whatever_of_it_cannot_be_had(
     monkeypatch.setattr(TrialSpec, "price", fail)
     failed = engine.failed(study.trials()[0], "died", study="bombs", device=torch.device("cpu"))
     assert (failed.parameters, failed.key) == (0, codec.key(study.trials()[0]))
+
+
+def test_more_members_than_the_device_holds_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("search.bench._time", None)
+    before = held()
+    result = CliRunner().invoke(app, ["bench", "step", "--members", "1000000", "--device", "cpu"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("bench step: members 1,000,000 take about ")
+    assert held() - before < MEGABYTES * 2**20
+
+
+def test_a_head_that_is_tied_to_an_embedding_needs_tokens() -> None:
+    with pytest.raises(SpecError, match=r"trial\.arch\.tied: arch\.tied must be false for learnability"):
+        codec.read_study(STUDY, overrides=["trial.arch.tied=true", "trial.task={kind: learnability, width: 8}"])
+
+
+RECORDS = sorted((Path(__file__).parents[2] / "results" / "records").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
+def test_committed_records_read_under_their_keys_and_at_their_prices(file: Path) -> None:
+    """One of each architecture on each task: bounds are no tighter than what was ever trained."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    every = {(r["arch"], r["task"]): r for r in map(json.loads, lines[:: max(1, len(lines) // 40)])}
+    kinds = typed.kinds_of(Trial)
+    for record in every.values():
+        trial = codec.from_plain(kinds[record["spec"].get("kind", "trial")], record["spec"])
+        price = trial.price()
+        assert codec.key(trial) == record["key"]
+        for figure in ("parameters", "state_floats", "state_bytes", "flops_per_token"):
+            assert getattr(price, figure) == record[figure]
