@@ -17,22 +17,34 @@ from torch.func import functional_call, vmap
 
 from arch.backbone import Backbone
 
+# Operations of a member's step (a spec's effort) from which one alone is worth more than a core. On two cores, widths 32 to 512
+# (by hand): below 2e8 a step on both takes as long as on one, or longer; above 6e8 up to 1.8 times less.
+LARGE = 4e8
+
 
 class Stacked:
     """N models of one architecture as one function of one matrix: row n of `flat` [N, P] holds member n's parameters.
 
     On a GPU all members are one call under vmap. On a CPU a small model already fills a core, and stacked tensors leave its
-    cache: there the members are shared out among threads, `at_once` of them a call, each thread on one core.
+    cache: there the members are shared out among threads, `at_once` of them a call, each thread on one core. One alone stays on
+    one core, too, and is to the last bit what it is in company, unless its step is large: by `effort`, operations.
     """
 
-    def __init__(self, models: Sequence[Backbone], device: torch.device, at_once: int | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[Backbone],
+        device: torch.device,
+        at_once: int | None = None,
+        effort: float = 0.0,
+    ) -> None:
         flat_NP = torch.stack([torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in models])
         self.flat, self.base = flat_NP.to(device), models[0].to(device)
         self.names = [name for name, _ in self.base.named_parameters()]
         self.shapes = [p.shape for p in self.base.parameters()]
         self.sizes = [p.numel() for p in self.base.parameters()]
         self.at_once = at_once or (1 if device.type == "cpu" else len(models))
-        self.crew = Crew(self.base, torch.get_num_threads()) if device.type == "cpu" and len(models) > 1 else None
+        shared_out = device.type == "cpu" and (len(models) > 1 or effort < LARGE)
+        self.crew = Crew(self.base, len(models)) if shared_out else None
 
     def parameters(self, flat_NP: Tensor) -> dict[str, Tensor]:
         """Views of `flat_NP` by parameter name, [N, ...] each."""
@@ -71,11 +83,12 @@ class Stacked:
 class Crew:
     """Threads of one core each, each with a model of its own to lend (functional_call swaps parameters in place)."""
 
-    def __init__(self, base: Backbone, threads: int) -> None:
+    def __init__(self, base: Backbone, members: int) -> None:
+        self.cores = torch.get_num_threads()
+        threads = min(self.cores, members)
         self.spare = SimpleQueue[Backbone]()
         for _ in range(threads):
             self.spare.put(copy.deepcopy(base))
-        self.cores = threads
         # The caller's own work (the optimizer) is small: shared out over cores it would only wait for the slower one.
         torch.set_num_threads(1)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))

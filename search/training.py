@@ -102,7 +102,7 @@ class Cohort:
             model.load_state_dict(weights)
         self.feed = Feed(specs, device)
         # Behind what may fail on a spec: it shares out threads until it is closed.
-        self.model = Stacked(models, device, at_once)
+        self.model = Stacked(models, device, at_once, first.effort / max(1, first.steps))
         self.optimizer = AdamW(specs, self.model.flat)
         self.steps = self.feed.steps
         rates = np.stack([learning_rate(s.training.schedule, s.training.lr, self.steps) for s in specs], axis=1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -481,6 +485,70 @@ def test_a_cohort_that_cannot_be_built_leaves_the_threads_as_they_were(monkeypat
     with pytest.raises(ZeroDivisionError):
         Cohort([trial(), trial(seed=1)], torch.device("cpu"))
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_small_members_have_a_core_each_and_the_caller_has_its_cores_back(members: int) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        during = []
+        steps = train([trial(seed=seed) for seed in range(members)], torch.device("cpu"))
+        for _ in steps:
+            during.append(torch.get_num_threads())
+        assert set(during) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = trial()
+    monkeypatch.setattr("search.stacked.LARGE", spec.effort / spec.steps)
+    assert Cohort([spec], torch.device("cpu")).model.crew is None
+    crew = Cohort([spec, trial(seed=1)], torch.device("cpu")).model.crew
+    assert crew is not None
+    crew.dismiss()
+
+
+@pytest.mark.parametrize(
+    ("module", "said", "found"),
+    [
+        ("search.cli", {}, "PASSIVE None"),
+        ("search.tune", {}, "PASSIVE None"),
+        ("search.trial", {}, "PASSIVE None"),
+        ("search.trial", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ("search.trial", {"GOMP_SPINCOUNT": "5"}, "None 5"),
+    ],
+)
+def test_threads_that_wait_sleep_wherever_one_begins_unless_the_user_says_otherwise(
+    module: str, said: dict[str, str], found: str
+) -> None:
+    """Said before PyTorch is there: its OpenMP reads it once."""
+    code = f"""
+import builtins, os
+original = builtins.__import__
+def first(name, *rest):
+    if name == "torch" and first.said is None:
+        first.said = f"{{os.environ.get('OMP_WAIT_POLICY')}} {{os.environ.get('GOMP_SPINCOUNT')}}"
+        print(first.said, flush=True)
+        os._exit(0)
+    return original(name, *rest)
+first.said = None
+builtins.__import__ = first
+import {module}
+from search import trial
+"""
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    root = str(Path(__file__).parents[2])
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | said | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, found, "")
 
 
 def test_an_empty_portion_is_refused() -> None:
