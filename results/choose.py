@@ -6,12 +6,13 @@ import functools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from results.pool import Memo
 from results.record import Record
 
 On = Literal["validation", "test"]
@@ -111,10 +112,12 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     reported, by the seeds that were trained of all hyper-parameters: further ones are of what validation chose. Raises
     ValueError where there is a choice and no score to make it by.
     """
-    groups: dict[str, list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    asked = Memo(lambda spec: _canonical([_but(spec, "training", "seed"), extent(spec)]))
+    whole = Memo(lambda spec: _canonical(_but(spec, "seed")))
     for record in records:
-        groups[_canonical([_identity(record, without=("training", "seed")), extent(record)])].append(record)
-    return [_choose(group, on) for group in groups.values()]
+        groups[record.task, record.setting, record.protocol, record.arch, asked(record.spec)].append(record)
+    return [_choose(group, on, whole) for group in groups.values()]
 
 
 def measures(
@@ -123,24 +126,43 @@ def measures(
     """Every architecture on every setting that it was trained or tested on. `names` as `row_names` gives them, where
     they are to be those of more records than these."""
     rows = names or row_names(records)
-    return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows)]
+    asked = Memo(asked_of)
+    return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows, asked)]
 
 
-def answers(record: Record, on: On = "validation") -> list[Answer]:
-    """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
-    earlier phases trained is part of what was asked, and so are those dials of the task in which tests differ from training."""
-    around = dict(flatten({part: record.spec[part] for part in ("data", "mix") if part in record.spec}))
-    around |= {f"training.{name}": value for name, value in extent(record).items()}
-    for phase in record.spec.get("phases", [])[:-1]:
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a spec asks, as dials of settings: that trained on, those tested on, and those that go with each of them."""
+
+    trained: Mapping[str, Any]
+    tests: tuple[Mapping[str, Any], ...]
+    around: Mapping[str, Any]
+
+
+def asked_of(spec: Mapping[str, Any]) -> Asked:
+    """With what dials of mixers earlier phases trained is part of what was asked, and so are those dials of the task in which
+    tests differ from training."""
+    around = dict(flatten({part: spec[part] for part in ("data", "mix") if part in spec}))
+    around |= {f"training.{name}": value for name, value in extent(spec).items()}
+    for phase in spec.get("phases", [])[:-1]:
         around |= {f"training.trained_{name}": value for name, value in phase.get("dials", {}).items()}
-    if "version" in record.spec:
-        around["spec.version"] = record.spec["version"]
-    trained, specs = _dials(record.spec.get("task", {})), record.spec.get("tests", [])
-    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(_dials(test).get(d) != v for test in specs)}
+    if "version" in spec:
+        around["spec.version"] = spec["version"]
+    trained, tests = _dials(spec.get("task", {})), [_dials(test) for test in spec.get("tests", [])]
+    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(test.get(d) != v for test in tests)}
+    return Asked(trained={**trained, **around}, tests=tuple({**test, **around} for test in tests), around=around)
+
+
+def answers(
+    record: Record, on: On = "validation", asked: Callable[[Mapping[str, Any]], Asked] = asked_of
+) -> list[Answer]:
+    """The setting that a trial trained on first, then the settings that it was only tested on. `asked` is a Memo of
+    `asked_of` where many records are asked."""
+    dials = asked(record.spec)
     found = [
         Answer(
             task=record.task,
-            dials={**trained, **around},
+            dials=dials.trained,
             state_bytes=record.state_bytes,
             state_length=record.length,
             chance=record.chance,
@@ -152,11 +174,11 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
     for index, test in enumerate(record.tests):
         if (test["task"], test["setting"]) == (record.task, record.setting):
             continue  # the setting that it trained on, once more
-        known = specs[index] if index < len(specs) else {"setting": test["setting"]}
+        known = index < len(dials.tests)
         found.append(
             Answer(
                 task=test["task"],
-                dials={**_dials(known), **around},
+                dials=dials.tests[index] if known else {"setting": test["setting"], **dials.around},
                 state_bytes=test.get("state_bytes", record.state_bytes),
                 state_length=test["length"] if "state_bytes" in test else record.length,
                 chance=test["chance"],
@@ -173,8 +195,9 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     """A name for every architecture, by key of record: its own, and where several share it, the dials that differ; of more
     than MOST_DIALS, as few as tell them apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    leaves_in = Memo(lambda spec: _canonical(_leaves(spec)))
     for record in records:
-        by_name[record.arch][_canonical(leaves_of(record))].append(record.key)
+        by_name[record.arch][leaves_in(record.spec)].append(record.key)
     names = {}
     for name, variants in by_name.items():
         leaves = [json.loads(spec) for spec in variants]
@@ -190,14 +213,18 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
 
 def leaves_of(record: Record) -> dict[str, Any]:
     """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
-    expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
-    return dict(flatten(record.spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
+    return _leaves(record.spec)
 
 
-def extent(record: Record) -> dict[str, Any]:
+def _leaves(spec: Mapping[str, Any]) -> dict[str, Any]:
+    expansions = [phase.get("expand") for phase in spec.get("phases", [])]
+    return dict(flatten(spec.get("arch", {}))) | dict(flatten(expansions, "expand"))
+
+
+def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
     """How much the (last phase of a) trial read, epochs of its data or steps of so many sequences, and how it computed: what
     is asked, and not chosen for its score."""
-    training = record.spec.get("training", {})
+    training = spec.get("training", {})
     read = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
     return {name: training[name] for name in (*read, "dtype", "implementation") if name in training}
 
@@ -265,10 +292,11 @@ def _dials(task: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flatten(task) if name not in ("kind", "protocol")}
 
 
-def _choose(group: Sequence[Record], on: On) -> Choice:
+def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]], str]) -> Choice:
+    """`whole` says all of a spec but its seed."""
     cells: dict[str, list[Record]] = defaultdict(list)
     for record in group:
-        cells[_identity(record, without=("seed",))].append(record)
+        cells[whole(record.spec)].append(record)
     done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
     seeds = {r.seed for r in group}
     if on == "test":  # of what validation chose there are further seeds
@@ -305,11 +333,13 @@ def reported(record: Record, on: On) -> Mapping[str, float]:
     return record.published_choice or record.scores if on == "test" else record.scores
 
 
-def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
+def _measures(
+    choice: Choice, rows: Mapping[str, str], asked: Callable[[Mapping[str, Any]], Asked]
+) -> Iterator[Measure]:
     first = (choice.trials or choice.failed)[0]
     leaves = leaves_of(first)
-    by_seed = {r.seed: answers(r, choice.on) for r in choice.trials}
-    for index, answer in enumerate(answers(first, choice.on)):
+    by_seed = {r.seed: answers(r, choice.on, asked) for r in choice.trials}
+    for index, answer in enumerate(answers(first, choice.on, asked)):
         own = {seed: found[index] for seed, found in by_seed.items() if index < len(found)}
         yield Measure(
             arch=first.arch,
@@ -332,9 +362,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
         )
 
 
-def _identity(record: Record, without: tuple[str, ...]) -> str:
-    kept = {name: value for name, value in record.spec.items() if name not in without}
-    return _canonical([record.task, record.setting, record.protocol, record.arch, kept])
+def _but(spec: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in names}
 
 
 def _canonical(value: Any) -> str:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
     """Write text, or whatever `content` puts at the path it is given, beside `path` first and then in its place.
@@ -17,6 +19,7 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    begin(draft)
     try:
         if callable(content):
             content(draft)
@@ -25,3 +28,17 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def begin(draft: Path) -> None:
+    """An empty file that is ours, whatever lay there before: were it a link, what it points to would be written over. Raises
+    OSError."""
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+
+
+def remedy(error: OSError) -> str:
+    """Why a file cannot be written, and what to do."""
+    if error.errno in FULL:
+        return "the disk is full; free some space and run the same command again"
+    return f"{error.strerror or error}; choose another place"

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
+    from results.layout import Row
     from results.record import Record
     from search.engine import Plan
     from search.study import StudySpec
@@ -84,6 +85,12 @@ class Verbs(TyperGroup):
             refuse(str(error))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+        except OSError as error:
+            from results.write import FULL, remedy
+
+            if error.errno not in FULL:
+                raise
+            refuse(f"{error.filename or 'a file'}: cannot be written: {remedy(error)}")
         except Exception as error:
             if _is_ledger_error(error):
                 refuse(str(error))
@@ -205,7 +212,7 @@ def table(
     from search import codec
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
-    found = _found(source, ledger, sets)
+    found = _found(source, ledger, sets, curves=False)
     try:
         if by is not None:
             tables = tables_by(found.records, by)
@@ -295,7 +302,7 @@ def dashboard(
                     again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:
-                refuse(f"{output}: cannot be written: {error.strerror or error}")
+                refuse(f"{output}: cannot be written: {_remedy(error)}")
             except ValueError as error:  # hyper-parameters that cannot be chosen
                 refuse(str(error))
             print(f"{output}: {len(found.records)} records", flush=True)
@@ -323,28 +330,35 @@ def merge(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .sqlite ledger, made or added to, or a .jsonl file.")
     ],
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad", help="Leave out, and count, lines that are no records and records that are damaged."
+        ),
+    ] = False,
 ) -> None:
-    """Put the records of several places into one: a trial counts once, done before failed."""
+    """Put the records of several places into one: a trial counts once, done before failed. Of bad ones nothing is merged."""
     from results.ledger import Ledger
-    from results.record import unique, write_records
 
     if output.suffix not in (".sqlite", ".db", ".jsonl"):
         refuse(f"--output: {output} may end in .sqlite or .jsonl")
-    found = [
-        _held(Path(s), False) if Path(s).suffix in (".sqlite", ".db") else _kept(Path(s)) for s in _unfolded(sources)
-    ]
-    if output.suffix == ".jsonl":
-        before = _kept(output) if output.exists() else []
-        merged = unique(record for own in [before, *found] for record in own)
-        try:
-            write_records(output, merged)
-        except OSError as error:
-            refuse(f"{output}: cannot be written: {error.strerror or error}")
-        print(f"{output}: {len(merged)} records, {len(merged) - len(before)} of them new")
-        return
-    with Ledger(output) as ledger:
-        new = sum(ledger.merge(own) for own in found)
-        print(f"{output}: {len(ledger)} records, {new} of them new")
+    places = [Path(source) for source in _unfolded(sources)]
+    try:
+        if output.suffix == ".jsonl":
+            count, new = _merge_lines(places, output, skip_bad)
+        else:
+            made = not output.exists()
+            try:
+                with Ledger(output) as ledger:
+                    new = ledger.merge(*(_each(place, skip_bad) for place in places))
+                    count = len(ledger)
+            except BaseException:
+                if made:
+                    output.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
+    print(f"{output}: {count} records, {new} of them new")
 
 
 @app.command()
@@ -369,7 +383,7 @@ def report(
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
-        refuse(f"{output}: cannot be written: {error.strerror or error}")
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
     print(f"{output}: from {len(found.tables)} files of records")
 
 
@@ -546,7 +560,7 @@ def probe(
     try:
         _write_capacities(output, rows)
     except OSError as error:
-        refuse(f"{output}: cannot be written: {error.strerror or error}")
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
     print(f"{output}: {len(rows)} measurements")
 
 
@@ -573,6 +587,12 @@ def refuse(message: str) -> NoReturn:
 
 def _say_to_stderr(message: str) -> None:
     print(message.encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def _remedy(error: OSError) -> str:
+    from results.write import remedy
+
+    return remedy(error)
 
 
 def _is_ledger_error(error: Exception) -> bool:
@@ -632,7 +652,7 @@ def _write(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        refuse(f"{path}: cannot be written: {error.strerror or error}")
+        refuse(f"{path}: cannot be written: {_remedy(error)}")
 
 
 def _default_ledger(study: StudySpec) -> Path:
@@ -650,8 +670,9 @@ class Found(NamedTuple):
     records: list[Record]
 
 
-def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool = False) -> Found:
-    """The records of a ledger, of a file of records, or of those trials of a study that its ledger has.
+def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool = False, curves: bool = True) -> Found:
+    """The records of a ledger, of a file of records, or of those trials of a study that its ledger has; with their `curves`
+    where these are shown.
 
     Where there are none that is bad input, unless one is patient and waits for the first.
     """
@@ -664,13 +685,13 @@ def _found(source: str, ledger: Path | None, sets: list[str], *, patient: bool =
             f"{'--ledger' if ledger else '--set'}: {source} is records themselves, only a study has that; leave it out"
         )
     if source in codec.builtin("study"):
-        found = _of_study(source, ledger, sets, patient)
+        found = _of_study(source, ledger, sets, patient, curves)
     elif path.suffix == ".jsonl" or path.is_dir():
         found = Found(path.stem or source, _kept(path))
     elif path.suffix in (".sqlite", ".db"):
-        found = Found(path.stem, _held(path, patient))
+        found = Found(path.stem, _held(path, patient, curves))
     else:
-        found = _of_study(source, ledger, sets, patient)
+        found = _of_study(source, ledger, sets, patient, curves)
     if not found.records and not patient:
         refuse(f"{source}: there are no records yet, fill it with: recallmap run STUDY")
     return found
@@ -701,27 +722,72 @@ def _kept(path: Path) -> list[Record]:
 
     try:
         return read_records(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         refuse(f"{path}: {error}")
+    except ValueError as error:  # it names file and line
+        refuse(str(error))
 
 
-def _held(path: Path, patient: bool) -> list[Record]:
+def _each(path: Path, skip_bad: bool) -> Iterator[Record | Row]:
+    """The records of a ledger or of a file, one after another, as a ledger merges them."""
+    from results.ledger import Ledger, LeftOut
+    from results.record import records_in
+    from search.typed import counted
+
+    if path.suffix in (".sqlite", ".db"):
+        left_out = LeftOut()
+        with Ledger.open(path) as ledger:
+            yield from ledger.rows(left_out=left_out if skip_bad else None)
+        if len(left_out):
+            keys = f": {', '.join(key[:12] for key in left_out.keys[:5])}" if left_out.keys else ""
+            _say_to_stderr(f"{path}: left out {counted(len(left_out), 'damaged record')}{keys}")
+        return
+    skipped: list[str] = []
+    try:
+        yield from records_in(path, skipped=skipped if skip_bad else None)
+    except OSError as error:
+        refuse(f"{path}: {error}")
+    except ValueError as error:  # it names file and line
+        refuse(f"{error}; nothing was merged: mend the line, or leave out what is no record with --skip-bad")
+    if skipped:
+        _say_to_stderr(f"left out {counted(len(skipped), 'line')}, the first of them {skipped[0]}")
+
+
+def _merge_lines(places: Sequence[Path], output: Path, skip_bad: bool) -> tuple[int, int]:
+    """Merge into a file of records, by way of a ledger, for there may be more of them than memory holds. How many records the
+    file has then, and how many of them are new. Raises OSError."""
+    from tempfile import TemporaryDirectory
+
+    from results.ledger import Ledger
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder,
+        Ledger(Path(folder) / "merged.sqlite") as ledger,
+    ):
+        before = ledger.merge(_each(output, skip_bad)) if output.exists() else 0
+        ledger.merge(*(_each(place, skip_bad) for place in places))
+        ledger.export(output)
+        return len(ledger), len(ledger) - before
+
+
+def _held(path: Path, patient: bool, curves: bool, keys: Collection[str] | None = None) -> list[Record]:
     from results.ledger import Ledger
 
     if patient and not path.exists():
         return []
     with Ledger.open(path) as ledger:
-        return ledger.all()
+        return ledger.all(curves=curves) if keys is None else ledger.of(keys, curves=curves)
 
 
-def _of_study(source: str, ledger: Path | None, sets: list[str], patient: bool) -> Found:
+def _of_study(source: str, ledger: Path | None, sets: list[str], patient: bool, curves: bool) -> Found:
     from search import codec
     from search.engine import trials_of
 
     study = codec.read_study(source, overrides=sets)
     path = ledger or _default_ledger(study)
     keys = {codec.key(trial) for trial in trials_of(study, path)}
-    records = [record for record in _held(path, patient) if record.key in keys]
+    records = _held(path, patient, curves, keys)
     if len(records) < len(keys) and not patient:
         _say_to_stderr(f"{path} has {len(records)} of the {len(keys)} trials of {study.name}")
     return Found(study.name, records)
