@@ -6,12 +6,13 @@ import functools
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from results.pool import Memo
 from results.record import Record
 
 On = Literal["validation", "test"]
@@ -109,10 +110,12 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     reported, by the seeds that were trained of all hyper-parameters: further ones are of what validation chose. Raises
     ValueError where there is a choice and no score to make it by.
     """
-    groups: dict[str, list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    asked = Memo(lambda spec: _canonical([_but(spec, "training", "seed"), extent(spec)]))
+    whole = Memo(lambda spec: _canonical(_but(spec, "seed")))
     for record in records:
-        groups[_canonical([_identity(record, without=("training", "seed")), extent(record)])].append(record)
-    return [_choose(group, on) for group in groups.values()]
+        groups[record.task, record.setting, record.protocol, record.arch, asked(record.spec)].append(record)
+    return [_choose(group, on, whole) for group in groups.values()]
 
 
 def measures(
@@ -166,7 +169,7 @@ def _question(record: Record) -> dict[str, Any]:
     tests = [(test["task"], test["setting"]) for test in record.tests]
     trained = [phase.get("dials", {}) for phase in record.spec.get("phases", [])[:-1]]
     parts = {part: record.spec[part] for part in ("task", "tests", "data", "mix", "version") if part in record.spec}
-    return {"of": record.task, "tested": tests, "extent": extent(record), "trained": trained, "parts": parts}
+    return {"of": record.task, "tested": tests, "extent": extent(record.spec), "trained": trained, "parts": parts}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -231,10 +234,10 @@ def _leaves(trained: str) -> Mapping[str, Any]:
     return dict(flatten(arch)) | dict(flatten(expansions, "expand"))
 
 
-def extent(record: Record) -> dict[str, Any]:
+def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
     """How much the (last phase of a) trial read, epochs of its data or steps of so many sequences, and how it computed: what
     is asked, and not chosen for its score."""
-    training = record.spec.get("training", {})
+    training = spec.get("training", {})
     read = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
     return {name: training[name] for name in (*read, "dtype", "implementation") if name in training}
 
@@ -311,10 +314,11 @@ def _dials(task: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flatten(task) if name not in ("kind", "protocol")}
 
 
-def _choose(group: Sequence[Record], on: On) -> Choice:
+def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]], str]) -> Choice:
+    """`whole` says all of a spec but its seed."""
     cells: dict[str, list[Record]] = defaultdict(list)
     for record in group:
-        cells[_identity(record, without=("seed",))].append(record)
+        cells[whole(record.spec)].append(record)
     done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
     seeds = {r.seed for r in group}
     if on == "test":  # of what validation chose there are further seeds
@@ -378,9 +382,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
         )
 
 
-def _identity(record: Record, without: tuple[str, ...]) -> str:
-    kept = {name: value for name, value in record.spec.items() if name not in without}
-    return _canonical([record.task, record.setting, record.protocol, record.arch, kept])
+def _but(spec: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in names}
 
 
 def _canonical(value: Any) -> str:

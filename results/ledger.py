@@ -3,64 +3,63 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
+import gc
 import os
-import socket
 import sqlite3
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from results.frame import frame, harmless
-from results.record import Record, to_json, write_records
-from results.write import write_whole
+from results.export import export as write_rows
+from results.frame import frame
+from results.layout import (
+    COLUMNS,
+    COUNT,
+    INDICES,
+    KEEP,
+    LAYOUT,
+    MARK,
+    NEW,
+    OLD_COLUMNS,
+    TABLE,
+    TOTALS,
+    Damaged,
+    Known,
+    Row,
+    key_in,
+    mark_of,
+    old_record_of,
+    record_of,
+    row_of,
+    whole,
+)
+from results.lock import LedgerError, lock
+from results.pool import Pool
+from results.record import ORDER, Record, write_lines, write_records
+from results.write import remedy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LAYOUT = 1  # of the file; raise it when a reader of the layout before could not read it
-MARK = 0x7265636D  # SQLite's application_id: the file is a ledger of ours
+T = TypeVar("T")
 
-COLUMNS = {  # what SQL and an index can see of a record; `record` holds it whole, as JSON
-    "key": "TEXT PRIMARY KEY",
-    "study": "TEXT",
-    "status": "TEXT",
-    "task": "TEXT",
-    "setting": "TEXT",
-    "protocol": "TEXT",
-    "arch": "TEXT",
-    "seed": "INTEGER",
-    "metric": "TEXT",
-    "score": "REAL",  # of `metric`, on test
-    "accuracy": "REAL",  # on test, where the task has one
-    "validation": "REAL",  # of `metric`, on validation
-    "chance": "REAL",
-    "ceiling": "REAL",
-    "parameters": "INTEGER",
-    "state_bytes": "INTEGER",
-    "state_grows": "INTEGER",
-    "length": "INTEGER",
-    "seconds": "REAL",
-    "created": "TEXT",
-    "error": "TEXT",
-    "record": "TEXT",
-}
-INDICES = ("study", "task", "arch")
-
-_KEEP = (
-    f"INSERT INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join(f':{name}' for name in COLUMNS)}) "
-    f"ON CONFLICT (key) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS if name != 'key')} "
-    "WHERE records.status = 'failed' AND (excluded.status = 'done' "
-    "OR excluded.created >= records.created AND excluded.record != records.record)"  # a done record stands
-)
+CACHE = 64 * 1024  # KiB of pages that a driver holds: keys come in no order, and each writes to some page of an index
 
 
-class LedgerError(Exception):
-    """The ledger cannot be used; the message says why and what to do."""
+@dataclass(kw_only=True)
+class LeftOut:
+    """What a damaged ledger could not give: the keys of rows that are not what was written, and how many rows are lost."""
+
+    keys: list[str] = field(default_factory=list)
+    lost: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys) + self.lost
 
 
 class Ledger:
@@ -75,7 +74,8 @@ class Ledger:
         self.path = Path(path)
         self._reading = False
         self._db: sqlite3.Connection | None = None
-        self._lock: weakref.finalize[..., Ledger] | None = (
+        self._known: Known = {}
+        self._lock: weakref.finalize[..., object] | None = (
             None  # lets go of the lock; also when nobody closes the ledger
         )
         if self._exists():
@@ -114,27 +114,73 @@ class Ledger:
     def add(self, record: Record) -> bool:
         """Keep a record; when this returns it survives a crash. A `done` record is never replaced, a failed one by what is
         done or failed later; False where one stays. Raises LedgerError where it cannot be written, or where the record is not
-        plain data."""
+        sound (see `Record.from_dict`)."""
         self._hold()
         try:
-            row = _row(record)
-        except (TypeError, ValueError) as error:
-            raise LedgerError(f"the record of {record.arch} on {record.task} is not plain data: {error}") from error
+            row = row_of(record, self._known)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LedgerError(f"cannot keep the record of {record.arch} on {record.task}: {error}") from error
         with self._translate(f"cannot keep the record of {record.arch} on {record.task} in {self.path}"):
-            return self._opened().execute(_KEEP, row).rowcount > 0
+            return self._keep(row)
 
     def keys(self) -> set[str]:
         """Keys of trials that are done; empty where no study has begun the ledger."""
-        return {key for (key,) in self._ask("SELECT key FROM records WHERE status = 'done'")} if self._db else set()
+        if self._db is None:
+            return set()
+        with self._snapshot() as (db, layout):
+            return {key for _, status, key in self._index(db, layout) if status == "done"}
 
     def get(self, key: str) -> Record | None:
         """The record under a key, or under the beginning of one if no other begins so."""
-        found = self._ask("SELECT record FROM records WHERE substr(key, 1, ?) = ? LIMIT 2", (len(key), key))
-        return self._read(found[0][0]) if len(found) == 1 else None
+        db = self._opened()
+        with self._translate(f"cannot read {self.path}"):
+            if not (layout := self._layout(db)):
+                return None
+            found = db.execute(
+                f"SELECT {_columns(layout)} FROM records WHERE key >= ? AND key < ? ORDER BY key LIMIT 2",
+                (key, f"{key}\U0010ffff"),
+            ).fetchall()
+        if len(found) == 1 or (found and found[0][0] == key.encode()):
+            return self._read(found[0], layout, Pool())
+        return None
 
-    def all(self) -> list[Record]:
+    def of(self, keys: Collection[str], *, curves: bool = True) -> list[Record]:
+        """The records under these keys, in the order in which they were first kept."""
+        wanted, pool = frozenset(keys), Pool()
+        with _unswept(), self._snapshot() as (db, layout):
+            places = sorted(row for row, _, key in self._index(db, layout) if key in wanted)
+            question = f"SELECT {_columns(layout)} FROM records WHERE rowid = ?"
+            rows = [db.execute(question, (place,)).fetchone() for place in places]
+            if None in rows:
+                raise self._damage("its index of keys leads to no record")
+            found = [self._read(row, layout, pool, curves=curves) for row in rows]
+        if {record.key for record in found} - wanted:
+            raise self._damage("its index of keys leads to other records")
+        return found
+
+    def all(self, *, curves: bool = True) -> list[Record]:
         """Every record, in the order in which they were first kept."""
-        return [self._read(text) for (text,) in self._ask("SELECT record FROM records ORDER BY rowid")]
+        with _unswept():
+            return list(self.each(curves=curves))
+
+    def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
+        """Every record, one after another, as the ledger was when the first was asked for.
+
+        curves    whether with their curves, which tables do not show
+        ordered   columns to go by; else the order in which records were first kept
+        left_out  takes what is damaged, so that the rest comes; without it damage raises LedgerError
+        """
+        pool = Pool()
+        return self._walk(lambda row, layout: _record(row, layout, pool, curves=curves), ordered, left_out)
+
+    def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
+        """The same as rows of the layout that this version writes, for another ledger to `merge`."""
+        pool, known = Pool(), self._known
+        return self._walk(
+            lambda row, layout: whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known),
+            "",
+            left_out,
+        )
 
     def records(self) -> pd.DataFrame:
         """Every record as a row of a pandas frame; see `frame`."""
@@ -142,14 +188,21 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        export(self.all(), path)
+        _export(Path(path), self.each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
-    def merge(self, other: Ledger | Iterable[Record]) -> int:
-        """Keep the records of another ledger too; how many of them were new here (or done where ours had failed)."""
-        records = other.all() if isinstance(other, Ledger) else other
+    def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
+        """Keep the records of others too, or none where one of them fails; how many were new here (or done where ours had
+        failed)."""
         self._hold()
         with self._translate(f"cannot merge into {self.path}"), self._transaction():
-            return sum(self.add(record) for record in records)
+            return sum(
+                self.add(one) if isinstance(one, Record) else self._keep(one)
+                for other in others
+                for one in (other.rows() if isinstance(other, Ledger) else other)
+            )
+
+    def _keep(self, row: Row) -> bool:
+        return self._opened().execute(KEEP, row).rowcount > 0
 
     # The file
 
@@ -167,7 +220,7 @@ class Ledger:
         try:
             with self._translate(f"cannot open {self.path}"):
                 db = self._dial(f"mode={mode}")
-                self._check(db)
+                self._layout(db)
         except LedgerError:
             if db is not None:
                 db.close()
@@ -176,6 +229,7 @@ class Ledger:
         return db
 
     def _dial(self, options: str) -> sqlite3.Connection:
+        """A connection. Text comes as bytes, for where a file is damaged it may be no text."""
         address = self.path.resolve().as_uri()
         # What nobody closed is closed by the thread that sweeps it up, whichever that is.
         connect = partial(sqlite3.connect, uri=True, isolation_level=None, check_same_thread=False)
@@ -187,10 +241,12 @@ class Ledger:
             if Path(f"{self.path}-wal").exists() or os.access(self.path.parent, os.W_OK) or options != "mode=rw":
                 raise
             # A closed ledger in a folder that cannot be written: nothing is under way, so no side files are needed.
-            return connect(f"{address}?immutable=1")
+            db = connect(f"{address}?immutable=1")
+        db.text_factory = bytes
         return db
 
-    def _check(self, db: sqlite3.Connection) -> None:
+    def _layout(self, db: sqlite3.Connection) -> int:
+        """The layout of the file, 0 where nothing was written to it yet. Raises LedgerError where we cannot read it."""
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         (version,), (mark,) = (
             db.execute("PRAGMA user_version").fetchone(),
@@ -202,8 +258,7 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has layout {version}, of a newer recallmap; this one reads {LAYOUT}: upgrade recallmap"
             )
-        if (fault := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise sqlite3.DatabaseError(fault)
+        return int(version) if tables else 0
 
     def _hold(self) -> None:
         """Be the one who writes, and have the table to write to."""
@@ -217,50 +272,45 @@ class Ledger:
             raise LedgerError(
                 f"cannot make the folder {self.path.parent}: {error.strerror}; choose another place for the ledger"
             ) from error
-        self._claim()
+        self._lock = lock(self.path, self)
         try:
             self._db = self._db or self._connect("rwc")
             with self._translate(f"cannot write to {self.path}"):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
+                self._db.execute(f"PRAGMA cache_size = -{CACHE}")
                 with self._transaction():
-                    self._db.execute(f"PRAGMA application_id = {MARK}")
-                    self._db.execute(f"PRAGMA user_version = {LAYOUT}")
-                    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-                    self._db.execute(f"CREATE TABLE IF NOT EXISTS records ({columns})")
-                    for name in INDICES:
-                        self._db.execute(f"CREATE INDEX IF NOT EXISTS records_{name} ON records ({name})")
+                    self._prepare(self._db)
         except LedgerError:
             self.close()
             raise
 
-    def _claim(self) -> None:
-        """Lock a side file: the lock goes with the process, however it ends."""
-        import fcntl  # not on every system; reading needs none of it
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """The file as LAYOUT has it. A ledger of an older layout becomes one of ours, row by row."""
+        layout = self._layout(db)
+        db.execute(f"PRAGMA application_id = {MARK}")
+        db.execute(TABLE)
+        if layout == 1:
+            self._upgrade(db)
+        db.execute(f"PRAGMA user_version = {LAYOUT}")
+        for statement in (*INDICES, *TOTALS):
+            db.execute(statement)
+        if not db.execute("SELECT 1 FROM totals").fetchone():
+            db.execute(COUNT)
 
-        side = Path(f"{self.path.resolve()}.lock")
-        while self._lock is None:
-            try:
-                handle = os.open(side, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise LedgerError(
-                    f"cannot write beside {self.path}: {error.strerror}; make its folder writable, or copy the ledger"
-                ) from error
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = os.read(handle, 200).decode(errors="replace") or "another process"
-                os.close(handle)
-                raise LedgerError(
-                    f"{self.path} is being written by {holder}; wait for it to end, or use another ledger"
-                ) from error
-            if side.exists() and os.fstat(handle).st_ino == side.stat().st_ino:
-                now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
-                os.ftruncate(handle, 0)
-                os.write(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode())
-                self._lock = weakref.finalize(self, _let_go, side, handle, os.getpid())
-            else:  # the holder before us removed it between our open and our lock
-                os.close(handle)
+    def _upgrade(self, db: sqlite3.Connection) -> None:
+        self._sound(db, 1)
+        pool = Pool()
+        for name in NEW:
+            db.execute(f"ALTER TABLE records ADD COLUMN {name} {COLUMNS[name]}")
+        said = ", ".join(f"{name} = ?" for name in NEW)
+        places = [place for (place,) in db.execute("SELECT rowid FROM records ORDER BY rowid")]
+        for place in places:
+            row = db.execute(f"SELECT {_columns(1)} FROM records WHERE rowid = ?", (place,)).fetchone()
+            new = dict(zip(COLUMNS, row_of(self._read(row, 1, pool)), strict=True))
+            db.execute(
+                f"UPDATE records SET record = NULL, {said} WHERE rowid = ?", (*(new[name] for name in NEW), place)
+            )
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -290,11 +340,100 @@ class Ledger:
                 return []  # a driver has made the file and not yet begun
             return db.execute(question, values).fetchall()
 
-    def _read(self, text: str) -> Record:
+    # Reading
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[tuple[sqlite3.Connection, int]]:
+        """A connection of its own that sees the ledger as it is now, whatever is added meanwhile, and the layout."""
+        self._opened()
+        with self._translate(f"cannot read {self.path}"):
+            db = self._dial("mode=rw")
+            try:
+                db.execute("BEGIN")
+                yield db, self._layout(db)
+            finally:
+                db.close()
+
+    def _index(self, db: sqlite3.Connection, layout: int) -> list[tuple[int, str, str]]:
+        """Row, status and key of every record, from an index that is as it was written, or from all of the file."""
+        if not layout:
+            return []
+        self._sound(db, layout)
+        index = " INDEXED BY records_status" if layout == LAYOUT else ""
+        found = db.execute(f"SELECT rowid, status, key FROM records{index}").fetchall()
         try:
-            return Record.from_dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise LedgerError(f"{self.path} holds a row that is not a record: {error}; upgrade recallmap") from error
+            if layout < LAYOUT or _adds_up(found, _totals(db)):
+                return [(place, status.decode(), key.decode()) for place, status, key in found]
+        except (TypeError, ValueError, AttributeError):  # what should be text is none
+            pass
+        raise self._damage("its index of keys is not as it was written")
+
+    def _walk(self, make: Callable[[Row, int], T], ordered: str, left_out: LeftOut | None) -> Iterator[T]:
+        """What is made of every row, see `each`."""
+        with self._snapshot() as (db, layout):
+            count = checksums = 0
+            for row in self._rows(db, layout, ordered, salvage=left_out is not None):
+                try:
+                    made = make(row, layout)
+                except ValueError as error:
+                    if left_out is None:
+                        raise self._unread(error) from error
+                    left_out.keys.append(key_in(row))
+                    continue
+                count, checksums = count + 1, checksums + (row[-1] if layout == LAYOUT else 0)
+                yield made
+            if layout == LAYOUT and left_out is None:
+                rows, _, sums = _totals(db)
+                if (count, checksums) != (rows, sums):
+                    raise self._damage(f"it says that it holds {rows} records; {count} were found, or others")
+            elif layout == LAYOUT and left_out is not None:
+                with contextlib.suppress(sqlite3.DatabaseError):  # the totals may be damaged themselves
+                    left_out.lost = max(0, _totals(db)[0] - count - len(left_out.keys))
+
+    def _rows(self, db: sqlite3.Connection, layout: int, ordered: str, *, salvage: bool) -> Iterator[Row]:
+        """Every row; where a page is damaged, and one wants what there is, those on other pages."""
+        if not layout:
+            return
+        if not salvage:
+            self._sound(db, layout)
+        columns = f"{_columns(layout)} FROM records"
+        if ordered:
+            places = array("q", (place for (place,) in db.execute(f"SELECT rowid FROM records ORDER BY {ordered}")))
+            yield from (db.execute(f"SELECT {columns} WHERE rowid = ?", (place,)).fetchone() for place in places)
+            return
+        last = 0
+        while True:
+            try:
+                for place, *row in db.execute(f"SELECT rowid, {columns} WHERE rowid > ? ORDER BY rowid", (last,)):
+                    last = max(last, place)
+                    yield tuple(row)
+                return
+            except sqlite3.DatabaseError:
+                last += 1  # row by row past the page that cannot be read
+                if not salvage or last > _most(db):
+                    raise
+
+    def _sound(self, db: sqlite3.Connection, layout: int) -> None:
+        """Older layouts have no totals: SQLite must look through the whole file."""
+        if layout == 1 and (fault := db.execute("PRAGMA integrity_check(1)").fetchone()[0].decode()) != "ok":
+            raise sqlite3.DatabaseError(fault)
+
+    def _read(self, row: Row, layout: int, pool: Pool, *, curves: bool = True) -> Record:
+        try:
+            return _record(row, layout, pool, curves=curves)
+        except ValueError as error:
+            raise self._unread(error) from error
+
+    def _unread(self, error: ValueError) -> LedgerError:
+        if isinstance(error, Damaged):
+            return self._damage(str(error))
+        return LedgerError(f"{self.path} holds a row that is not a record: {error}; upgrade recallmap")
+
+    def _damage(self, what: str) -> LedgerError:
+        return LedgerError(
+            f"{self.path} is damaged ({what}); restore a copy, or save what is whole with: "
+            f"recallmap merge --skip-bad {self.path} -o rescued.sqlite"
+        )
 
     @contextlib.contextmanager
     def _translate(self, doing: str) -> Iterator[None]:
@@ -311,42 +450,67 @@ class Ledger:
                 reason = f"{doing}: no permission; make the file and its folder writable, or copy the ledger elsewhere"
             elif "full" in said:
                 reason = f"{doing}: the disk is full; free some space and run the same command again"
-            elif isinstance(error, sqlite3.OperationalError):
+            elif "I/O" in said:
+                reason = f"{doing}: {said}; look whether the disk is full or broken, and run the same command again"
+            elif isinstance(error, sqlite3.OperationalError) and "malformed" not in said:
                 reason = f"{doing}: {said}"
             else:
-                reason = (
-                    f"{self.path} is damaged ({said}); restore a copy, or save what can be read with: "
-                    f"sqlite3 {self.path} .recover | sqlite3 rescued.sqlite"
-                )
+                raise self._damage(said) from error
             raise LedgerError(reason) from error
 
 
 def export(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
     """Write records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`. Raises LedgerError."""
-    target = Path(path)
+    _export(Path(path), lambda: records, lambda target: write_records(target, records))
+
+
+def _export(target: Path, each: Callable[[], Iterable[Record]], lines: Callable[[Path], None]) -> None:
     if target.suffix not in (".parquet", ".csv", ".jsonl"):
         raise LedgerError(f"cannot export to '{target.name}': the name must end in .parquet, .csv or .jsonl")
     try:
-        if target.suffix == ".parquet":
-            write_whole(target, lambda draft: frame(records).to_parquet(draft, index=False))
-        elif target.suffix == ".csv":
-            write_whole(target, lambda draft: harmless(frame(records)).to_csv(draft, index=False))
+        if target.suffix == ".jsonl":
+            lines(target)
         else:
-            write_records(target, records)
+            write_rows(each, target)
     except OSError as error:
-        raise LedgerError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
+        raise LedgerError(f"cannot write {target}: {remedy(error)}") from error
 
 
-def _let_go(side: Path, handle: int, owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked child, which has the handle but not the right
-        side.unlink(missing_ok=True)  # while the lock is ours, so nobody else's file goes
-    os.close(handle)
+@contextlib.contextmanager
+def _unswept() -> Iterator[None]:
+    """Nobody looks for garbage while records are made by the hundred thousand: none of them is, nor refers to itself."""
+    swept = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if swept:
+            gc.enable()
 
 
-def _row(record: Record) -> dict[str, Any]:
-    special = {
-        "accuracy": record.scores.get("accuracy"),
-        "validation": record.validation.get(record.metric),
-        "record": to_json(record),
-    }
-    return {name: special[name] if name in special else getattr(record, name) for name in COLUMNS}
+def _columns(layout: int) -> str:
+    return ", ".join(COLUMNS if layout == LAYOUT else OLD_COLUMNS)
+
+
+def _record(row: Row, layout: int, pool: Pool, *, curves: bool = True) -> Record:
+    return record_of(row, pool, curves=curves) if layout == LAYOUT else old_record_of(row, pool)
+
+
+def _adds_up(found: list[tuple[int, bytes, bytes]], totals: tuple[int, int, int]) -> bool:
+    return (len(found), sum(mark_of(key, status) for _, status, key in found)) == totals[:2]
+
+
+def _most(db: sqlite3.Connection) -> int:
+    """A bound of row numbers."""
+    try:
+        return int(db.execute("SELECT max(rowid) FROM records").fetchone()[0] or 0)
+    except sqlite3.DatabaseError:  # where the last page is damaged: rows count up, and a page has few of them
+        return int(db.execute("PRAGMA page_count").fetchone()[0] * 8)
+
+
+def _totals(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """How many rows there are, and what their marks and their checksums add up to."""
+    found = db.execute("SELECT rows, marks, checksums FROM totals").fetchall()
+    if len(found) != 1:
+        raise sqlite3.DatabaseError("it does not say how many records it holds")
+    return found[0]

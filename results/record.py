@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
+from results.door import Faults, Least, Loose, check_of, told
+from results.pool import Joined, Pool, Scores, text_of
 from results.write import write_whole
 
 SCHEMA = 1  # of Record; raise it when a field changes meaning
 SHORT = 12  # letters of a key that tell records apart where people or pages read them
 
+Count = Annotated[int, Least(0)]
+Amount = Annotated[float, Least(0)]
+Score = Annotated[float, Loose()]  # one that is not finite is left out
 
-@dataclass(frozen=True, kw_only=True)
+
+class Training(TypedDict, total=False):
+    """What tables read of a trial's training."""
+
+    steps: Count | None
+    epochs: Count | None
+    batch: Count
+    lr: float
+
+
+class Phase(TypedDict, total=False):
+    """What tables read of a phase."""
+
+    training: Training | None
+    dials: dict[str, Any]
+
+
+class Spec(TypedDict, total=False):
+    """What tables read of a resolved trial; whatever else it has is plain data."""
+
+    kind: str
+    task: Required[dict[str, Any]]
+    arch: dict[str, Any]
+    training: Training
+    data: dict[str, Any]
+    mix: list[Any]
+    tests: list[dict[str, Any]]
+    phases: list[Phase]
+
+
+class Test(TypedDict, total=False):
+    """A setting that a trial was tested on, and what it scored there."""
+
+    task: Required[str]
+    setting: Required[str]
+    length: Required[Count]
+    state_bytes: Count  # older records have none
+    chance: Required[float]
+    ceiling: Required[float]
+    scores: Required[dict[str, Score]]
+
+
+class Online(TypedDict, total=False):
+    """What the page reads of an online learner."""
+
+    task: Required[OnlineTask]
+    arch: Required[OnlineArch]
+
+
+class OnlineTask(TypedDict, total=False):
+    mapping: Required[str]
+    width: Required[int]
+    length: Required[Annotated[int, Least(1)]]
+
+
+class OnlineArch(TypedDict, total=False):
+    hidden: Required[int]
+    expand: Required[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """All that one finished trial leaves behind. Plain data: survives JSON unchanged.
+    """All that one finished trial leaves behind. Plain data: survives JSON unchanged. Nobody changes it: records that are read
+    together share what they have in common (see `Pool`).
 
     `scores` are of the test split under the checkpoint that validation chose; `validation` of the same checkpoint.
     Score names: the task's `metric` (usually "accuracy"), "macro_accuracy", "exact_match", "loss", and
@@ -30,56 +97,57 @@ class Record:
     status: Literal["done", "failed"]
     error: str | None = None  # why a trial failed
 
-    spec: dict[str, Any]  # the resolved trial: task, arch, training, data, tests, mix, seed, version
+    spec: Annotated[
+        Mapping[str, Any], Spec
+    ]  # the resolved trial: task, arch, training, data, tests, mix, seed, version
     task: str  # kind
     setting: str  # the task's dials that differ from their defaults, "length=256 copies=16"; "" for the default setting
     protocol: str
     arch: str  # name of the architecture
-    seed: int
+    seed: Count
 
     metric: str = "accuracy"  # which score is the headline
     chance: float = 0.0
     ceiling: float = 1.0
-    references: dict[str, float] = field(
+    references: Mapping[str, Score] = field(
         default_factory=dict
     )  # of baselines that are neither chance nor oracle, by name
-    scores: dict[str, float] = field(default_factory=dict)
-    validation: dict[str, float] = field(default_factory=dict)
-    tests: list[dict[str, Any]] = field(
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    validation: Mapping[str, Score] = field(default_factory=dict)
+    tests: Annotated[Sequence[Mapping[str, Any]], list[Test]] = field(
         default_factory=list
     )  # more settings: task, setting, length, state_bytes, chance, ceiling, scores
-    curve: Mapping[str, Sequence[float | None]] = field(
+    curve: Mapping[str, Sequence[Score | None]] = field(
         default_factory=dict
     )  # step, train_loss (its mean since the step before), validation_*: equal lengths
-    published_choice: dict[str, float] = field(
+    published_choice: Mapping[str, Score] = field(
         default_factory=dict
     )  # scores where a published protocol chooses on test
 
-    parameters: int = 0
-    state_floats: int = 0  # carried after `length` tokens
-    state_bytes: int = 0
+    parameters: Count = 0
+    state_floats: Count = 0  # carried after `length` tokens
+    state_bytes: Count = 0
     state_grows: bool = False  # whether a part of it grows with length
-    length: int = 0  # of the evaluated sequences
-    flops_per_token: float = 0.0
+    length: Count = 0  # of the evaluated sequences
+    flops_per_token: Amount = 0.0
 
-    steps: int = 0  # optimizer steps taken
-    selected_step: int = 0  # of the checkpoint that validation chose
-    seconds: float = 0.0  # this trial's share of its cohort's wall time
-    compile_seconds: float = 0.0  # this trial's share of compiling and capturing, not in `seconds`
-    peak_bytes: int | None = None  # of device memory, whole cohort; None where the device does not tell
-    cohort: int = 1  # trials trained together
+    steps: Count = 0  # optimizer steps taken
+    selected_step: Count = 0  # of the checkpoint that validation chose
+    seconds: Amount = 0.0  # this trial's share of its cohort's wall time
+    compile_seconds: Amount = 0.0  # this trial's share of compiling and capturing, not in `seconds`
+    peak_bytes: Count | None = None  # of device memory, whole cohort; None where the device does not tell
+    cohort: Annotated[int, Least(1)] = 1  # trials trained together
 
     device: str = ""
-    implementation: dict[str, str] = field(default_factory=dict)  # op -> implementation that ran
-    versions: dict[str, str] = field(default_factory=dict)
+    implementation: Mapping[str, str] = field(default_factory=dict)  # op -> implementation that ran
+    versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
     created: str = ""  # ISO 8601, UTC
 
     def __post_init__(self) -> None:
         for name in ("references", "scores", "validation", "published_choice"):
             object.__setattr__(self, name, _finite(getattr(self, name)))
-        tests = [{**test, "scores": _finite(test.get("scores", {}))} for test in self.tests]
-        object.__setattr__(self, "tests", tests)
+        object.__setattr__(self, "tests", [_finite_test(test) for test in self.tests])
         curve = {
             name: [x if x is not None and math.isfinite(x) else None for x in values]
             for name, values in self.curve.items()
@@ -92,15 +160,88 @@ class Record:
         return self.scores.get(self.metric) if self.status == "done" else None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All of it as dicts, lists and scalars of its own."""
+        return {name: _own(getattr(self, name)) for name in FIELDS}
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Record:
-        """Raises ValueError on a field that this version does not know."""
-        unknown = sorted(set(data) - {f.name for f in fields(Record)})
-        if unknown:
+    def from_dict(data: Mapping[str, Any], pool: Pool | None = None) -> Record:
+        """A record from elsewhere. Raises ValueError with all that is wrong, and on a field that this version does not know.
+
+        pool  of records that are read together, to share what they have in common
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
+        if unknown := sorted(set(data) - set(FIELDS)):
             raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
-        return Record(**data)
+        own = dict(data)
+        if pool is not None and isinstance(spec := data.get("spec"), dict):
+            own["spec"] = pool.spec(spec) or spec
+        if faults := _faults(own):
+            raise ValueError(told(faults))
+        return Record(**(own if pool is None else pool.share(own)))
+
+
+FIELDS = tuple(f.name for f in fields(Record))
+_NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
+_CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
+_ONLINE = check_of(Online)
+CURVES = ("step", "train_loss", "validation_loss", "validation_accuracy")  # that a curve has
+
+
+def faults_of(record: Record) -> str:
+    """What is wrong with a record, as `from_dict` would say it; "" where it is sound."""
+    return told(_faults({name: getattr(record, name) for name in FIELDS}))
+
+
+def _faults(data: Mapping[str, Any]) -> Faults:
+    """All that is wrong with the fields of a record. What a pool has is sound."""
+    found: Faults = [(name, "is missing") for name in sorted(_NEEDED - data.keys())]
+    for name, value in data.items():
+        if not _is_shared(value) and (wrong := _CHECKS[name](value)):
+            found += [(f"{name}{path}", said) for path, said in wrong]
+    return found or _disagreements(data)
+
+
+def _is_shared(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(isinstance(part, Joined) for part in value)
+    return isinstance(value, Joined | Scores)
+
+
+def _disagreements(data: Mapping[str, Any]) -> Faults:
+    """Where fields that are sound each do not go together."""
+    spec, curve = data["spec"], data.get("curve") or {}
+    found: Faults = [("metric", "must say which score is the headline, got ''")] if data.get("metric") == "" else []
+    inside = {"seed": (spec, "seed"), "task": (spec["task"], "task.kind"), "protocol": (spec["task"], "task.protocol")}
+    for name, (where, path) in inside.items():
+        last = path.rpartition(".")[2]
+        if last in where and where[last] != data[name]:
+            found.append((f"spec.{path}", f"must be as {name}, {data[name]!r}, got {where[last]!r}"))
+    if spec.get("kind") == "online":
+        found += [(f"spec{path}", said) for path, said in _ONLINE(dict(spec)) or ()]
+    if any("training" not in phase for phase in spec.get("phases", ())) and "training" not in spec:
+        found.append(("spec.training", "is missing, and a phase has none of its own"))
+    if curve:
+        found += [(f"curve.{name}", "is missing") for name in CURVES if name not in curve]
+        if not all(isinstance(step, int | float) and 0 <= step < math.inf for step in curve.get("step", ())):
+            found.append(("curve.step", "must be numbers of at least 0, none of them null"))
+        if len(set(map(len, curve.values()))) > 1:
+            said = ", ".join(f"{len(values)} of {name}" for name, values in curve.items())
+            found.append(("curve", f"must have as many figures of each name, got {said}"))
+    return found
+
+
+def canonical(data: Any) -> str:
+    """The one JSON text of plain data."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
+
+
+def address(spec: Mapping[str, Any]) -> str:
+    """The key of a resolved trial: sha256 of its canonical text."""
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()
+
+
+ORDER = ("study", "task", "setting", "arch", "seed", "key")  # of records that are kept beside the code
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
@@ -108,27 +249,43 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
     The same records give the same bytes, so that a changed line is a changed record.
     """
-    ordered = sorted(records, key=lambda r: (r.study, r.task, r.setting, r.arch, r.seed, r.key))
-    write_whole(path, "".join(to_json(record) + "\n" for record in ordered))
+    write_lines(path, sorted(records, key=lambda record: tuple(getattr(record, name) for name in ORDER)))
+
+
+def write_lines(path: Path, records: Iterable[Record]) -> None:
+    """The same of records that come in that order, one after another."""
+
+    def write(draft: Path) -> None:
+        with draft.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{to_json(record)}\n" for record in records)
+
+    write_whole(path, write)
 
 
 def read_records(path: Path) -> list[Record]:
     """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first.
 
-    Raises ValueError on a line that is no record, with file and line.
+    Raises ValueError on a line that is no record, with file, line and field.
     """
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    found: list[Record] = []
-    for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                record = Record.from_dict(json.loads(line))
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(f"{file}:{number}: not a record: {error}") from error
-            found.append(record)
-    return unique(found)
+    return unique(records_in(path))
+
+
+def records_in(path: Path, *, skipped: list[str] | None = None) -> Iterator[Record]:
+    """The same one by one, a key as often as it is there. Lines that are no records are told of in `skipped` where there is
+    such a list, and passed over."""
+    pool = Pool()
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    if text := line.decode("utf-8").strip():
+                        yield Record.from_dict(json.loads(text), pool)
+                except (ValueError, RecursionError) as error:
+                    why = "nested too deeply" if isinstance(error, RecursionError) else error
+                    fault = f"{file}:{number}: not a record: {why}"
+                    if skipped is None:
+                        raise ValueError(fault) from error
+                    skipped.append(fault)
 
 
 def unique(records: Iterable[Record]) -> list[Record]:
@@ -142,8 +299,23 @@ def unique(records: Iterable[Record]) -> list[Record]:
 
 def to_json(record: Record) -> str:
     """One line, keys sorted."""
-    return json.dumps(record.to_dict(), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text_of({name: getattr(record, name) for name in FIELDS})
 
 
-def _finite(scores: Mapping[str, float]) -> dict[str, float]:
+def _own(value: Any) -> Any:
+    """Plain data of its own: nothing of it is shared."""
+    if isinstance(value, Mapping):
+        return {name: _own(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_own(part) for part in value)
+    return value
+
+
+def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
+    if isinstance(scores, Scores) or all(map(math.isfinite, scores.values())):
+        return scores
     return {name: value for name, value in scores.items() if math.isfinite(value)}
+
+
+def _finite_test(test: Mapping[str, Any]) -> Mapping[str, Any]:
+    return test if isinstance(test, Joined) else {**test, "scores": _finite(test.get("scores", {}))}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from results.choose import Measure, On, differing, measures, trait, words
 from results.interval import t_interval
@@ -314,7 +315,7 @@ class Sheet:
 
         seeds = sorted(set.intersection(*(set(m.values) for group in scored for m in group)))
         several = len(seeds) > 1  # then of these alone, so that the interval is that of the mean
-        by_seed = [average(lambda m, s=seed: m.values[s]) for seed in seeds]  # type: ignore[misc]
+        by_seed = _by_seed(scored, parts, seeds)
         return Cell(
             mean=float(np.mean(by_seed)) if several else average(lambda m: float(np.mean(list(m.values.values())))),
             seeds=len(seeds) if several else min(len(m.values) for group in scored for m in group),
@@ -395,6 +396,19 @@ def _of(own: Iterable[Measure], column: Column) -> list[Measure]:
 def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], float]) -> float:
     """Mean over the settings of a task, then over the tasks of a column."""
     return float(np.mean([np.mean([value(m) for m in own if m.task == task]) for task in column.tasks]))
+
+
+def _by_seed(scored: list[list[Measure]], parts: list[Column], seeds: list[int]) -> list[float]:
+    """`_over_tasks`, and then the mean over columns, of every seed: all of them at once, for there may be thousands."""
+
+    def over(means: list[list[float]] | list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return np.ascontiguousarray(np.transpose(np.array(means, dtype=np.float64))).mean(axis=1)
+
+    columns = [
+        over([over([[m.values[s] for s in seeds] for m in own if m.task == task]) for task in column.tasks])
+        for own, column in zip(scored, parts, strict=True)
+    ]
+    return [float(mean) for mean in over(columns)] if seeds else []
 
 
 def best(lines: list[Line], *, more: bool) -> list[Line]:

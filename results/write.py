@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
     """Write text, or whatever `content` puts at the path it is given, beside `path` first and then in its place.
@@ -21,6 +23,7 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
         :16
     ]  # a name of its own that is no longer than names may be
     draft = path.with_name(f".{own}.{os.getpid()}{path.suffix[:16]}")
+    begin(draft)
     try:
         if callable(content):
             content(draft)
@@ -29,3 +32,17 @@ def write_whole(path: Path, content: str | Callable[[Path], None]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def begin(draft: Path) -> None:
+    """An empty file that is ours, whatever lay there before: were it a link, what it points to would be written over. Raises
+    OSError."""
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+
+
+def remedy(error: OSError) -> str:
+    """Why a file cannot be written, and what to do."""
+    if error.errno in FULL:
+        return "the disk is full; free some space and run the same command again"
+    return f"{error.strerror or error}; choose another place"

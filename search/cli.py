@@ -88,9 +88,15 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except OSError as error:
-            if error.filename is None:  # of an output stream, see `made_ready`
+            from results.write import FULL, remedy
+
+            if error.filename is None and error.errno not in FULL:  # of an output stream, see `made_ready`
                 raise
-            refuse(f"{error.filename}: {error.strerror}")
+            refuse(
+                f"{error.filename or 'a file'}: cannot be written: {remedy(error)}"
+                if error.errno in FULL
+                else f"{error.filename}: {error.strerror}"
+            )
         except UnicodeEncodeError as error:
             said = error.object[max(0, error.start - 40) : error.end]
             refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that says it")
@@ -266,7 +272,7 @@ def table(
     from search import codec
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
-    records = _found(source, ledger, sets, only).records
+    records = _found(source, ledger, sets, only, curves=False).records
     try:
         if by is not None:
             tables = tables_by(records, by)
@@ -360,7 +366,7 @@ def dashboard(
                     again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:
-                refuse(f"{output}: cannot be written: {error.strerror or error}")
+                refuse(f"{output}: cannot be written: {_remedy(error)}")
             except UnicodeEncodeError:
                 raise
             except ValueError as error:  # hyper-parameters that cannot be chosen
@@ -380,8 +386,15 @@ def export(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Write records for other programs: a row a record, a column for every figure and every dial."""
+    from results.ledger import Ledger
     from results.ledger import export as write
+    from search.sources import is_ledger
 
+    if not (only or ledger or sets) and is_ledger(Path(source)):  # it may be larger than memory
+        with Ledger.open(source) as held:
+            held.export(output)
+            say(f"{output}: {len(held)} records")
+        return
     records = _found(source, ledger, sets, only).records
     write(records, output)
     say(f"{output}: {len(records)} records")
@@ -395,27 +408,36 @@ def merge(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .sqlite ledger, made or added to, or a .jsonl file.")
     ],
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad", help="Leave out, and count, lines that are no records and records that are damaged."
+        ),
+    ] = False,
 ) -> None:
-    """Put the records of several places into one: a trial counts once, done before failed."""
+    """Put the records of several places into one: a trial counts once, done before failed. Of bad ones nothing is merged."""
     from results.ledger import Ledger
-    from results.record import unique, write_records
-    from search.sources import SUFFIXES, read
+    from search.sources import SUFFIXES, each, files, merge_lines
 
     if output.suffix not in SUFFIXES:
         refuse(f"--output: {output} may end in .sqlite or .jsonl")
-    found = [read(Path(source)) for source in sources]
-    if output.suffix == ".jsonl":
-        before = read(output) if os.path.exists(output) else []
-        merged = unique(record for own in [before, *found] for record in own)
-        try:
-            write_records(output, merged)
-        except OSError as error:
-            refuse(f"{output}: cannot be written: {error.strerror or error}")
-        say(f"{output}: {len(merged)} records, {len(merged) - len(before)} of them new")
-        return
-    with Ledger(output) as ledger:
-        new = sum(ledger.merge(own) for own in found)
-        say(f"{output}: {len(ledger)} records, {new} of them new")
+    places = [file for source in sources for file in files(Path(source))]
+    try:
+        if output.suffix == ".jsonl":
+            count, new = merge_lines(places, output, skip_bad=skip_bad, say=complain)
+        else:
+            made = not os.path.exists(output)
+            try:
+                with Ledger(output) as ledger:
+                    new = ledger.merge(*(each(place, skip_bad=skip_bad, say=complain) for place in places))
+                    count = len(ledger)
+            except BaseException:
+                if made:
+                    output.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
+    say(f"{output}: {count} records, {new} of them new")
 
 
 @app.command()
@@ -446,7 +468,7 @@ def report(
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
-        refuse(f"{output}: cannot be written: {error.strerror or error}")
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
     say(f"{output}: from {len(found.tables)} files of records")
 
 
@@ -623,7 +645,7 @@ def probe(
     try:
         _write_capacities(output, rows)
     except OSError as error:
-        refuse(f"{output}: cannot be written: {error.strerror or error}")
+        refuse(f"{output}: cannot be written: {_remedy(error)}")
     say(f"{output}: {len(rows)} measurements")
 
 
@@ -647,6 +669,12 @@ def refuse(*lines: str) -> NoReturn:
     for line in lines:
         complain(one_line(line))
     raise typer.Exit(2)
+
+
+def _remedy(error: OSError) -> str:
+    from results.write import remedy
+
+    return remedy(error)
 
 
 def _is_ledger_error(error: Exception) -> bool:
@@ -705,7 +733,7 @@ def _write(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        refuse(f"{path}: cannot be written: {error.strerror or error}")
+        refuse(f"{path}: cannot be written: {_remedy(error)}")
 
 
 def _same_command() -> str:
@@ -713,12 +741,18 @@ def _same_command() -> str:
 
 
 def _found(
-    source: str, ledger: Path | None, sets: Sequence[str], only: Sequence[str], *, patient: bool = False
+    source: str,
+    ledger: Path | None,
+    sets: Sequence[str],
+    only: Sequence[str],
+    *,
+    patient: bool = False,
+    curves: bool = True,
 ) -> Found:
     """The records that a verb is to show. What there is to say of them is said."""
     from search import sources
 
-    found = _told(sources.found(source, ledger, sets, patient=patient))
+    found = _told(sources.found(source, ledger, sets, patient=patient, curves=curves))
     return found._replace(records=sources.only(found.records, only)) if only else found
 
 

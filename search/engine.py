@@ -302,7 +302,7 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
         return [failed(specs[0], why, study=study, device=device)]
     half = len(specs) // 2
     records = [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
-    return [replace(r, implementation={"halved": why} | r.implementation) for r in records]
+    return [replace(r, implementation={"halved": why, **r.implementation}) for r in records]
 
 
 def failed(spec: Trial, why: str, *, study: str, device: torch.device) -> Record:

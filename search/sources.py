@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.frame import FIELDS, leaves
-from results.ledger import Ledger, LedgerError
-from results.record import Record, read_records, unique
+from results.layout import Row
+from results.ledger import Ledger, LedgerError, LeftOut
+from results.record import Record, read_records, records_in, unique
 from search import codec, typed
 from search.document import Fault, Place, SpecError, fault
 
@@ -37,13 +39,23 @@ class Found(NamedTuple):
     note: str = ""
 
 
-def found(source: str, ledger: Path | None = None, sets: Sequence[str] = (), *, patient: bool = False) -> Found:
+def found(
+    source: str,
+    ledger: Path | None = None,
+    sets: Sequence[str] = (),
+    *,
+    patient: bool = False,
+    curves: bool = True,
+) -> Found:
     """The records of a ledger, of a file or a folder of records, or of those trials of a study that are kept.
 
-    patient  where there are no records yet, one waits for them. Raises SpecError or LedgerError, and where there are none.
+    patient  where there are no records yet, one waits for them
+    curves   whether with their curves; nothing but the page shows them
+
+    Raises SpecError or LedgerError, and where there are none.
     """
     if not holds_records(source):
-        result = of_study(codec.read_study(source, overrides=sets), source, ledger, patient=patient)
+        result = of_study(codec.read_study(source, overrides=sets), source, ledger, patient=patient, curves=curves)
     elif ledger or sets:
         said = "--ledger" if ledger else "--set"
         raise fault(
@@ -52,13 +64,15 @@ def found(source: str, ledger: Path | None = None, sets: Sequence[str] = (), *, 
             f"{source} is records themselves, only a study has that; leave it out, or choose records with --only KEY=VALUE",
         )
     else:
-        result = Found(Path(source).stem or source, read(Path(source), patient=patient))
+        result = Found(Path(source).stem or source, read(Path(source), patient=patient, curves=curves))
     if not result.records and not patient:
         raise fault(Place(source), "", "there are no records yet, fill it with: recallmap run STUDY")
     return result
 
 
-def of_study(study: StudySpec, source: str, ledger: Path | None, *, patient: bool = False) -> Found:
+def of_study(
+    study: StudySpec, source: str, ledger: Path | None, *, patient: bool = False, curves: bool = True
+) -> Found:
     """The records of a study's trials in its ledger, or in another place of records. A study that comes with the package and
     has no ledger finds those that come with the package, too."""
     from search.engine import trials_of
@@ -73,25 +87,25 @@ def of_study(study: StudySpec, source: str, ledger: Path | None, *, patient: boo
             few = f", of the {len(own)} trials of {study.name}" if len(records) < len(own) else ""
             note = f"no ledger at {path}; using {len(records)} records kept with recallmap in {KEPT}{few}"
             return Found(study.name, records, note)
-        if (others := kept() / f"{study.name}.jsonl").is_file():
+        if (shipped := kept() / f"{study.name}.jsonl").is_file():
             raise LedgerError(
                 f"there is no ledger at {path}, and no trial of {study.name} is kept with recallmap as it is asked for; "
-                f"fill one with: recallmap run {source}; or look at others that are kept: recallmap table {others}"
+                f"fill one with: recallmap run {source}; or look at others that are kept: recallmap table {shipped}"
             )
-    records = read(path, patient=patient)
-    if search and not own and records and path.suffix not in LEDGERS and not os.path.exists(journal_at(path)):
+    held = read(path, patient=patient, curves=curves, keys=own)
+    others = 0 if held or patient else len(read(path, curves=False))
+    if search and not own and others and path.suffix not in LEDGERS and not os.path.exists(journal_at(path)):
         raise fault(
             Place(str(path)),
             "",
             f"which records belong to the search {study.name} is told by its journal, and there is none at "
             f"{journal_at(path)}; give the ledger of the search, or look at all records: recallmap table {path}",
         )
-    held = [record for record in records if record.key in own]
-    if records and not held and not search and not patient:
+    if others and not search:
         raise fault(
             Place(str(path)),
             "",
-            f"holds {typed.counted(len(records), 'record')}, none of them of the {len(own)} trials of {study.name} as it is "
+            f"holds {typed.counted(others, 'record')}, none of them of the {len(own)} trials of {study.name} as it is "
             f"asked for; change what is --set, or look at all of them: recallmap table {path}",
         )
     note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
@@ -127,13 +141,60 @@ def holds_records(source: str) -> bool:
     return source.endswith(SUFFIXES) or os.path.isdir(source) or _begin(Path(source)) == _SQLITE
 
 
-def read(path: Path, *, patient: bool = False) -> list[Record]:
-    """Every record of a ledger, of a file of records, or of all of these in a folder; a key twice counts once, `done` first.
-    Raises LedgerError."""
+def is_ledger(path: Path) -> bool:
+    """Whether a file is a ledger by how it begins."""
+    return _begin(path) == _SQLITE
+
+
+def read(
+    path: Path, *, patient: bool = False, curves: bool = True, keys: Collection[str] | None = None
+) -> list[Record]:
+    """The records of a ledger, of a file of records, or of all of these in a folder, or of those the ones under `keys`; a key
+    twice counts once, `done` first. Raises LedgerError."""
     if patient and not os.path.exists(path):
         return []
     inside = files(path)
-    return _read(path) if inside == [path] else unique(record for file in inside for record in _read(file))
+    if inside == [path]:
+        return _read(path, curves, keys)
+    return unique(record for file in inside for record in _read(file, curves, keys))
+
+
+def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Record | Row]:
+    """The records of a ledger or of a file, one after another, as a ledger merges them. What is no record, or damaged, is left
+    out and counted where `skip_bad`; `say` hears of it. Raises LedgerError."""
+    if not _is_lines(path):
+        left_out = LeftOut()
+        with Ledger.open(path) as ledger:
+            yield from ledger.rows(left_out=left_out if skip_bad else None)
+        if len(left_out):
+            keys = f": {', '.join(key[:12] for key in left_out.keys[:5])}" if left_out.keys else ""
+            say(f"{path}: left out {typed.counted(len(left_out), 'damaged record')}{keys}")
+        return
+    skipped: list[str] = []
+    try:
+        yield from records_in(path, skipped=skipped if skip_bad else None)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # it names file and line
+        raise LedgerError(
+            f"{error}; nothing was merged: mend the line, or leave out what is no record with --skip-bad"
+        ) from error
+    if skipped:
+        say(f"left out {typed.counted(len(skipped), 'line')}, the first of them {skipped[0]}")
+
+
+def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Callable[[str], None]) -> tuple[int, int]:
+    """Merge into a file of records, by way of a ledger, for there may be more of them than memory holds: how many records the
+    file has then, and how many of them are new. Raises OSError or LedgerError."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=".merged.", dir=output.parent) as folder,
+        Ledger(Path(folder) / "merged.sqlite") as ledger,
+    ):
+        before = ledger.merge(each(output, skip_bad=skip_bad, say=say)) if os.path.exists(output) else 0
+        ledger.merge(*(each(place, skip_bad=skip_bad, say=say) for place in places))
+        ledger.export(output)
+        return len(ledger), len(ledger) - before
 
 
 def by_file(path: Path) -> dict[str, list[Record]]:
@@ -157,17 +218,21 @@ def files(path: Path) -> list[Path]:
     return inside
 
 
-def _read(path: Path) -> list[Record]:
-    begin = _begin(path)
-    if begin == _SQLITE or not (path.suffix == ".jsonl" or begin.lstrip().startswith(b"{")):
+def _read(path: Path, curves: bool = True, keys: Collection[str] | None = None) -> list[Record]:
+    if not _is_lines(path):
         with Ledger.open(path) as ledger:
-            return ledger.all()
+            return ledger.all(curves=curves) if keys is None else ledger.of(keys, curves=curves)
     try:
-        return read_records(path)
+        return [record for record in read_records(path) if keys is None or record.key in keys]
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # it names the file and the line
         raise LedgerError(str(error)) from error
+
+
+def _is_lines(path: Path) -> bool:
+    begin = _begin(path)
+    return begin != _SQLITE and (path.suffix == ".jsonl" or begin.lstrip().startswith(b"{"))
 
 
 def _begin(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_what_was_not_expanded_is_the_start_of_every_expansion(make: Make) -> No
     def phased(expand: dict[str, Any] | None, score: float) -> Record:
         record = make(arch="gla", score=score, seed=0)
         record.spec["phases"] = [{"expand": None}, {"expand": expand}]
-        return Record(**{**vars(record), "key": str(expand)})
+        return replace(record, key=str(expand))
 
     merge = {"heads": "merge", "start": "reinitialise"}
     counts = [phased({**merge, "count": n}, 0.1 * (i + 2)) for i, n in enumerate((1, 4, "all"))]

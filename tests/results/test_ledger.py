@@ -185,7 +185,7 @@ def test_an_export_holds_every_record(suffix: str, filled: Path, make: Make, tmp
     read = {
         ".parquet": pd.read_parquet,
         ".csv": pd.read_csv,
-        ".jsonl": lambda p: pd.DataFrame([vars(r) for r in read_records(p)]),
+        ".jsonl": lambda p: pd.DataFrame([r.to_dict() for r in read_records(p)]),
     }
     assert sorted(read[suffix](tmp_path / f"out{suffix}")["seed"]) == [0, 0, 1, 2, 3]
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
@@ -242,15 +242,18 @@ def test_a_ledger_of_a_newer_version_is_left_alone(filled: Path) -> None:
     assert filled.read_bytes() == before
 
 
-def test_a_damaged_ledger_is_noticed_when_it_is_opened(path: Path, make: Make) -> None:
+def test_a_damaged_ledger_is_noticed_when_it_is_read(path: Path, make: Make) -> None:
     with Ledger(path) as ledger:
         for seed in range(200):
             ledger.add(make(seed=seed))
     content = bytearray(path.read_bytes())
     content[8192:40960] = b"\xff" * 32768
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match=r"is damaged.*restore a copy"):
-        Ledger(path)
+    for read in (Ledger.all, Ledger.records, lambda ledger: ledger.of({make(seed=1).key})):
+        with pytest.raises(
+            LedgerError, match=r"is damaged.*restore a copy, or save what is whole with: recallmap merge"
+        ):
+            read(Ledger(path))
 
 
 def test_a_ledger_cut_short_is_noticed_when_it_is_opened(path: Path, make: Make) -> None:
@@ -262,18 +265,24 @@ def test_a_ledger_cut_short_is_noticed_when_it_is_opened(path: Path, make: Make)
         Ledger(path)
 
 
-def test_a_row_that_is_no_record_is_an_error_not_a_gap(filled: Path) -> None:
+def test_a_row_that_is_not_what_was_written_is_an_error_not_a_gap(filled: Path, make: Make) -> None:
     db = sqlite3.connect(filled)
-    db.execute("UPDATE records SET record = '{\"flavour\": 1}' WHERE seed = 1")
+    db.execute("UPDATE records SET score = 0.9 WHERE seed = 1")
     db.commit()
     db.close()
-    with pytest.raises(LedgerError, match=r"not a record: .*flavour"):
-        Ledger(filled).all()
+    key = make(seed=1, score=0.6).key
+    for read in (Ledger.all, lambda ledger: ledger.get(key), lambda ledger: ledger.of({key})):
+        with pytest.raises(LedgerError, match=f"is damaged .the record {key[:12]}: its checksum is another"):
+            read(Ledger(filled))
 
 
-def test_a_record_that_is_not_plain_data_is_refused(path: Path, make: Make) -> None:
-    with Ledger(path) as ledger, pytest.raises(LedgerError, match="mesa on mqar is not plain data"):
-        ledger.add(dataclasses.replace(make(), spec={"lr": object()}))
+def test_a_record_that_is_not_sound_is_refused(path: Path, make: Make) -> None:
+    with Ledger(path) as ledger:
+        with pytest.raises(LedgerError, match=r"mesa on mqar: spec.task is missing; spec.lr must be .* got <object"):
+            ledger.add(dataclasses.replace(make(), spec={"lr": object()}))
+        with pytest.raises(LedgerError, match=r"seed must be a whole number of at most"):
+            ledger.add(dataclasses.replace(make(), seed=2**63))
+        assert ledger.all() == []
 
 
 def test_a_place_that_cannot_be_a_folder_is_named(tmp_path: Path, make: Make) -> None:

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from results.pool import Pool
 from results.record import Record, read_records, to_json, write_records
 
 Make = Callable[..., Record]
 
 
 def test_json_gives_back_what_it_was_given(make: Make) -> None:
-    record = make(
-        curve={"step": [1, 2], "validation_accuracy": [0.1, 0.2]}, tests=[{"task": "mqar", "scores": {"x": 1.0}}]
-    )
+    losses = {"train_loss": [2.0, None], "validation_loss": [2.0, 1.0]}
+    test = {"task": "mqar", "setting": "", "length": 64, "chance": 0.25, "ceiling": 1.0, "scores": {"x": 1.0}}
+    record = make(curve={"step": [1, 2], "validation_accuracy": [0.1, 0.2], **losses}, tests=[test])
     assert Record.from_dict(json.loads(to_json(record))) == record
+    assert Record.from_dict(json.loads(to_json(record)), Pool()) == record
 
 
 def test_a_field_of_another_version_is_refused_by_name(make: Make) -> None:
