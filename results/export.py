@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from results.frame import columns_of, frame
+from results.frame import columns_of, rows_of
 from results.record import Record
 from results.write import write_whole
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 AT_ONCE = 2000  # records
+
+Row = Mapping[str, Any]  # the cells that are set, by column
 
 
 def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
@@ -22,29 +22,24 @@ def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
     are gone through twice, first for the columns. Raises OSError."""
     columns = columns_of(each())
     write = _parquet if path.suffix == ".parquet" else _csv
-    write_whole(path, lambda draft: write(draft, _pieces(each(), columns)))
+    write_whole(path, lambda draft: write(draft, columns, rows_of(each(), columns)))
 
 
-def _pieces(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[pd.DataFrame]:
-    """At least one, for the columns."""
-    rest = iter(records)
-    yield frame(islice(rest, AT_ONCE), columns)
-    while some := list(islice(rest, AT_ONCE)):
-        yield frame(some, columns)
-
-
-def _csv(draft: Path, pieces: Iterator[pd.DataFrame]) -> None:
+def _csv(draft: Path, columns: Mapping[str, str], rows: Iterator[Row]) -> None:
     with draft.open("w", encoding="utf-8", newline="") as file:
-        for number, piece in enumerate(pieces):
-            piece.to_csv(file, index=False, header=not number)
+        lines = csv.DictWriter(file, list(columns), lineterminator="\n")
+        lines.writeheader()
+        lines.writerows(rows)
 
 
-def _parquet(draft: Path, pieces: Iterator[pd.DataFrame]) -> None:
+def _parquet(draft: Path, columns: Mapping[str, str], rows: Iterator[Row]) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    first = pa.Table.from_pandas(next(pieces), preserve_index=False)
-    with ParquetWriter(draft, first.schema) as file:
-        file.write_table(first)
-        for piece in pieces:
-            file.write_table(pa.Table.from_pandas(piece, schema=first.schema, preserve_index=False))
+    numbers = {"int64": pa.int64(), "float64": pa.float64()}
+    kinds = {"object": pa.null(), "bool": pa.bool_(), "boolean": pa.bool_(), "str": pa.large_string(), **numbers}
+    schema = pa.schema([(name, kinds[dtype]) for name, dtype in columns.items()])
+    with ParquetWriter(draft, schema) as file:
+        while some := list(islice(rows, AT_ONCE)):
+            cells = [pa.array([row.get(name) for row in some], kinds[dtype]) for name, dtype in columns.items()]
+            file.write_table(pa.table(cells, schema=schema))

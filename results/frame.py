@@ -44,16 +44,19 @@ def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -
 
     records = list(records)
     columns = columns_of(records) if columns is None else columns
-    rows = list(_rows(records))
-    return pd.DataFrame({name: _series([row.get(name) for row in rows], dtype) for name, dtype in columns.items()})
+    rows = list(rows_of(records, columns))
+    return pd.DataFrame({name: pd.Series([r.get(name) for r in rows], dtype=dtype) for name, dtype in columns.items()})
 
 
-def _series(values: list[Any], dtype: str) -> pd.Series[Any]:
-    import pandas as pd
-
-    if dtype == "str":  # and of dials of one name, two kinds of value
-        values = [value if value is None or isinstance(value, str) else str(value) for value in values]
-    return pd.Series(values, dtype=dtype)
+def rows_of(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The cells of every record, by column, each as a value of its column."""
+    others = {name: str if dtype == "str" else float for name, dtype in columns.items() if dtype in ("str", "float64")}
+    for row in _rows(records):
+        for name, value in row.items():
+            kind = others.get(name)
+            if kind is not None and value is not None and type(value) is not kind:
+                row[name] = kind(value)  # of a dial's two kinds of value, the text; a number among numbers with a point
+        yield row
 
 
 def _dtype(kinds: set[type], *, whole: bool) -> str:
