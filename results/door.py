@@ -133,7 +133,7 @@ def _number(kind: type, bound: Least | Loose | None) -> Check:
             return _wrong(said, value)
         if isinstance(value, int):
             if abs(value) > LARGEST:
-                return _wrong(f"{said} of at most {LARGEST}", value)
+                return _wrong(f"{said} {'of' if least is None else 'and'} at most {LARGEST}", value)
         elif not isinstance(bound, Loose) and not math.isfinite(value):
             return _wrong(f"{said} that is finite", value)
         return None if least is None or value >= least else _wrong(said, value)

@@ -399,7 +399,11 @@ class Ledger:
         columns = f"{_columns(layout)} FROM records"
         if ordered:
             places = array("q", (place for (place,) in db.execute(f"SELECT rowid FROM records ORDER BY {ordered}")))
-            yield from (db.execute(f"SELECT {columns} WHERE rowid = ?", (place,)).fetchone() for place in places)
+            for place in places:
+                row = db.execute(f"SELECT {columns} WHERE rowid = ?", (place,)).fetchone()
+                if row is None:
+                    raise sqlite3.DatabaseError("a row is lost")
+                yield row
             return
         last = 0
         while True:
@@ -440,6 +444,8 @@ class Ledger:
         """SQLite's complaints in our words, each with a remedy."""
         try:
             yield
+        except UnicodeDecodeError as error:  # of SQLite's complaint about text that is none
+            raise self._damage("text in it is none") from error
         except sqlite3.DatabaseError as error:
             said = str(error).replace("*** in database main ***", "").strip()
             if "not a database" in said:

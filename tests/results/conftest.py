@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results.record import Record
+from results.record import Record, address
 
 Make = Callable[..., Record]
 
@@ -77,7 +75,7 @@ def make_record(
         "created": "2026-01-01T00:00:00+00:00",
     }
     return Record(
-        key=hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest(),
+        key=address(spec),
         study="made_up",
         status="failed" if error else "done",
         error=error,
