@@ -14,7 +14,18 @@ from results.record import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-FIELDS = tuple(f.name for f in fields(Record) if str(f.type).split("[")[0] not in ("dict", "list", "Mapping"))
+_NESTED = (
+    "scores",
+    "validation",
+    "published_choice",
+    "spec",
+    "references",
+    "tests",
+    "curve",
+    "implementation",
+    "versions",
+)
+FIELDS = tuple(f.name for f in fields(Record) if f.name not in _NESTED)  # each a column
 _EXACT = 2**53  # whole numbers up to here are numbers with a point, too
 _LARGEST = 2**63  # whole numbers below are numbers of a table
 _KINDS = (bool, int, float, str)  # of a cell; the first that fits counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def said_of_the_spec(record: Record) -> dict[str, Any]:
 
 def without_nulls(value: Any) -> Any:
     """A spec as far as it is set: null is what is not set."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: without_nulls(part) for name, part in value.items() if part is not None}
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
