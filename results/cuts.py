@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,35 +74,58 @@ def by_dials(measures: Sequence[Measure], metric: str | None = None) -> list[Cut
     own = list(by_row.values())
     shown = [path for path in differing([m.leaves for m in own]) if path != "name"]
     strands: dict[str, list[Strand]] = defaultdict(list)
+    told: dict[tuple[str, ...], list[str]] = {}
     for name in dict.fromkeys(path.rsplit(".", 1)[-1] for path in shown):
         for cells in _alike(own, name, shown):
-            strands[name].append(Strand(row=_label(cells, name, own), setting="", cells=cells))
+            strands[name].append(Strand(row=_label(cells, name, own, told), setting="", cells=cells))
     return [_cut(name, _metric_of(found), found) for name, found in strands.items()]
 
 
-def _label(cells: Mapping[str, Measure], name: str, measures: Sequence[Measure]) -> str:
-    """What the architectures on a line are called, and the dials that tell them from others called so."""
-    called = list(dict.fromkeys(str(m.leaves.get("name", m.arch)) for m in cells.values()))
+def _label(
+    cells: Mapping[str, Measure], name: str, measures: Sequence[Measure], told: dict[tuple[str, ...], list[str]]
+) -> str:
+    """What the architectures on a line are called, and the dials that tell them from others called so, which `told` keeps."""
+    called = tuple(dict.fromkeys(_called(m) for m in cells.values()))
     first = next(iter(cells.values()))
-    alike = [m.leaves for m in measures if str(m.leaves.get("name", m.arch)) in called]
-    rest = [path for path in differing(alike) if path != "name" and path.rsplit(".", 1)[-1] != name]
+    if called not in told:
+        told[called] = differing([m.leaves for m in measures if _called(m) in called])
+    rest = [path for path in told[called] if path != "name" and path.rsplit(".", 1)[-1] != name]
     return " ".join([" / ".join(called), *words(first.leaves, rest, "=")])
+
+
+def _called(measure: Measure) -> str:
+    return str(measure.leaves.get("name", measure.arch))
 
 
 def by_settings(measures: Sequence[Measure], at: Mapping[str, Any], metric: str | None = None) -> list[Cut]:
     """A cut for every dial of the task that alone tells a setting from the one at `at`."""
-    measures = [m.of(metric) if metric else m for m in measures]
-    cuts = []
-    for dial in differing([m.dials for m in measures]):
+    found = (by_setting(measures, dial, near, metric) for dial, near in neighbours(measures, at).items())
+    return [cut for cut in found if cut is not None]
+
+
+def neighbours(measures: Sequence[Measure], at: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """By dial in which measures differ the settings that differ from the one at `at` in it alone, and that one."""
+    settings = {m.setting: m.dials for m in measures}
+    found = {}
+    for dial in differing(list(settings.values())):
         rest = {name: value for name, value in at.items() if name != dial}
-        rows: dict[str, dict[str, Measure]] = defaultdict(dict)
-        for measure in measures:
-            if measure.values and {n: v for n, v in measure.dials.items() if n != dial} == rest:
-                rows[measure.row][_said(measure.dials.get(dial))] = measure
-        strands = [Strand(row=row, setting="", cells=rows[row]) for row in sorted(rows, key=by_number)]
-        if max((len(s.cells) for s in strands), default=0) > 1:
-            cuts.append(_cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands))
-    return cuts
+        near = (of for of, dials in settings.items() if {n: v for n, v in dials.items() if n != dial} == rest)
+        found[dial] = frozenset(near)
+    return found
+
+
+def by_setting(
+    measures: Sequence[Measure], dial: str, near: Collection[str], metric: str | None = None
+) -> Cut | None:
+    """The cut along one dial through settings that differ in nothing else, None where no architecture met two of them."""
+    rows: dict[str, dict[str, Measure]] = defaultdict(dict)
+    for measure in (m.of(metric) if metric else m for m in measures if m.setting in near):
+        if measure.values:
+            rows[measure.row][_said(measure.dials.get(dial))] = measure
+    strands = [Strand(row=row, setting="", cells=rows[row]) for row in sorted(rows, key=by_number)]
+    if max((len(s.cells) for s in strands), default=0) < 2:
+        return None
+    return _cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands)
 
 
 def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
@@ -216,12 +239,16 @@ def _alike(own: Sequence[Measure], name: str, shown: Sequence[str]) -> list[dict
     groups: dict[str, dict[str, Measure]] = defaultdict(dict)
     for measure, value in whole:
         groups[rest(measure, ())][value] = measure
-    for cells in groups.values():
-        example = next(iter(cells.values()))
-        for measure in lacking:
-            parts = [p for p in parents if p in measure.leaves]
-            if rest(measure, parts) == rest(example, parts):
-                cells[NONE] = measure
+    examples = [(next(iter(cells.values())), cells) for cells in groups.values()]
+    like: dict[tuple[str, ...], dict[str, list[dict[str, Measure]]]] = {}
+    for measure in lacking:
+        parts = tuple(p for p in parents if p in measure.leaves)
+        if parts not in like:
+            like[parts] = defaultdict(list)
+            for example, cells in examples:
+                like[parts][rest(example, parts)].append(cells)
+        for cells in like[parts].get(rest(measure, parts), ()):
+            cells[NONE] = measure
     return [cells for cells in groups.values() if len(cells) > 1]
 
 

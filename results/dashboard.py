@@ -276,9 +276,11 @@ def _reason(record: Record) -> str:
 
 
 def packed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with every list of trials once, in `lists`, and elsewhere under `trials` its number: means, lines and tables of
-    all settings rest on the same few lists."""
+    """The data with what many of its parts share written once, and numbers in its place: lists of trials, wherever `trials`
+    stands, are in `lists`, and the cuts of views in `cuts`."""
     lists: dict[tuple[int, ...], int] = {}
+    cuts = {id(cut): cut for view in data["views"] for cut in view.get("cuts", ())}
+    places = {of: number for number, of in enumerate(cuts)}
 
     def number(trials: Any) -> Any:
         if trials and not isinstance(trials[0], int):
@@ -290,8 +292,10 @@ def packed(data: Mapping[str, Any]) -> dict[str, Any]:
             return {name: number(value) if name == "trials" else pack(value) for name, value in part.items()}
         return [pack(one) for one in part] if isinstance(part, list) and part and isinstance(part[0], dict) else part
 
-    whole = {name: value if name == "trials" else pack(value) for name, value in data.items()}
-    return {**whole, "lists": list(lists)}
+    views = [view | {"cuts": [places[id(cut)] for cut in view.get("cuts", ())]} for view in data["views"]]
+    shared = {"views": pack(views), "cuts": pack(list(cuts.values()))}
+    shared |= {name: pack(data[name]) for name in ("held", "tables")}
+    return {**data, **shared, "lists": list(lists)}
 
 
 def _json(data: Any) -> str:

@@ -40,6 +40,7 @@ class Index:
         self.trial = {r.key: number for number, r in enumerate(done)}
         self.row_of = row_of
         self.archs = Names(sorted({r.arch for r in done}))
+        self.growing = {self.archs.of(r.arch) for r in done if r.state_grows}
         self.rows = Names(sorted({row_of[r.key] for r in done}))
         lines, examples = Names(), {row_of[r.key]: r for r in done}
         self.line = {row: lines.of(_but_sizes(r)) for row, r in examples.items()}  # those of one line may be joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from results.cuts import (
     by_dials,
     by_every_setting,
     by_parts,
-    by_settings,
+    by_setting,
     further_scores,
     joined,
+    neighbours,
 )
 from results.holding import Held, Row, holdings
 from results.index import Index, carried
@@ -31,19 +32,33 @@ from results.record import Record
 from results.tables import Sheet, is_share, readable, size, tables_about
 
 
-def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
+Drawn = dict[str, Any]
+Known = dict[tuple[str, frozenset[str], str | None], Drawn | None]  # cuts along a dial, which all settings on it share
+
+
+def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index, known: Known) -> list[Drawn]:
     """One setting's scores by part, by dial of the architectures, and by what tells it from the group's other settings."""
     if not own:
         return []
-    further = further_scores(own)
-    parts = by_parts(own)
-    cuts = [*(cut for cut in parts if cut.by != OF_EVERY_TASK), *by_settings(group, own[0].dials), *by_dials(own)]
-    cuts += [cut for name in further for cut in [*by_settings(group, own[0].dials, name), *by_dials(own, name)]]
-    cuts += [cut for cut in parts if cut.by == OF_EVERY_TASK]
-    return [_cut(cut, index) for cut in cuts]
+    near = neighbours(group, own[0].dials)
+
+    def across(metric: str | None = None) -> Iterator[Drawn]:
+        for dial, settings in near.items():
+            place = dial, settings, metric
+            if place not in known:
+                cut = by_setting(group, dial, settings, metric)
+                known[place] = None if cut is None else _cut(cut, index)
+            if (drawn := known[place]) is not None:
+                yield drawn
+
+    parts = [(cut.by, _cut(cut, index)) for cut in by_parts(own)]
+    cuts = [drawn for by, drawn in parts if by != OF_EVERY_TASK]
+    for name in (None, *further_scores(own)):
+        cuts += [*across(name), *(_cut(cut, index) for cut in by_dials(own, name))]
+    return cuts + [drawn for by, drawn in parts if by == OF_EVERY_TASK]
 
 
-def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
+def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[Drawn]:
     """The same of the mean over several settings, a line for every architecture: by part, and by what tells settings apart."""
     parts = [averaged(cut) for cut in by_parts(own)]
     cuts = [*(cut for cut in parts if cut.by != OF_EVERY_TASK), *by_every_setting(own)]
@@ -53,7 +68,7 @@ def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[dict[str, Any]]:
     return list({cut["label"]: cut for cut in reversed(drawn)}.values())[::-1]
 
 
-def _cut(cut: Cut, index: Index) -> dict[str, Any]:
+def _cut(cut: Cut, index: Index) -> Drawn:
     cut = joined(cut, thinned.MOST_VALUES)
     strands = thinned.foremost(cut.strands, thinned.MOST_LINES, family=_arch, worth=_height)
 

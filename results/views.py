@@ -16,7 +16,7 @@ from results.choose import Answer, Measure, answers, differing, flatten, measure
 from results.holding import Row
 from results.index import Index, Names, carried
 from results.interval import half_width, t_interval
-from results.lines import cuts_of, cuts_of_mean, held_by, hollow
+from results.lines import Known, cuts_of, cuts_of_mean, held_by, hollow
 from results.order import by_size
 from results.pareto import front_band, front_shares
 from results.progress import hypervolumes, importance
@@ -59,11 +59,10 @@ def figures(
         "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
         "curve": [_curve(r, points, clocks) for r in done],
     }
-    grows = {r.arch for r in done if r.state_grows}
     views = _views(records, index, beside)
     return {
         "trials": trials,
-        "archs": [{"name": name, "grows": name in grows} for name in index.archs.names],
+        "archs": [{"name": name, "grows": n in index.growing} for n, name in enumerate(index.archs.names)],
         "rows": index.rows.names,
         "hypers": hypers.names,
         "clocks": [json.loads(clock) for clock in clocks.names],
@@ -96,6 +95,7 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             if measure.values:
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
+        known: Known = {}
         shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
         most = max((len(found) for found in scored.values()), default=0)
         if most > 1:
@@ -116,7 +116,7 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             views.append(
                 view
                 | {
-                    "cuts": cuts_of(points[setting], group_measures, index),
+                    "cuts": cuts_of(points[setting], group_measures, index, known),
                     "published": hollow(groups, beside),
                 }
             )
@@ -316,7 +316,7 @@ def _seen(means: list[dict[str, Any]], index: Index, percent: bool, near: float)
     def best_of(points: list[dict[str, Any]]) -> dict[str, Any]:
         return max(points, key=lambda m: (round(m["mean"], 3), -m["state"]))  # as it reads, ties to the smaller state
 
-    grows = {index.archs.of(r.arch) for r in index.done if r.state_grows}
+    grows = index.growing
     fixed = [m for m in means if m["arch"] not in grows] or means
     best, best_fixed = best_of(means), best_of(fixed)
     cheap = min((m for m in fixed if m["mean"] >= best_fixed["mean"] - near), key=lambda m: (m["state"], -m["mean"]))

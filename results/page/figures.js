@@ -5,7 +5,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const { trials, views, archs, rows, tables, lists } = data;
 
-// Lists of trials are written once, in `lists`; elsewhere stand their numbers.
+// Lists of trials are written once, in `lists`, and so are cuts; elsewhere stand their numbers.
 const unpacked = (held) => (Array.isArray(held) ? held.map(unpacked) : lists[held]);
 function unpack(part) {
   if (part === null || typeof part !== "object") return;
@@ -17,7 +17,8 @@ function unpack(part) {
     if (name === "trials") part.trials = unpacked(value);
     else unpack(value);
 }
-[views, data.held, tables].forEach(unpack);
+[views, data.held, tables, data.cuts].forEach(unpack);
+for (const view of views) view.cuts = view.cuts.map((number) => data.cuts[number]);
 for (const view of views) view.states = view.states.map((state) => Math.max(1, state)); // the axis is logarithmic
 const now = {
   view: 0,
@@ -646,7 +647,7 @@ function drawCurves() {
 // What a part of the answers or a dial does to the scores of the setting, a line for what is otherwise equal.
 function drawCut() {
   const view = views[now.view],
-    cuts = view.cuts ?? [],
+    { cuts } = view,
     cut = cuts.find((one) => one.label === now.cut) ?? cuts[0];
   $("cuts").hidden = !cut;
   if (!cut) return;
