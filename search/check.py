@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
@@ -62,7 +63,8 @@ def _study(source: str) -> str:
     study = codec.read_study(source)
     lines = [f"study {study.name}: {_trials(study)}"]
     for name in study.budgets.value:
-        lines.append(f"  budget {name}: {_trials(codec.read_study(source, overrides=[f'budget={name}']))}")
+        budgeted = codec.read_study(source, overrides=[f"budget={json.dumps(name)}"])  # 100 is a name, too
+        lines.append(f"  budget {name}: {_trials(budgeted)}")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from search import codec, overlay, propose
+from search.check import check
 from search.document import SpecError
 from search.space import axis_values
 
@@ -206,6 +207,12 @@ def test_a_budget_patches_the_study(file: Path) -> None:
     paper = read(file, BUDGETS + "budget: smoke\n", "budget=paper")
     assert [(t.training.steps, t.training.lr) for t in paper.trials()] == [(1000, 1e-4)] * 3
     assert paper.budget == "paper"
+
+
+def test_a_budget_may_have_a_name_that_looks_like_a_number(file: Path) -> None:
+    read(file, "budgets: {100000: {trial.seed: 1}, true: {trial.seed: 2}}\n")
+    assert "budget 100000: 1 trial" in check(str(file))
+    assert "budget true: 1 trial" in check(str(file))
 
 
 def test_the_command_line_has_the_last_word(file: Path) -> None:
