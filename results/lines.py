@@ -31,7 +31,6 @@ from results.published import Column, Published
 from results.record import Record
 from results.tables import Sheet, is_share, readable, size, tables_about
 
-
 Drawn = dict[str, Any]
 Known = dict[tuple[str, frozenset[str], str | None], Drawn | None]  # cuts along a dial, which all settings on it share
 
