@@ -114,9 +114,7 @@ def neighbours(measures: Sequence[Measure], at: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def by_setting(
-    measures: Sequence[Measure], dial: str, near: Collection[str], metric: str | None = None
-) -> Cut | None:
+def by_setting(measures: Sequence[Measure], dial: str, near: Collection[str], metric: str | None = None) -> Cut | None:
     """The cut along one dial through settings that differ in nothing else, None where no architecture met two of them."""
     rows: dict[str, dict[str, Measure]] = defaultdict(dict)
     for measure in (m.of(metric) if metric else m for m in measures if m.setting in near):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -47,7 +48,8 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        with suppress(OSError):  # a terminal that was closed has no bar to clear
+            self.bar.stop()
 
     @property
     def kept(self) -> str:
