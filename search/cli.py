@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
@@ -145,8 +146,10 @@ def run(
 ) -> None:
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
     from search import codec
+    from search.engine import EngineError
     from search.live import Live
     from search.space import Search
+    from search.stopping import stoppable
 
     where = _engine(engine, address, device, abreast)
     share = _part(part)
@@ -164,14 +167,16 @@ def run(
     if dry_run:
         _say_plan(console, spec, path, _device(device), share, most, seeds)
         return
-    with Live(console) as live:
+    with stoppable() as stop, Live(console) as live:
         try:
             where(spec, path, report=live, part=share, most=most, seeds=seeds)
         except ConnectionError as error:
             refuse(f"--address: {error}")
-        except KeyboardInterrupt:
-            _say_to_stderr(f"\nstopped; {live.kept} in {path}. To go on:\n  {_same_command()}")
-            raise typer.Exit(130) from None
+        except (KeyboardInterrupt, EngineError) as error:
+            why = f": {error}" if isinstance(error, EngineError) else ""
+            with suppress(OSError):  # a terminal that was closed
+                _say_to_stderr(f"\nstopped{why}; {live.kept} in {path}. To go on:\n  {_same_command()}")
+            raise typer.Exit(1 if why else stop.code) from None
     if live.last is None:
         return
     end = live.last

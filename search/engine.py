@@ -26,6 +26,10 @@ from search.typed import counted
 from search.unfinished import Shelf, kept_on
 
 
+class EngineError(Exception):
+    """What an engine trains with is gone, and no trial is at fault; the message says what. The same study again goes on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Where a study stands. `records` are those just finished; `progress` comes from within the running cohort."""

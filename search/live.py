@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -39,7 +40,8 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        with suppress(OSError):  # a terminal that was closed has no bar to clear
+            self.bar.stop()
 
     @property
     def kept(self) -> str:

@@ -13,8 +13,10 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import textwrap
+import threading
 import time
 import warnings
 from collections import deque
@@ -29,7 +31,9 @@ from results.ledger import Ledger
 from results.record import Record
 from search import engine
 from search.cohort import default_device
-from search.engine import Driver, Plan, Report, Work
+from search.engine import Driver, EngineError, Plan, Report, Work
+from search.processes import children, end_marked, how_it_ended, marking
+from search.stopping import undisturbed
 from search.study import StudySpec, Trial
 from search.training import Progress
 
@@ -38,8 +42,15 @@ TURNS = 2  # that a trial alone gets, of LIVES each
 REST = (
     10.0  # seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then
 )
-FOLDER = "recallmap-ray-"  # Ray's folder while a study runs, in the system's folder for temporary files
-LONGEST = 40  # letters of a temporary folder: Ray's sockets lie 66 letters below it, and 107 is a socket's limit
+FOLDER = "recallmap-ray-"  # ours while a study runs, in the system's folder for temporary files
+INSIDE = "r"  # Ray's folder in it: Ray opens its own to everybody, and nobody else comes through ours
+LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, and 107 is a socket's limit
+MARK = (
+    "RECALLMAP_RAY"  # variable by which Ray's processes are known as those of one driver; it tells the driver's folder
+)
+CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
+LOOK = 1.0  # seconds between looks for them
+PATIENCE = 3.0  # seconds in which a study notices that one is gone, at most
 
 QUIET = {  # read by Ray when it is imported, or by the processes that it starts
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,7 +62,17 @@ QUIET = {  # read by Ray when it is imported, or by the processes that it starts
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is the command line's
     "TUNE_GLOBAL_CHECKPOINT_S": str(10**9),  # nobody restores Tune's state
 }
-LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray listens on every interface of this machine
+NOWHERE = "http://127.0.0.1:9"  # where nobody listens
+LOCAL = {  # where Ray is ours alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else Ray listens on every interface of this machine
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # it is on this machine: once it is gone it does not come again
+    "TUNE_STATE_REFRESH_PERIOD": str(10**9),  # this machine stays as large as it is
+    # Ray asks the hosts of clouds on which of them it runs, by HTTP, also where it is told to report nothing.
+    "http_proxy": NOWHERE,
+    "https_proxy": NOWHERE,
+    "all_proxy": NOWHERE,
+    "no_proxy": "127.0.0.1,::1,localhost",
+}
 
 
 def run(
@@ -74,10 +95,11 @@ def run(
              machine, bound to loopback, and ends with the study
     seeds    after the whole grid, so many seeds of what won on it
 
-    Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address.
+    Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address,
+    EngineError where Ray itself does not start, or ends under way.
     """
     with Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
-        stack.callback(_sweep)  # by the end the processes of a driver killed just now have left their folder
+        _sweep()
         if address is not None:
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
@@ -87,8 +109,9 @@ def run(
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
-                stack.enter_context(_started(folder))
-            _fit(desk, folder, _resources(kind, abreast))
+                stack.enter_context(_started(folder, desk))
+            with _watched(desk, folder):
+                _fit(desk, folder, _resources(kind, abreast))
     return driver.plan
 
 
@@ -258,6 +281,8 @@ def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
             desk.lost(trial.trial_id, _reason(trial.error_file))
 
         def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            if isinstance(desk.error, EngineError):
+                raise KeyboardInterrupt  # at an Exception Tune tidies up with Ray's help, and waits for it
             if desk.error is not None:
                 raise desk.error
 
@@ -274,6 +299,10 @@ def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
         storage_path=str(folder / "tune"),
         verbose=0,
     )
+    if desk.error is not None:
+        raise desk.error
+    if not desk.finished:
+        raise KeyboardInterrupt  # by SIGUSR1, at which Tune stops as if that were all
 
 
 # Ray itself. --------------------------------------------------------------------------------------
@@ -287,27 +316,37 @@ def _ray(environment: dict[str, str]) -> Any:
         import ray
         import ray.tune
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost worker: the record says it, not a traceback
+    ray._private.worker._worker_logs_enabled = (
+        False  # what Ray says of one among our lines, and a raylet's last thousand
+    )
     return ray
 
 
 @contextlib.contextmanager
-def _started(folder: Path) -> Iterator[None]:
+def _started(folder: Path, desk: _Desk) -> Iterator[None]:
     """Ray on this machine, on loopback alone, for as long as the study goes."""
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # else Ray would leave one in the home folder
     ray = _ray(QUIET | LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
     try:
-        ray.init(
-            address="local",  # never somebody's cluster
-            include_dashboard=False,
-            num_cpus=len(os.sched_getaffinity(0)),
-            object_store_memory=80 * 2**20,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=str(folder),
-        )
+        with marking(MARK, str(folder)), undisturbed():
+            try:
+                ray.init(
+                    address="local",  # never somebody's cluster
+                    include_dashboard=False,
+                    num_cpus=len(os.sched_getaffinity(0)),
+                    object_store_memory=80 * 2**20,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    _temp_dir=str(folder / INSIDE),
+                )
+            except Exception as error:  # time is up on a machine that is busy, a disk is full, ...
+                raise EngineError(f"Ray does not start: {_first_line(error)}") from error
         yield
     finally:
-        ray.shutdown()
+        if isinstance(desk.error, EngineError):  # what is left of Ray would keep us waiting for what is gone
+            end_marked(MARK, str(folder))
+        else:
+            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -317,10 +356,10 @@ def _joined(address: str) -> Iterator[None]:
     ray = _ray(QUIET)
     try:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="WARNING")
+            with undisturbed():
+                ray.init(address=address, log_to_driver=False, logging_level="WARNING")
         except (ray.exceptions.AuthenticationError, RuntimeError) as error:
-            why = str(error).partition("\n")[0]
-            raise ConnectionError(f"cannot join {address}: {why}") from error
+            raise ConnectionError(f"cannot join {address}: {_first_line(error)}") from error
         yield
     finally:
         ray.shutdown()
@@ -351,24 +390,58 @@ def _device(address: str | None) -> str:
     return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
 
+@contextlib.contextmanager
+def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
+    """Raises EngineError where a process that Ray cannot do without has ended. A cluster's are not ours to watch."""
+    core = {number: program for number, program in children(MARK, str(folder)).items() if program in CORE}
+    over = threading.Event()
+
+    def look() -> bool:
+        for number, program in core.items():
+            if desk.error is None and (how := how_it_ended(number)) is not None:
+                desk.error = EngineError(f"Ray is gone: its process {program} {how}")
+        return isinstance(desk.error, EngineError)
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            if look():  # Tune is told at its next step, unless it waits for what is gone, until Ray ends us
+                if not over.wait(PATIENCE):
+                    print(f"{desk.error}. What was trained is kept, the same command goes on.", file=sys.stderr)
+                return
+
+    watching = threading.Thread(target=watch, name="watch over Ray", daemon=True)
+    watching.start()
+    try:
+        yield
+    except BaseException:
+        if look() and desk.error is not None:
+            raise desk.error from None
+        raise
+    finally:
+        over.set()
+        watching.join()
+
+
 def _root() -> Path:
     """Where temporary folders lie: short enough for Ray's sockets."""
     root = Path(tempfile.gettempdir())
-    return root if len(str(root / FOLDER)) + 8 <= LONGEST else Path("/tmp")
+    return root if len(str(root / FOLDER)) + 8 + len(f"/{INSIDE}") <= LONGEST else Path("/tmp")
 
 
 def _sweep() -> None:
-    """Remove the folders of drivers that were killed."""
+    """End the processes that drivers left behind when they were killed, and remove their folders."""
     for old in _root().glob(f"{FOLDER}*"):
         with contextlib.suppress(OSError), _locked(old):  # OSError: in use, somebody else's, or gone by now
+            end_marked(MARK, str(old))
             shutil.rmtree(old)
 
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=_root()))
-    with _locked(folder):
+    """A folder for nobody but us, that is gone afterwards."""
+    new = Path(tempfile.mkdtemp(prefix=f"new-{FOLDER}", dir=_root()))
+    with _locked(new):
+        folder = new.rename(new.with_name(new.name.removeprefix("new-")))  # ours already when others may sweep it
         try:
             yield folder
         finally:
@@ -378,12 +451,16 @@ def _temporary_folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Held by this process; the lock goes with the process, however it ends. Raises OSError where another holds it."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _reason(errors: str | None) -> str:

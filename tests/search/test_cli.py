@@ -242,7 +242,9 @@ def test_a_search_of_which_nothing_may_be_trained_exits_1(folder: Path) -> None:
     assert call("run", "search.yaml")[0] == 1
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_who_is_stopped_keeps_what_is_done_and_says_how_to_go_on(folder: Path, number: signal.Signals) -> None:
+    """By Ctrl-C, by who asks the process to end, by a terminal that is closed."""
     words = ["run", "story.yaml", "--set", "trial.training.steps=1000000"]
     hear = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job is born deaf to it
@@ -259,9 +261,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "4 trials, 4 to train in 1 cohort\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "stopped; 0 of 4 trials are in runs/story.sqlite. To go on:" in errors
     assert errors.rstrip().endswith("run story.yaml --set trial.training.steps=1000000")
     assert "Traceback" not in errors

@@ -201,6 +201,49 @@ def test_a_worker_that_is_killed_mid_cohort_is_replaced(place: Place) -> None:
     place.check()
 
 
+def test_what_a_driver_leaves_that_is_killed_while_ray_starts_ends_at_the_next_start(place: Place) -> None:
+    """Workers that are not yet through with their start notice for a minute that nobody waits for them."""
+    driver = place.start()
+    assert _until(lambda: any("default_worker.py" in name for name in _named(place.temporary).values()), seconds=120)
+    (folder,) = Path(place.temporary).glob("recallmap-ray-*")
+    _kill(driver)
+    following = place.start()
+    _wait_for_line(following, "progress")
+    assert not _processes_in(str(folder))
+    assert not folder.exists()
+    _finish(following)
+    place.check()
+
+
+@pytest.mark.parametrize("program", ["raylet", "gcs_server"])
+def test_a_study_whose_ray_is_gone_ends_and_says_so_and_goes_on(place: Place, program: str) -> None:
+    driver = place.command("--most", "1")
+    _wait(driver, lambda: len(_seen(place)) > 0)
+    (victim,) = (p for p, name in _named(place.temporary).items() if name.split()[0].endswith(f"/{program}"))
+    os.kill(victim, signal.SIGKILL)
+    said, error = driver.communicate(timeout=60)
+    assert driver.returncode == 1
+    assert f"Ray is gone: its process {program} was ended by SIGKILL" in error
+    assert "Traceback" not in error
+    assert "state-dump" not in said + error
+    kept = _seen(place)
+    _finish(place.start())
+    assert kept.items() <= {key: r.created for key, r in place.check().items()}.items()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGUSR1, 130)]
+)
+def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number: signal.Signals, code: int) -> None:
+    driver = place.command("--most", "1")
+    _wait(driver, lambda: len(_seen(place)) > 0)
+    driver.send_signal(number)
+    _, error = driver.communicate(timeout=60)
+    assert driver.returncode == code
+    assert f"stopped; {len(_seen(place))} of 8 trials are in study.sqlite. To go on:\n  recallmap run " in error
+    assert "Traceback" not in error
+
+
 def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
     cluster = """
     os.environ.update(tune.QUIET | tune.LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"})
@@ -354,13 +397,19 @@ def _until(happened: Callable[[], object], seconds: float = 30) -> object:
 
 def _processes_in(folder: str) -> list[int]:
     """Those that Ray started there and that are still alive."""
-    found = []
+    return list(_named(folder))
+
+
+def _named(folder: str) -> dict[int, str]:
+    """The same with their command lines."""
+    found = {}
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if folder in line.read_text(errors="replace"):
-                found.append(int(line.parent.name))
+            words = line.read_text(errors="replace").replace("\0", " ")
         except (FileNotFoundError, ProcessLookupError):
             continue
+        if folder in words:
+            found[int(line.parent.name)] = words
     return found
 
 

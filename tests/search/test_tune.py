@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +20,9 @@ import torch
 from results.ledger import Ledger, LedgerError
 from results.record import Record
 from search import codec, engine, tune
-from search.engine import Driver
+from search.engine import Driver, EngineError
+from search.processes import how_it_ended, marking
+from search.stopping import stoppable
 from search.study import StudySpec, Trial
 from search.training import Progress
 
@@ -189,7 +195,162 @@ def test_a_temporary_folder_is_short_enough_for_rays_sockets(tmp_path: Path, mon
     deep.mkdir()
     monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(deep))
     with tune._temporary_folder() as folder:
-        assert len(str(folder)) <= tune.LONGEST
+        assert len(str(folder / tune.INSIDE)) <= tune.LONGEST
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_killed_drivers_left_running_ends_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of a driver that still goes."""
+    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tune, "LONGEST", 4096)
+    monkeypatch.setattr(tune, "_ray", None)
+    left = tmp_path / "recallmap-ray-left"
+    left.mkdir()
+    path = tmp_path / "tiny.sqlite"
+    with Ledger(path) as ledger:
+        for spec in study().trials():
+            ledger.add(done(spec))
+    with contextlib.ExitStack() as stack:
+        used = stack.enter_context(tune._temporary_folder())
+        lost, going = stack.enter_context(_sleeping(left)), stack.enter_context(_sleeping(used))
+        tune.run(study(), path)
+        assert lost.wait(10) == -signal.SIGKILL
+        assert going.poll() is None
+        assert not left.exists()
+        assert used.exists()
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tune, "LONGEST", 4096)
+    (tmp_path / "somebodys").mkdir()
+    (tmp_path / "recallmap-ray-link").symlink_to(tmp_path / "somebodys")
+    with _sleeping(tmp_path / "recallmap-ray-link") as process:
+        tune._sweep()
+        assert process.poll() is None
+    assert (tmp_path / "somebodys").is_dir()
+
+
+@contextlib.contextmanager
+def _sleeping(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process as Ray starts them for a driver with this folder."""
+    with marking(tune.MARK, str(folder)):
+        process = subprocess.Popen(["sleep", "600"])
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# What Ray is given, and what becomes of it ----------------------------------------------------------------
+
+
+class _FakeRay:
+    """Takes SIGTERM, as Ray does, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def init(self, **given: Any) -> None:
+        self.given, self.environment = given, dict(os.environ)
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> _FakeRay:
+    ray = _FakeRay()
+    before = dict(os.environ)
+
+    def loaded(environment: dict[str, str]) -> _FakeRay:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return ray
+
+    monkeypatch.setattr(tune, "_ray", loaded)
+    assert tune.MARK not in before
+    return ray
+
+
+def test_ray_is_started_for_us_alone_and_asks_nobody(
+    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from requests.utils import get_environ_proxies, select_proxy
+
+    monkeypatch.setenv("NO_PROXY", "169.254.169.254,metadata.google.internal")
+    with stoppable() as stop, tune._started(tmp_path, desk):
+        assert tune.MARK not in os.environ  # what else this process starts is not Ray's
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.code == 128 + signal.SIGTERM
+    assert fake.ended
+    assert fake.given["_temp_dir"] == str(tmp_path / tune.INSIDE)
+    assert fake.given["include_dashboard"] is False
+    assert fake.environment[tune.MARK] == str(tmp_path)
+    assert fake.environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    monkeypatch.setattr(os, "environ", fake.environment)
+    for host in ("169.254.169.254", "metadata.google.internal"):  # whom Ray asks on which cloud it runs
+        url = f"http://{host}/latest/meta-data/"
+        assert select_proxy(url, get_environ_proxies(url)) == tune.NOWHERE
+
+
+def test_a_ray_that_does_not_start_says_why(
+    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(**given: Any) -> None:
+        raise RuntimeError("The node timed out during startup.\nA long story.")
+
+    monkeypatch.setattr(fake, "init", late)
+    with pytest.raises(EngineError, match=r"^Ray does not start: The node timed out during startup\.$"):
+        tune._started(tmp_path, desk).__enter__()
+    assert fake.ended
+
+
+@pytest.mark.parametrize(("program", "lost"), [("raylet", True), ("gcs_server", True), ("python", False)])
+def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_without(
+    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
+) -> None:
+    monkeypatch.setattr(tune, "LOOK", 0.01)
+    with _sleeping(tmp_path) as process, contextlib.ExitStack() as stack:
+        monkeypatch.setattr(tune, "children", lambda *mark: {process.pid: program})
+        stack.enter_context(pytest.raises(EngineError, match=program) if lost else pytest.raises(KeyboardInterrupt))
+        stack.enter_context(tune._started(tmp_path, desk))
+        stack.enter_context(tune._watched(desk, tmp_path))
+        process.kill()
+        while how_it_ended(process.pid) is None:
+            time.sleep(0.01)
+        raise KeyboardInterrupt  # as the watch makes Tune do, and whoever else
+    assert isinstance(desk.error, EngineError) == lost
+    assert desk.finished == lost
+    assert fake.ended != lost  # Ray would wait for what is gone
+
+
+def test_who_waits_for_what_is_gone_is_told_of_it(
+    desk: tune._Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tune does, within Ray's own code, which nothing interrupts; then Ray ends the process."""
+    monkeypatch.setattr(tune, "LOOK", 0.01)
+    monkeypatch.setattr(tune, "PATIENCE", 0.01)
+    said = ""
+
+    def wait_for_ray() -> None:
+        nonlocal said
+        while not said:
+            said = capsys.readouterr().err
+        raise KeyboardInterrupt
+
+    with _sleeping(tmp_path) as process:
+        monkeypatch.setattr(tune, "children", lambda *mark: {process.pid: "raylet"})
+        process.kill()
+        with pytest.raises(EngineError), tune._watched(desk, tmp_path):
+            wait_for_ray()
+    expected = "Ray is gone: its process raylet was ended by SIGKILL"
+    assert said == f"{expected}. What was trained is kept, the same command goes on.\n"
 
 
 @pytest.mark.parametrize(
@@ -248,13 +409,23 @@ def listening():
                 ours.append(parts[1].split(":")[0])
     print("listening", len(processes), *ours, flush=True)
 
+begun = tune._started
+
+def started(folder, desk):
+    folders.append(folder)
+    return begun(folder, desk)
+
 def report(report):
     if report.progress:
         listening()
+        for folder in folders:
+            print("mode", oct(folder.stat().st_mode & 0o777), flush=True)
     for record in report.records:
         print("record", record.seed, record.status, record.cohort, flush=True)
 
 if __name__ == "__main__":
+    folders = []
+    tune._started = started
     tune.run(told.study(), Path("tiny.sqlite"), report=report, most=4)
     print("left", len(family()) - 1, flush=True)
 """
@@ -272,7 +443,8 @@ def test_a_study_on_this_machine(tmp_path: Path) -> None:
     ended = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
     said = [line.split() for line in ended.stdout.splitlines()]
-    assert {word[0] for word in said} == {"listening", "record", "left"}  # Ray itself says nothing
+    assert {word[0] for word in said} == {"listening", "mode", "record", "left"}  # Ray itself says nothing
+    assert {word[1] for word in said if word[0] == "mode"} == {"0o700"}  # Ray opens its own folder to everybody
 
     listeners = [word for word in said if word[0] == "listening"]
     assert listeners

@@ -1,0 +1,103 @@
+"""Processes that a driver which was killed has left: found by a mark that they were given, and by nothing else.
+
+A mark is a variable of the environment that they start with and give on to theirs. Linux alone tells of it; elsewhere none
+is found, and none is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@contextlib.contextmanager
+def marking(name: str, value: str) -> Iterator[None]:
+    """Processes that are started within it carry the mark."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Processes that carry the mark and still run."""
+    return [number for number in _numbers() if _carries(number, f"{name}={value}")]
+
+
+def children(name: str, value: str) -> Mapping[int, str]:
+    """Of the processes that carry the mark those that this process started itself, and their programs."""
+    own = {}
+    for number in marked(name, value):
+        with contextlib.suppress(OSError):  # it has just ended
+            program, _, rest = (PROC / str(number) / "stat").read_text().rpartition(")")
+            if int(rest.split()[1]) == os.getpid():
+                own[number] = program.partition("(")[2]
+    return own
+
+
+def how_it_ended(child: int) -> str | None:
+    """What became of a process that this one started; None while it runs. Whoever else waits for it still may."""
+    try:
+        found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return "ended"
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return f"ended with code {found.si_status}"
+    return f"was ended by {signal.Signals(found.si_status).name}"
+
+
+def end_marked(name: str, value: str, seconds: float = 5.0) -> None:
+    """End the processes that carry the mark, and wait so long for each until it has gone."""
+    while held := [
+        handle for number in marked(name, value) if (handle := _held(number, f"{name}={value}")) is not None
+    ]:
+        gone = True
+        for handle in held:
+            try:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                gone &= bool(select.select([handle], [], [], seconds)[0])
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(handle)
+        if not gone:  # it waits for a disk that does not answer, say
+            return
+
+
+def _held(number: int, mark: str) -> int | None:
+    """A handle of the process. Its mark is read again once we hold it: the number may by then be another's."""
+    try:
+        handle = os.pidfd_open(number)
+    except OSError:
+        return None
+    if _carries(number, mark):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _carries(number: int, mark: str) -> bool:
+    try:
+        return mark.encode() in (PROC / str(number) / "environ").read_bytes().split(b"\0")
+    except OSError:  # somebody else's, or gone
+        return False
+
+
+def _numbers() -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir(PROC) if entry.isdecimal() and int(entry) != os.getpid()]
+    except OSError:
+        return []
