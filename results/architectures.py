@@ -48,9 +48,10 @@ def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
         for kind, (formula, equation) in detail.mixers.items()
     )
     costs = "".join(f"<dt>{said}</dt><dd>{value}</dd>" for said, value in _costs(own).items())
+    yaml = "\n".join(map(escape.html, detail.yaml.split("\n")))
     return (
         f'<details data-row="{name}"><summary>{name}</summary>'
-        f'<dl>{mixers}{costs}</dl><pre tabindex="0">{escape.html(detail.yaml)}</pre></details>'
+        f'<dl>{mixers}{costs}</dl><pre tabindex="0">{yaml}</pre></details>'
     )
 
 

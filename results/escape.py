@@ -33,7 +33,11 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "–": "--",
     "↳": r"\quad",
 }
-_MARKUP = re.compile(r"[\\|*`\[\]]|\b_|_\b")  # what Markdown reads; not the _ within a name
+# What Markdown reads: signs, but not the _ within a name; what begins a link of its own (GitHub's); what begins a line.
+_MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=\bwww)\.|^[#>+-]")
+_NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_MAIL = re.compile(r"(?<=\w)@(?=\w)")
 _FORMULA = (
     "=",
     "+",
@@ -66,8 +70,10 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """One line of Markdown in which the text stands as it is."""
-    return _MARKUP.sub(r"\\\g<0>", one_line(text)).replace("<", "&lt;")
+    """One line of Markdown in which the text stands as it is, and of which nothing becomes a link or an element."""
+    line = _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\g<0>", one_line(text).strip()))
+    line = _ENTITY.sub("&amp;", line).replace("<", "&lt;")
+    return _MAIL.sub("<!-- -->@", line)  # GitHub reads an address even where its sign is escaped
 
 
 def latex(text: str) -> str:

@@ -76,7 +76,7 @@ const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch /
 // Text of records has one door to the page and one to Plotly. What would act instead of being seen (control characters, changes
 // of direction) is written as its number, as escape.py does; Plotly reads markup, entities and %{names} in text.
 const visible = (text) =>
-  String(text).replace(/[^\P{C}\n\t]|[\p{Zl}\p{Zp}]/gu, (sign) => {
+  String(text).replaceAll("\r\n", "\n").replace(/[^\P{C}\n\t]|[\p{Zl}\p{Zp}]/gu, (sign) => {
     const code = sign.codePointAt(0),
       written = (letter, digits) => `\\${letter}${code.toString(16).padStart(digits, "0")}`;
     return sign === "\r" ? "\\r" : code < 256 ? written("x", 2) : code < 65536 ? written("u", 4) : written("U", 8);
@@ -929,14 +929,15 @@ function drawHeat() {
   const there = y
     .flatMap((row) => x.map((column) => [row, column]))
     .filter(([row, column]) => share[row][column] !== null);
+  const written = there.length <= MANY ? there : []; // of more, the numbers are in the tables and under the pointer
   const text = {
     type: "scatter",
     mode: "text",
-    x: there.map(([, column]) => column),
-    y: there.map(([row]) => row),
+    x: written.map(([, column]) => column),
+    y: written.map(([row]) => row),
     hoverinfo: "skip",
-    text: there.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
-    textfont: { size: small ? 11 : 13, color: there.map(([row, column]) => onto(share[row][column], low, high)) },
+    text: written.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
+    textfont: { size: small ? 11 : 13, color: written.map(([row, column]) => onto(share[row][column], low, high)) },
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
@@ -998,6 +999,6 @@ function drawHeat() {
       ticktext: named.map((lines) => lines.map(plain).join("<br>")),
     },
   });
-  write("heatseen", table.seen);
+  write("heatseen", `${table.seen}${written.length < there.length ? " The numbers are in the table below." : ""}`);
   return Plotly.react($("heat"), [heat, text], layout, setup(false));
 }

@@ -164,8 +164,9 @@ function pick(list) {
       scores = some(one.map((t) => figure(scoreIn(view, t), view.percent)));
     const clear = make("button", "Clear", { type: "button" });
     clear.addEventListener("click", () => pick([]));
-    const row = visible(rows[trials.row[list[0]]]),
-      spec = [...document.querySelectorAll("details[data-row]")].find((one) => one.dataset.row === row),
+    const called = (text) => text.replace(/\s+/g, " "),
+      row = called(visible(rows[trials.row[list[0]]])),
+      spec = [...document.querySelectorAll("details[data-row]")].find((one) => called(one.dataset.row) === row),
       open = make("button", "Architecture", { type: "button" });
     open.addEventListener("click", () => {
       spec.open = true;

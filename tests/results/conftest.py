@@ -1,9 +1,13 @@
-"""Made-up records that look like those of real trials: recall falls where a task asks more than a state holds."""
+"""Made-up records that look like those of real trials: recall falls where a task asks more than a state holds. A browser."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,6 +140,86 @@ def make_study(
                             )
                         )
     return records
+
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+PATIENCE = 60  # seconds; a shared machine can be slow
+
+
+class Browser:
+    """A Chromium that remembers what its pages said and asked for."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium import webdriver
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(shutil.which("chromium"))
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        service = webdriver.ChromeService(str(shutil.which("chromedriver")))
+        self.driver = webdriver.Chrome(options=options, service=service)
+
+    def show(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        self.messages()
+        self.requests()
+        self.driver.get(path.as_uri())
+        self.wait("return document.body.dataset.ready === 'true'")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not self.run(condition):
+            assert time.monotonic() < end, f"waited in vain for: {condition}; {self.messages()}"
+            time.sleep(0.02)
+
+    def messages(self) -> list[str]:
+        """What the console was told since the last time."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses asked for since the last time; what an address itself holds, as that of a picture may, is no request."""
+        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        urls = (e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent")
+        return [url for url in urls if not url.startswith(("data:", "blob:"))]
+
+    def click(self, x: float, y: float) -> None:
+        """Press the mouse on a mark of a figure, in pixels of the window, once the figure has noticed the mouse."""
+        at = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": "mouseMoved", "button": "none"})
+        self.wait("return document.querySelector('.hoverlayer .hovertext') !== null")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": kind})
+
+    def key(self, name: str) -> None:
+        text = {"text": "\r"} if name == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name, **text})
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("needs chromium and chromedriver")
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.driver.quit()
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,82 +18,8 @@ from results.published import Column, Published, PublishedTable, Row
 from results.record import Record
 from results.tables import table_of
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs chromium and chromedriver"
-)
-
 Make = Callable[..., Record]
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,900",
-)
-PATIENCE = 60  # seconds; a shared machine can be slow
-
-
-class Browser:
-    """A Chromium that remembers what its pages said and asked for."""
-
-    def __init__(self, profile: Path) -> None:
-        from selenium import webdriver
-
-        options = webdriver.ChromeOptions()
-        options.binary_location = str(shutil.which("chromium"))
-        for flag in (*FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        service = webdriver.ChromeService(str(shutil.which("chromedriver")))
-        self.driver = webdriver.Chrome(options=options, service=service)
-
-    def show(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        self.messages()
-        self.requests()
-        self.driver.get(path.as_uri())
-        self.wait("return document.body.dataset.ready === 'true'")
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
-    def wait(self, condition: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not self.run(condition):
-            assert time.monotonic() < end, f"waited in vain for: {condition}; {self.messages()}"
-            time.sleep(0.02)
-
-    def messages(self) -> list[str]:
-        """What the console was told since the last time."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
-
-    def requests(self) -> list[str]:
-        """Addresses asked for since the last time; what an address itself holds, as that of a picture may, is no request."""
-        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
-        urls = (e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent")
-        return [url for url in urls if not url.startswith(("data:", "blob:"))]
-
-    def click(self, x: float, y: float) -> None:
-        """Press the mouse on a mark of a figure, in pixels of the window, once the figure has noticed the mouse."""
-        at = {"x": x, "y": y, "button": "left", "clickCount": 1}
-        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": "mouseMoved", "button": "none"})
-        self.wait("return document.querySelector('.hoverlayer .hovertext') !== null")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {**at, "type": kind})
-
-    def key(self, name: str) -> None:
-        text = {"text": "\r"} if name == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name, **text})
-
+Browser = Any  # of conftest.py
 
 # Pixels of a point of the first figure, and the trial that it is.
 WHERE = """
@@ -117,13 +41,6 @@ return [...document.querySelectorAll("#view option")].map((option, i) => {
   return [option.textContent, points, document.querySelectorAll("#trials tbody tr").length];
 }).filter(([, points]) => points);
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -686,28 +603,6 @@ def test_a_watched_page_stays_while_something_is_picked(browser: Browser, make: 
     browser.show(tmp_path / "page.html")
     browser.run("pick([0]); lookAgain()")
     assert browser.run("return [now.picked.size, location.hash]") == [1, ""]
-
-
-def test_hostile_names_are_only_names(browser: Browser, make: Make, tmp_path: Path) -> None:
-    name = "</script><img src=x onerror=alert(1)><a href='https://example.org'>b</a>"
-    records = [*apart(make), make(arch=name, state_bytes=8000), make(arch=name, seed=1, error=name)]
-    write_page(tmp_path / "page.html", records, title=name, tables=table_of(records))
-    browser.show(tmp_path / "page.html")
-    assert browser.messages() == []
-    assert browser.requests() == [(tmp_path / "page.html").as_uri()]
-    assert browser.run("return document.querySelectorAll('img, a[href]').length") == 0
-    assert name in browser.run("return [...document.querySelectorAll('#trials th')].map((cell) => cell.textContent)")
-
-
-def test_very_many_trials_are_all_drawn(browser: Browser, make: Make, tmp_path: Path) -> None:
-    curve = {"step": [1, 2], "validation_accuracy": [0.1, 0.2]}
-    records = [make(arch=f"a{n % 20}", seed=n, score=n / 4000, state_bytes=1000 + n, curve=curve) for n in range(4000)]
-    write_page(tmp_path / "page.html", records, title="Many", tables=table_of(records))
-    browser.show(tmp_path / "page.html")
-    assert [n for _, n, _ in browser.run(COUNTS)] == [4000]
-    assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 100
-    browser.run("document.getElementById('more').click()")
-    assert browser.run("return document.querySelectorAll('#trials tbody tr').length") == 4000
 
 
 def test_a_page_without_trials_opens(browser: Browser, tmp_path: Path) -> None:

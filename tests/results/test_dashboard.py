@@ -65,6 +65,8 @@ def whole(study: list[Record]) -> Reader:
 def data_of(reader: Reader) -> dict[str, Any]:
     (text,) = (text for traits, text in reader.scripts if traits.get("type") == "application/json")
     data: dict[str, Any] = json.loads(text)
+    for view in data["views"]:
+        view["trials"] = data["lists"][view["trials"]]
     return data
 
 
