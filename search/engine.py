@@ -276,13 +276,15 @@ def run(
     call goes on, in the middle of a cohort where that takes minutes. Failed trials are tried again. After a whole grid come so
     many `seeds` of what won on it, see Further. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
-    with Ledger(ledger_path) as ledger, kept_on(Shelf(Path(ledger_path).with_suffix(".unfinished"))) as shelf:
+    with Ledger(ledger_path) as ledger, kept_on(Shelf(shelf_of(ledger_path))) as shelf:
+        shelf.tidy(ledger.keys())
         driver = Driver(study, ledger, report=report, most=most, where=where, part=part, seeds=seeds, laid=shelf.laid())
         while (work := driver.next()) is not None:
 
             def tell(progress: Progress, work: Work = work) -> None:
                 driver.progress(work, progress)
 
+            shelf.owners = [codec.key(spec) for spec in work.specs]
             driver.keep(work, train(work.specs, study.name, where, tell))
             shelf.clear()
     return driver.plan
@@ -327,6 +329,11 @@ def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
 def journal_of(ledger_path: Path) -> Path:
     """Where the searches of a ledger keep their points."""
     return ledger_path.with_suffix(".journal")
+
+
+def shelf_of(ledger_path: Path) -> Path:
+    """Where the unfinished cohorts of a ledger lie."""
+    return Path(ledger_path).with_suffix(".unfinished")
 
 
 class _Book(Mapping[str, Record]):

@@ -36,6 +36,7 @@ from search.processes import children, end_marked, how_it_ended, marking
 from search.stopping import undisturbed
 from search.study import StudySpec, Trial
 from search.training import Progress
+from search.unfinished import Shelf
 
 LIVES = 3  # of a cohort whose worker dies; after them it is halved
 TURNS = 2  # that a trial alone gets, of LIVES each
@@ -100,6 +101,7 @@ def run(
     """
     with Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
         _sweep()
+        stack.callback(lambda: Shelf(engine.shelf_of(ledger_path)).tidy(ledger.keys()))  # of what began without Ray
         if address is not None:
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type

@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import stat
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
     from search.trial import TrialSpec
 
 EVERY = 120.0  # seconds between two writings
+WHOLE = ".safetensors"
+
+_NAME = re.compile(rf"[0-9a-f]{{32}}{WHOLE}")
+# What is not whole: a file that was being written, what is `known` to be through of one, and a draft of that.
+_HALF = re.compile(r"[0-9a-f]{32}\.partial|(?P<known>[0-9a-f]{32}\.through)|\.[0-9a-f]{32}\.\d+\.through")
 
 
 class Shelf:
@@ -38,43 +46,55 @@ class Shelf:
     def __init__(self, folder: Path, every: float = EVERY) -> None:
         self.folder, self.every = folder, every
         self.used: list[tuple[Path, list[str]]] = []
+        self.owners: list[str] = []  # keys, in the ledger, of the trials for which cohorts are trained now
+
+    def tidy(self, done: Set[str]) -> None:
+        """Remove what a driver left that was killed: the ledger has every trial (`done`: their keys) for which it was laid
+        down, or it is half of something. The caller holds the ledger, so nobody else is at work here."""
+        for laid in self.files():
+            if laid.owners and laid.owners <= done:
+                laid.path.unlink()
+        for path in list(self.folder.iterdir()) if self.folder.is_dir() else ():
+            if (half := _HALF.fullmatch(path.name)) and not (half["known"] and path.with_suffix(WHOLE).exists()):
+                with suppress(OSError):  # a folder: none of ours
+                    path.unlink()
+        self._leave()
 
     def laid(self) -> list[frozenset[str]]:
         """The keys of the trials of every cohort that lies here: those that go on only together with each other."""
-        return [frozenset(json.loads(about.get("keys", "[]"))) for _, about in self.files()]
+        return [laid.keys for laid in self.files()]
 
     def clear(self) -> None:
         """Forget the cohorts that were taken up or laid down since the last call: they are through. What others were laid down
         with stays until they are."""
         for path, trials in self.used:
-            _beside(path).unlink(missing_ok=True)
-            if not path.exists():
+            for half in (_beside(path), *(() if path.exists() else (_through(path),))):
+                _remove(half)
+            laid = _laid_in(path)
+            if laid is None:
                 continue
-            known = _through(path)
-            through = {*trials, *(json.loads(known.read_text()) if known.exists() else ())}
-            about = _about(path)
-            if about is not None and not _going(about) <= through:
-                write_whole(known, json.dumps(sorted(through)))
+            through = {*trials, *_told_through(path)}
+            if not laid.going <= through:
+                write_whole(_through(path), json.dumps(sorted(through)))
                 continue
             path.unlink()
-            known.unlink(missing_ok=True)
+            _remove(_through(path))
         self.used = []
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        self._leave()
 
-    def files(self, first: Path | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
-        """All that lies here, and what each says of itself. One that cannot be read is told of and goes, for its trials to
-        begin anew."""
-        found = sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []
+    def files(self, first: Path | None = None) -> Iterator[_Laid]:
+        """All that lies here. What cannot be read is told of and goes, for its trials to begin anew; what is not ours, a link
+        or a file of another name or content, is neither read nor touched."""
+        found = sorted(self.folder.glob(f"*{WHOLE}")) if self.folder.is_dir() else []
         for path in sorted(found, key=lambda path: path != first):
-            about = _about(path)
-            if not path.exists():
-                continue  # another worker was through with it just now
-            if about is None:
-                warnings.warn(f"{path} is damaged: what was unfinished there begins anew", RuntimeWarning, stacklevel=2)
-                path.unlink()
-            else:
-                yield path, about
+            if (laid := _laid_in(path)) is not None:
+                yield laid
+
+    def _leave(self) -> None:
+        """Without a folder, where nothing lies in it."""
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            with suppress(OSError):  # a link to one
+                self.folder.rmdir()
 
 
 class Place:
@@ -87,8 +107,9 @@ class Place:
             for spec, row in zip(specs, starts, strict=True)
         ]
         self.keys = [codec.key(spec) for spec in specs]
+        self.owners = shelf.owners or self.keys
         name = hashlib.sha256("\n".join(self.trials).encode()).hexdigest()[:32]
-        self.shelf, self.path = shelf, shelf.folder / f"{name}.safetensors"
+        self.shelf, self.path = shelf, shelf.folder / f"{name}{WHOLE}"
         self.every, self.last = shelf.every, time.monotonic()
         shelf.used.append((self.path, self.trials))
 
@@ -106,13 +127,21 @@ class Place:
         apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            about = {"said": said, "trials": self.trials, "keys": self.keys}
+            about = {"said": said, "trials": self.trials, "keys": self.keys, "owners": self.owners}
+            beside.unlink(missing_ok=True)  # whatever it is: through a link we would write to what it points to
+            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             save_file(apart, beside, metadata={name: json.dumps(value) for name, value in about.items()})
-            with beside.open("rb+") as file:
-                os.fsync(file.fileno())  # before it takes the place of what is whole
+            handle = os.open(beside, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                os.fsync(handle)  # before it takes the place of what is whole
+            finally:
+                os.close(handle)
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
-            raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {error}") from error
+            remedy = "make room for it, or move away what is in its place, and run the same command again"
+            raise LedgerError(
+                f"{self.path.parent}: what is unfinished cannot be written there: {error}; {remedy}"
+            ) from error
         self.last = time.monotonic()
 
     def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any], list[int]] | None:
@@ -120,31 +149,77 @@ class Place:
         There may be more in it: those that were through have left the cohort."""
         from safetensors import safe_open
 
-        for path, about in self.shelf.files(self.path):
-            trials = json.loads(about.get("trials", "[]"))  # files of earlier versions do not tell
-            if set(self.trials) <= set(trials):
-                with safe_open(path, framework="pt") as file:
+        for laid in self.shelf.files(self.path):
+            if set(self.trials) <= set(laid.trials):
+                with safe_open(laid.path, framework="pt") as file:
                     tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-                self.shelf.used.append((path, self.trials))
-                return tensors, json.loads(about["said"]), [trials.index(trial) for trial in self.trials]
+                self.shelf.used.append((laid.path, self.trials))
+                return tensors, dict(laid.said), [laid.trials.index(trial) for trial in self.trials]
         return None
 
 
-def _about(path: Path) -> dict[str, str] | None:
-    """What a file says of itself; None where it cannot be read."""
+@dataclass(frozen=True, kw_only=True)
+class _Laid:
+    """A file of a cohort.
+
+    said    what training said of it
+    trials  that were laid down, each by a hash
+    keys    of these trials
+    owners  keys, in the ledger, of the trials for which they were trained: of one of several phases these are others
+    """
+
+    path: Path
+    said: Mapping[str, Any]
+    trials: tuple[str, ...]
+    keys: frozenset[str]
+    owners: frozenset[str]
+
+    @property
+    def going(self) -> set[str]:
+        """The trials that were not through when it was written."""
+        return {self.trials[member] for member in self.said["members"]}
+
+
+def _laid_in(path: Path) -> _Laid | None:
+    """What lies at a path; None where nothing does, or nothing of ours. Ours that cannot be read is told of, and goes."""
     from safetensors import SafetensorError, safe_open
 
+    if not _is_file(path):
+        return None
     try:
         with safe_open(path, framework="pt") as file:
-            return dict(file.metadata())
-    except (FileNotFoundError, SafetensorError):
+            about = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+        keys = frozenset(about["keys"])
+        owners = frozenset(about.get("owners", keys))  # files of earlier versions do not tell
+        return _Laid(path=path, said=about["said"], trials=tuple(about["trials"]), keys=keys, owners=owners)
+    except (ValueError, KeyError, TypeError, OSError):  # somebody else's, unreadable, or gone just now
+        return None
+    except SafetensorError:
+        if _NAME.fullmatch(path.name):
+            warnings.warn(f"{path} is damaged: what was unfinished there begins anew", RuntimeWarning, stacklevel=2)
+            path.unlink()
         return None
 
 
-def _going(about: Mapping[str, str]) -> set[str]:
-    """Of the trials in a file those that were not through when it was written."""
-    trials = json.loads(about.get("trials", "[]"))
-    return {trials[member] for member in json.loads(about["said"])["members"]} if trials else set()
+def _told_through(path: Path) -> list[str]:
+    """Of the trials in a file those that are told to be through since."""
+    try:
+        return list(map(str, json.loads(_through(path).read_text()))) if _is_file(_through(path)) else []
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    """Itself, and no link to one: what we did not write we do not follow."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # nothing is there, or a folder
+        path.unlink()
 
 
 def _through(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import Attention, BaseConv
 from results.ledger import Ledger, LedgerError
-from search import codec, engine, feed, training
+from search import codec, engine, feed, training, tune
 from search.training import Outcome, Progress
 from search.trial import Data, Portion, Training, TrialSpec
 from search.unfinished import Shelf, kept_on
@@ -245,7 +246,7 @@ def test_what_others_still_need_stays(tmp_path: Path) -> None:
 
 def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
     expected = ended(follow([FRESH]))
-    (tmp_path / "0123.safetensors").write_bytes(b"")
+    (tmp_path / f"{'0123' * 8}.safetensors").write_bytes(b"")
     with kept_on(Shelf(tmp_path, every=1e6)), pytest.warns(RuntimeWarning, match=r"0123\.safetensors is damaged"):
         assert ended(follow([FRESH]))[0].scores == expected[0].scores
     assert not list(tmp_path.iterdir())
@@ -267,3 +268,130 @@ def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: p
         steps.close()  # type: ignore[attr-defined]
         (found,) = ended(follow([spec]))
     assert found.curve == expected[0].curve
+
+
+# What stays after a kill, and what is not ours ----------------------------------------------------------
+
+PHASED = codec.plain(FRESH) | {"kind": "phased", "phases": [{"task": codec.plain(TASK)}, {}]}
+
+
+class Cut(BaseException):
+    """The driver is killed."""
+
+
+def cut(*_: object) -> None:
+    raise Cut
+
+
+def of_one_trial(plain: dict[str, Any]) -> Any:
+    return codec.read_study({"name": "tiny", "trial": plain, "space": {"kind": "grid"}})
+
+
+@pytest.mark.parametrize("with_ray", [False, True], ids=["inline", "ray"])
+@pytest.mark.parametrize("plain", [codec.plain(FRESH), PHASED], ids=["trial", "phased"])
+def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
+    plain: dict[str, Any], with_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    study, path = of_one_trial(plain), tmp_path / "tiny.sqlite"
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "clear", cut)
+        with pytest.raises(Cut):
+            engine.run(study, path, device="cpu")
+    assert [record.status for record in Ledger(path).all()] == ["done"]
+    assert list((tmp_path / "tiny.unfinished").iterdir())
+    (tune if with_ray else engine).run(study, path, device="cpu")
+    assert not (tmp_path / "tiny.unfinished").exists()
+
+
+def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    study, path, folder = of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
+    _, stop = interrupted_after(2)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(study, path, report=stop)
+    (whole,) = folder.iterdir()
+    told = whole.with_suffix(".through")
+    told.write_text("[]")
+    other = "0123" * 8
+    for name in (f"{other}.partial", f"{other}.through", f".{other}.77.through", whole.with_suffix(".partial").name):
+        (folder / name).write_bytes(b"half")
+    Shelf(folder).tidy(Ledger(path).keys())
+    assert sorted(folder.iterdir()) == sorted([whole, told])
+    seen, report = interrupted_after(9)
+    engine.run(study, path, report=report)
+    assert seen == [(9, 1), (12, 1)]
+    assert not folder.exists()
+
+
+def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links, pipes, folders, and files of another making, also under our names."""
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    path, folder = tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
+    folder.mkdir()
+    weights = tmp_path / "weights.safetensors"
+    save_file({"weight": torch.ones(3)}, weights)
+    save_file({"weight": torch.ones(3)}, folder / "foreign.safetensors")
+    save_file({"weight": torch.ones(3)}, folder / "told.safetensors", metadata={"said": "much"})
+    save_file({"weight": torch.ones(3)}, folder / f"{'0' * 32}.safetensors", metadata={"said": "{}", "keys": "7"})
+    (folder / f"{'1' * 32}.safetensors").symlink_to(weights)
+    (folder / f"{'2' * 32}.safetensors").symlink_to(tmp_path / "nowhere")
+    (folder / f"{'3' * 32}.safetensors").mkdir()
+    (folder / f"{'4' * 32}.partial").mkdir()
+    os.mkfifo(folder / f"{'5' * 32}.safetensors")
+    (folder / "notes.safetensors").write_text("no such format")
+    before = {file.name: file.lstat() for file in folder.iterdir()}
+    _, stop = interrupted_after(2)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(of_one_trial(codec.plain(FRESH)), path, report=stop)
+    engine.run(of_one_trial(codec.plain(FRESH)), path)
+    after = {file.name: file.lstat() for file in folder.iterdir()}
+    assert {name: (found.st_ino, found.st_mtime) for name, found in after.items()} == {
+        name: (found.st_ino, found.st_mtime) for name, found in before.items()
+    }
+    assert [record.status for record in Ledger(path).all()] == ["done"]
+
+
+@pytest.mark.parametrize("suffix", [".partial", ".safetensors", ".through"])
+def test_a_link_in_place_of_a_file_of_ours_is_not_written_through(suffix: str, tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "shelf"
+    victim.write_text("precious")
+    folder.mkdir()
+    with kept_on(Shelf(folder, every=0)) as shelf:
+        steps = follow([FRESH, replace(FRESH, seed=1)])
+        next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        (whole,) = folder.iterdir()
+        whole.unlink()
+        whole.with_suffix(suffix).symlink_to(victim)
+        steps = follow([FRESH, replace(FRESH, seed=1)])
+        next(steps), next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        shelf.used = [(path, trials[:1]) for path, trials in shelf.used]  # of two one is through
+        shelf.clear()
+    assert victim.read_text() == "precious"
+    assert whole.exists()
+    assert not whole.is_symlink()
+
+
+def test_a_folder_in_place_of_what_is_written_ends_the_study_with_a_remedy(tmp_path: Path) -> None:
+    with kept_on(Shelf(tmp_path, every=0)):
+        steps = follow([FRESH])
+        next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        (whole,) = tmp_path.iterdir()
+        whole.with_suffix(".partial").mkdir()
+        with pytest.raises(LedgerError, match=r"cannot be written there: .+; make room for it, or move away what"):
+            ended(follow([FRESH]))
+
+
+def test_a_shelf_may_be_a_link_to_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    (tmp_path / "large").mkdir()
+    (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "large")
+    engine.run(of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite")
+    assert not list((tmp_path / "large").iterdir())
