@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from results.ledger import LedgerError
-from results.write import write_whole
+from results.write import begin, remedy, write_whole
 from search import codec
 
 if TYPE_CHECKING:
@@ -30,12 +30,18 @@ EVERY = 120.0  # seconds between two writings
 
 
 class Shelf:
-    """A folder of unfinished cohorts. Files are safetensors; a folder that is not needed is not made.
+    """A folder of unfinished cohorts. Files are safetensors; a folder that is not needed is not made. Raises LedgerError where
+    the folder is a link: what is damaged in it goes, and would go elsewhere.
 
     every  seconds between two writings of a cohort
     """
 
     def __init__(self, folder: Path, every: float = EVERY) -> None:
+        if folder.is_symlink():
+            raise LedgerError(
+                f"{folder} is a symbolic link, it must be a folder that recallmap makes beside the ledger; remove the link, "
+                "or put the ledger itself where it points to"
+            )
         self.folder, self.every = folder, every
         self.used: list[tuple[Path, list[str]]] = []
 
@@ -107,12 +113,14 @@ class Place:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             about = {"said": said, "trials": self.trials, "keys": self.keys}
+            begin(beside)
             save_file(apart, beside, metadata={name: json.dumps(value) for name, value in about.items()})
             with beside.open("rb+") as file:
                 os.fsync(file.fileno())  # before it takes the place of what is whole
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
-            raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {error}") from error
+            why = remedy(error) if isinstance(error, OSError) else f"{error}; free some space if the disk is full"
+            raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {why}") from error
         self.last = time.monotonic()
 
     def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any], list[int]] | None:
