@@ -27,6 +27,7 @@ from typing import (
 )
 
 LARGEST = 2**63 - 1  # whole numbers beyond it survive neither a ledger nor a table
+HUGE = 1e150  # figures beyond it have no finite square, and so no mean with an interval
 DEEPEST = 32  # levels of lists and mappings
 MOST_TOLD = 8  # faults of one record; the others are counted
 
@@ -134,8 +135,8 @@ def _number(kind: type, bound: Least | Loose | None) -> Check:
         if isinstance(value, int):
             if abs(value) > LARGEST:
                 return _wrong(f"{said} {'of' if least is None else 'and'} at most {LARGEST}", value)
-        elif not isinstance(bound, Loose) and not math.isfinite(value):
-            return _wrong(f"{said} that is finite", value)
+        elif not isinstance(bound, Loose) and not -HUGE <= value <= HUGE:
+            return _wrong(f"{said} that is finite" + (f", at most {HUGE:g}" if math.isfinite(value) else ""), value)
         return None if least is None or value >= least else _wrong(said, value)
 
     return check

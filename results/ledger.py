@@ -38,7 +38,7 @@ from results.layout import (
     row_of,
     whole,
 )
-from results.lock import LedgerError, lock
+from results.lock import LedgerError, lock, refuse_names
 from results.pool import Pool
 from results.record import ORDER, Record, write_lines, write_records
 from results.write import remedy
@@ -457,6 +457,7 @@ class Ledger:
             elif "full" in said:
                 reason = f"{doing}: the disk is full; free some space and run the same command again"
             elif "I/O" in said:
+                refuse_names(self.path)
                 reason = f"{doing}: {said}; look whether the disk is full or broken, and run the same command again"
             elif isinstance(error, sqlite3.OperationalError) and "malformed" not in said:
                 reason = f"{doing}: {said}"

@@ -36,7 +36,7 @@ def lock(path: Path, owner: object) -> weakref.finalize[..., object]:
             ) from error
         try:
             if _is_at(handle, side):
-                _refuse_names(real, path)
+                refuse_names(path)
                 _sign(handle)
                 return weakref.finalize(owner, _let_go, side, handle, os.getpid())
         except (OSError, LedgerError) as error:
@@ -75,9 +75,10 @@ def _is_at(handle: int, side: Path) -> bool:
     return os.path.samestat(os.fstat(handle), found)
 
 
-def _refuse_names(real: Path, path: Path) -> None:
-    """A second name of the same file has a lock and a journal of its own, so that two drivers would write at once."""
-    names = os.stat(real).st_nlink if real.exists() else 1
+def refuse_names(path: Path) -> None:
+    """A second name of the same file has a lock and side files of its own, so that two drivers would write at once. Raises
+    LedgerError where there is one."""
+    names = path.stat().st_nlink if path.exists() else 1
     if names > 1:
         raise LedgerError(
             f"{path} is one of {names} names (hard links) of the same file, it must be the only one to be written: another "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
+
+from results.door import HUGE
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ class Pool:
     def _scores(self, scores: Mapping[str, float]) -> Mapping[str, float]:
         if not scores:
             return NOTHING
-        if not (are_floats(scores) and all(map(math.isfinite, scores.values()))):
+        if not (are_floats(scores) and all(map(is_finite, scores.values()))):
             return scores
         return Scores(self._places(tuple(scores)), array("d", scores.values()))
 
@@ -174,6 +175,11 @@ class Pool:
         if places is None:
             places = self._names[names] = {name: place for place, name in enumerate(names)}
         return places
+
+
+def is_finite(figure: float) -> bool:
+    """Whether a figure is one: not infinite, nor no number, nor so large that its square is infinite."""
+    return -HUGE <= figure <= HUGE
 
 
 NOTHING = Scores({}, array("d"))

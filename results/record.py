@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
 from results.door import Faults, Least, Loose, check_of, told
-from results.pool import Joined, Pool, Scores, text_of
+from results.pool import Joined, Pool, Scores, is_finite, text_of
 from results.write import write_whole
 
 SCHEMA = 1  # of Record; raise it when a field changes meaning
@@ -149,8 +149,7 @@ class Record:
             object.__setattr__(self, name, _finite(getattr(self, name)))
         object.__setattr__(self, "tests", [_finite_test(test) for test in self.tests])
         curve = {
-            name: [x if x is not None and math.isfinite(x) else None for x in values]
-            for name, values in self.curve.items()
+            name: [x if x is not None and is_finite(x) else None for x in values] for name, values in self.curve.items()
         }
         object.__setattr__(self, "curve", curve)
 
@@ -212,14 +211,21 @@ def _disagreements(data: Mapping[str, Any]) -> Faults:
     """Where fields that are sound each do not go together."""
     spec, curve = data["spec"], data.get("curve") or {}
     found: Faults = [("metric", "must say which score is the headline, got ''")] if data.get("metric") == "" else []
-    inside = {"seed": (spec, "seed"), "task": (spec["task"], "task.kind"), "protocol": (spec["task"], "task.protocol")}
-    for name, (where, path) in inside.items():
-        last = path.rpartition(".")[2]
-        if last in where and where[last] != data[name]:
-            found.append((f"spec.{path}", f"must be as {name}, {data[name]!r}, got {where[last]!r}"))
+    for name, where, path in (
+        ("seed", spec, "seed"),
+        ("task", spec["task"], "task.kind"),
+        ("protocol", spec["task"], "task.protocol"),
+    ):
+        said = where.get(path.rpartition(".")[2], data[name])
+        if said != data[name]:
+            found.append((f"spec.{path}", f"must be the record's {name} {data[name]!r}, got {said!r}"))
+    bounds = {"": data, **{f"tests[{number}].": test for number, test in enumerate(data.get("tests", ()))}}
+    for path, one in bounds.items():
+        if one.get("chance", 0.0) > (ceiling := one.get("ceiling", 1.0)):
+            found.append((f"{path}chance", f"must be at most the ceiling, {ceiling}, got {one['chance']}"))
     if spec.get("kind") == "online":
         found += [(f"spec{path}", said) for path, said in _ONLINE(dict(spec)) or ()]
-    if any("training" not in phase for phase in spec.get("phases", ())) and "training" not in spec:
+    if "training" not in spec and not all(phase.get("training") for phase in spec.get("phases", ())):
         found.append(("spec.training", "is missing, and a phase has none of its own"))
     if curve:
         found += [(f"curve.{name}", "is missing") for name in CURVES if name not in curve]
@@ -312,9 +318,9 @@ def _own(value: Any) -> Any:
 
 
 def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
-    if isinstance(scores, Scores) or all(map(math.isfinite, scores.values())):
+    if isinstance(scores, Scores) or all(map(is_finite, scores.values())):
         return scores
-    return {name: value for name, value in scores.items() if math.isfinite(value)}
+    return {name: value for name, value in scores.items() if is_finite(value)}
 
 
 def _finite_test(test: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -360,10 +360,10 @@ class _Book(Mapping[str, Record]):
 
     def __getitem__(self, key: str) -> Record:
         if key not in self.read:
-            record = self.ledger.get(key) if key in self.done else None
-            if record is None:
+            if key not in self.done:
                 raise KeyError(key)
-            self.read[key] = record
+            found = self.ledger.get(key)
+            (self.read[key],) = [found] if found is not None else self.ledger.of({key})  # which says what is damaged
         return self.read[key]
 
     def __iter__(self) -> Iterator[str]:

@@ -97,6 +97,11 @@ class Journal:
         """The proposer of a search that the caller drives alone; it goes on where the one before was stopped."""
         import optuna
 
+        if self.path.is_symlink():
+            raise LedgerError(
+                f"{self.path} is a symbolic link, it must be a file that recallmap makes beside the ledger; remove the link, "
+                "or put the ledger itself where it points to"
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _mend(self.path)
         directions = ["maximize" if more else "minimize" for more in maximise]

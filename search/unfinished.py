@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from results.ledger import LedgerError
-from results.write import write_whole
+from results.write import begin, remedy, write_whole
 from search import codec
 
 if TYPE_CHECKING:
@@ -38,12 +38,18 @@ _HALF = re.compile(r"[0-9a-f]{32}\.partial|(?P<known>[0-9a-f]{32}\.through)|\.[0
 
 
 class Shelf:
-    """A folder of unfinished cohorts. Files are safetensors; a folder that is not needed is not made.
+    """A folder of unfinished cohorts. Files are safetensors; a folder that is not needed is not made. Raises LedgerError where
+    the folder is a link: what is damaged in it goes, and would go elsewhere.
 
     every  seconds between two writings of a cohort
     """
 
     def __init__(self, folder: Path, every: float = EVERY) -> None:
+        if folder.is_symlink():
+            raise LedgerError(
+                f"{folder} is a symbolic link, it must be a folder that recallmap makes beside the ledger; remove the link, "
+                "or put the ledger itself where it points to"
+            )
         self.folder, self.every = folder, every
         self.used: list[tuple[Path, list[str]]] = []
         self.owners: list[str] = []  # keys, in the ledger, of the trials for which cohorts are trained now
@@ -128,8 +134,7 @@ class Place:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             about = {"said": said, "trials": self.trials, "keys": self.keys, "owners": self.owners}
-            beside.unlink(missing_ok=True)  # whatever it is: through a link we would write to what it points to
-            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+            begin(beside)
             save_file(apart, beside, metadata={name: json.dumps(value) for name, value in about.items()})
             handle = os.open(beside, os.O_RDWR | os.O_NOFOLLOW)
             try:
@@ -138,10 +143,8 @@ class Place:
                 os.close(handle)
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
-            remedy = "make room for it, or move away what is in its place, and run the same command again"
-            raise LedgerError(
-                f"{self.path.parent}: what is unfinished cannot be written there: {error}; {remedy}"
-            ) from error
+            why = remedy(error) if isinstance(error, OSError) else f"{error}; free some space if the disk is full"
+            raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {why}") from error
         self.last = time.monotonic()
 
     def take_up(self) -> tuple[dict[str, Tensor], dict[str, Any], list[int]] | None:

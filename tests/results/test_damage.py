@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from results import write
 from results.layout import HEADLINE, MARK
 from results.ledger import Ledger, LedgerError, LeftOut
 from results.pool import Pool
 from results.record import Record, read_records, to_json
+from search.cli import app
 
 Make = Callable[..., Record]
 KEPT = Path(__file__).parents[2] / "results" / "records"
@@ -152,6 +156,60 @@ def test_a_row_that_was_taken_out_by_hand_is_not_missed(tmp_path: Path) -> None:
     db.close()
     with Ledger.open(tmp_path / "a.sqlite") as ledger:
         assert ledger.all() == [record for record in kept() if record.seed != 1]
+
+
+FULL = {  # verbs that write a file
+    "csv": ("export", "a.sqlite", "-o", "out.csv"),
+    "parquet": ("export", "a.sqlite", "-o", "out.parquet"),
+    "jsonl": ("export", "a.sqlite", "-o", "out.jsonl"),
+    "merge": ("merge", "a.sqlite", "-o", "out.jsonl"),
+    "page": ("dashboard", "a.sqlite", "-o", "out.html", "--no-probe"),
+}
+
+
+@pytest.mark.parametrize("verb", FULL)
+def test_a_full_disk_is_told_by_every_verb_that_writes(
+    verb: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(draft: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    with Ledger("a.sqlite") as ledger:
+        ledger.add(make())
+    monkeypatch.setattr(write, "begin", full)
+    ended = CliRunner().invoke(app, list(FULL[verb]))
+    assert ended.exit_code == 2
+    assert "the disk is full; free some space and run the same command again" in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+def test_a_damaged_ledger_is_merged_only_where_one_says_so(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Ledger("a.sqlite") as ledger:
+        ledger.merge(make(seed=seed) for seed in range(5))
+    db = sqlite3.connect("a.sqlite")
+    db.execute("UPDATE records SET own = replace(own, '12.5', '13.5') WHERE seed = 2")
+    db.commit()
+    db.close()
+    key = make(seed=2).key[:12]
+    for words in (
+        ("table", "a.sqlite"),
+        ("export", "a.sqlite", "-o", "a.csv"),
+        ("merge", "a.sqlite", "-o", "b.sqlite"),
+    ):
+        ended = CliRunner().invoke(app, list(words))
+        assert ended.exit_code == 2
+        assert f"is damaged (the record {key}: its checksum is another)" in ended.stderr
+        assert "save what is whole with: recallmap merge --skip-bad a.sqlite -o rescued.sqlite" in ended.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["a.sqlite"]
+    ended = CliRunner().invoke(app, ["merge", "--skip-bad", "a.sqlite", "-o", "rescued.sqlite"])
+    assert (ended.exit_code, ended.stdout) == (0, "rescued.sqlite: 4 records, 4 of them new\n")
+    assert ended.stderr == f"a.sqlite: left out 1 damaged record: {key}\n"
+    with Ledger.open("rescued.sqlite") as ledger:
+        assert ledger.all() == [make(seed=seed) for seed in (0, 1, 3, 4)]
 
 
 def test_records_that_are_read_together_share_what_they_have_in_common(tmp_path: Path, make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import os
 import shutil
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from results import export
 from results.ledger import LAYOUT, Ledger, LedgerError
 from results.record import Record, read_records
 from results.write import write_whole
@@ -191,6 +194,44 @@ def test_an_export_holds_every_record(suffix: str, filled: Path, make: Make, tmp
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("use", ["walk", "merge", "csv", "parquet", "jsonl"])
+def test_memory_does_not_grow_with_the_ledger(
+    use: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "AT_ONCE", 50)
+
+    def peak(count: int) -> int:
+        with Ledger(tmp_path / f"{count}.sqlite") as ledger:
+            ledger.merge(make(seed=seed, arch=f"arch {seed % 9}") for seed in range(count))
+            for turn in range(2):  # the first brings modules and caches
+                tracemalloc.start()
+                if use == "walk":
+                    assert sum(record.seed >= 0 for record in ledger.each()) == count
+                elif use == "merge":
+                    with Ledger(tmp_path / f"{count} {turn}.sqlite") as other:
+                        assert other.merge(ledger) == count
+                else:
+                    ledger.export(tmp_path / f"out.{use}")
+                found = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+        return found
+
+    assert peak(600) - peak(100) < 100_000  # 500 records are more than 500 kB
+
+
+def test_an_export_in_pieces_is_that_of_the_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "AT_ONCE", 3)
+    with Ledger(tmp_path / "a.sqlite") as ledger:
+        ledger.merge(make(seed=seed, peak_bytes=2**33 if seed == 7 else None) for seed in range(8))
+        ledger.add(make(task="parity", dials={"vocab": "words"}, error="lost, or not"))
+        ledger.add(make(data={"train": 64}))
+        for suffix, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+            ledger.export(tmp_path / f"a.{suffix}")
+            getattr(ledger.records(), f"to_{suffix}")(tmp_path / f"b.{suffix}", index=False)
+            pd.testing.assert_frame_equal(read(tmp_path / f"a.{suffix}"), read(tmp_path / f"b.{suffix}"))
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
 def test_an_export_to_an_unknown_kind_says_the_known_ones(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"\.parquet, \.csv or \.jsonl"):
         Ledger(filled).export(tmp_path / "out.xlsx")
@@ -327,7 +368,82 @@ def test_a_ledger_that_cannot_be_written_says_so(closed: Path, name: str) -> Non
     assert "make its folder writable" in said or "choose another place" in said
 
 
+@pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to(path.parent / "theirs")])
+def test_what_lies_where_the_lock_should_is_neither_followed_nor_written(
+    make_it: Callable[[Path], None], filled: Path, make: Make
+) -> None:
+    side, theirs = filled.parent / "study.sqlite.lock", filled.parent / "theirs"
+    theirs.write_text("theirs")
+    make_it(side)
+    with pytest.raises(LedgerError, match=r"study\.sqlite\.lock is (a symbolic link|no plain file).*remove"):
+        Ledger(filled).add(make(seed=9))
+    assert theirs.read_text() == "theirs"
+    assert os.path.lexists(side)
+
+
+def test_what_lies_where_a_draft_should_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / f".a.{os.getpid()}.txt").symlink_to(tmp_path / "theirs")
+    write_whole(tmp_path / "a.txt", "ours")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / "a.txt").read_text() == "ours"
+    assert not (tmp_path / "a.txt").is_symlink()
+
+
+@pytest.mark.parametrize("pages", [0, 1, 3])
+def test_a_full_disk_is_told_with_a_remedy_and_what_was_kept_stays(pages: int, filled: Path, make: Make) -> None:
+    with Ledger(filled) as ledger:
+        before = ledger.all()
+        (count,) = ledger._ask("PRAGMA page_count")[0]
+        ledger._ask(f"PRAGMA max_page_count = {count + pages}")
+        added: list[Record] = []
+        with pytest.raises(LedgerError, match=r"the disk is full; free some space and run the same command again"):
+            added.extend(record for seed in range(10, 60) if ledger.add(record := make(seed=seed)))
+        with pytest.raises(LedgerError, match="the disk is full"):
+            ledger.merge(make(seed=seed) for seed in range(60, 90))
+    with Ledger.open(filled) as ledger:
+        assert ledger.all() == [*before, *added]
+
+
+def test_a_disk_that_is_full_when_the_lock_is_taken_is_told(
+    filled: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(LedgerError, match=r"cannot write beside .*the disk is full; free some space"):
+        Ledger(filled).add(make(seed=9))
+    assert [path.name for path in filled.parent.iterdir()] == ["study.sqlite"]
+
+
 # One writer, many readers
+
+
+def test_a_second_name_of_a_ledger_lets_no_second_driver_in(filled: Path, make: Make) -> None:
+    other = filled.parent / "other.sqlite"
+    with Ledger(filled):
+        os.link(filled, other)
+        with pytest.raises(LedgerError, match=r"one of 2 names \(hard links\) of the same file.*cp .*COPY"):
+            Ledger(other).add(make(seed=9))
+    assert Ledger.open(filled).get(make(seed=9).key) is None
+    other.unlink()
+    assert Ledger(filled).add(make(seed=9))
+
+
+def test_a_key_is_looked_up_and_not_searched_for(filled: Path, make: Make) -> None:
+    ledger = Ledger.open(filled)
+    asked: list[str] = []
+    assert ledger._db is not None
+    ledger._db.set_trace_callback(asked.append)
+    for seed in range(3):
+        assert ledger.get(make(seed=seed, score=0.5 + seed / 10).key[:30]) is not None
+    ledger._db.set_trace_callback(None)
+    on_records = [question for question in asked if "FROM records" in question]
+    assert len(on_records) == 3
+    for question in on_records:
+        plan = [step[3].decode() for step in ledger._ask(f"EXPLAIN QUERY PLAN {question}")]
+        assert all(step.startswith("SEARCH records USING INDEX") for step in plan), plan
 
 
 def test_a_second_driver_is_refused_before_it_trains(filled: Path) -> None:

@@ -253,6 +253,22 @@ def test_a_setting_that_is_not_trained_whole_has_no_winner_yet() -> None:
     assert len(found.missing(known)) == 2
 
 
+def test_further_seeds_ask_the_ledger_for_every_record_once(tmp_path: Path) -> None:
+    counts = []
+    for lengths in (2, 4, 8):
+        grid = rates(**{"trial.task.length": [16 + 2 * n for n in range(lengths)], "trial.seed": [0, 1]})
+        path = tmp_path / f"{lengths}.sqlite"
+        with Ledger(path) as ledger:
+            ledger.merge(book(*((trial, trial.training.lr) for trial in grid.trials())).values())
+            asked: list[str] = []
+            assert ledger._db is not None
+            ledger._db.set_trace_callback(asked.append)
+            engine.Driver(grid, ledger, seeds=4, where="cpu")
+            ledger._db.set_trace_callback(None)
+        counts.append(len([question for question in asked if "FROM records" in question]))
+    assert counts == [8, 16, 32]  # as many as there are trials
+
+
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nor of a part"):
         engine.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)

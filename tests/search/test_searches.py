@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -13,10 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from optuna.storages.journal import JournalFileBackend
+from typer.testing import CliRunner
 
 from results.ledger import Ledger, LedgerError
 from results.record import Record
 from search import codec, engine
+from search.cli import app
 from search.cohort import record_of
 from search.inquiry import told_points
 from search.propose import Journal, Told
@@ -52,6 +56,16 @@ DIALS = {
 }
 
 RUNGS = {"values": [2, 4], "keep": 0.5}
+SMALL = {
+    "name": "tiny",
+    "trial": TRIAL,
+    "space": {
+        "kind": "random",
+        "points": 3,
+        "generation": 3,
+        "dials": {"trial.training.lr": {"float": [1e-4, 1e-1], "log": True}},
+    },
+}
 FIRST = [{"trial.training.lr": 0.01, "trial.arch.width": 24}, {"trial.arch.width": 8}]
 
 
@@ -444,3 +458,32 @@ def test_the_journal_is_one_that_optuna_itself_opens(tmp_path: Path) -> None:
     assert name.startswith("tiny/whole/tpe/")
     assert best
     assert all(len(trial.values) == 2 for trial in best)
+
+
+def test_a_journal_that_is_a_link_is_refused_and_what_it_points_to_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "tiny.journal").symlink_to(tmp_path / "theirs")
+    with pytest.raises(LedgerError, match=r"tiny\.journal is a symbolic link, it must be a file.*remove the link"):
+        drive(study(), tmp_path / "tiny.sqlite")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+
+
+def test_a_journal_on_a_full_disk_is_told_with_a_remedy_and_the_same_again_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, calls = JournalFileBackend.append_logs, []
+
+    def full(self: JournalFileBackend, logs: list[dict[str, Any]]) -> None:
+        calls.append(1)
+        if len(calls) > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, logs)
+
+    (tmp_path / "tiny.yaml").write_text(json.dumps(SMALL))
+    words = ["run", str(tmp_path / "tiny.yaml"), "--ledger", str(tmp_path / "tiny.sqlite"), "--device", "cpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFileBackend, "append_logs", full)
+        ended = CliRunner().invoke(app, words)
+    assert ended.exit_code == 2
+    assert "the disk is full; free some space and run the same command again" in ended.stderr
+    assert CliRunner().invoke(app, words).exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -211,6 +212,47 @@ def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
         engine.run(study, tmp_path / "tiny.sqlite")
     assert Ledger(tmp_path / "tiny.sqlite").all() == []
+
+
+def test_a_full_disk_ends_the_study_with_a_remedy_and_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import torch as safetensors
+
+    def full(tensors: object, path: Path, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(safetensors, "save_file", full)
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
+    with pytest.raises(LedgerError, match=r"tiny\.unfinished: .*the disk is full; free some space and run the same"):
+        engine.run(study, tmp_path / "tiny.sqlite")
+    assert not list((tmp_path / "tiny.unfinished").glob("*.safetensors"))
+
+
+def test_a_shelf_that_is_a_link_is_refused_and_nothing_goes_where_it_points(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "model.safetensors").write_text("damaged, and not ours")
+    (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "theirs")
+    study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
+    with pytest.raises(LedgerError, match=r"tiny\.unfinished is a symbolic link, it must be a folder.*remove the link"):
+        engine.run(study, tmp_path / "tiny.sqlite")
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["model.safetensors"]
+
+
+def test_what_lies_where_a_cohort_is_laid_down_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    shelf = Shelf(tmp_path / "shelf", every=0)
+    shelf.folder.mkdir()
+    with kept_on(shelf):
+        steps = follow([FRESH])
+        next(steps)
+        (laid,) = shelf.folder.glob("*.safetensors")
+        laid.with_suffix(".partial").symlink_to(tmp_path / "theirs")
+        next(steps)
+        steps.close()  # type: ignore[attr-defined]
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert not laid.is_symlink()
 
 
 def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
