@@ -119,17 +119,21 @@ function bytes(count) {
   return `${count} B`;
 }
 
-// 1, 2, 5 of every power of ten, thinned to what has room.
-function byteTicks(sizes) {
-  const [least, most] = ends(sizes),
-    [low, high] = [least / 1.6, most * 1.6],
-    values = [];
+// 1, 2, 5 of every power of ten, thinned to what has room; between two of them some sizes that are not round.
+function ticksBetween(low, high) {
+  const values = [];
   for (let power = 0; power < 15; power++) for (const step of [1, 2, 5]) values.push(step * 10 ** power);
   let tickvals = values.filter((value) => value >= low && value <= high);
   const room = narrow() ? 5 : 11;
   if (tickvals.length > room) tickvals = tickvals.filter((value) => Number.isInteger(Math.log10(value)));
   while (tickvals.length > room) tickvals = tickvals.filter((_, i) => i % 2 === 0);
+  if (tickvals.length < 2) tickvals = [0.1, 0.5, 0.9].map((share) => Math.round(low * (high / low) ** share));
   return { tickvals, ticktext: tickvals.map(bytes), range: [Math.log10(low), Math.log10(high)] };
+}
+
+function byteTicks(sizes) {
+  const [least, most] = ends(sizes);
+  return ticksBetween(least / 1.6, most * 1.6);
 }
 
 function make(tag, text, traits = {}) {
@@ -359,24 +363,25 @@ function smallMarks(view) {
   return [traces, `${count(there, "trial")} in ${count(marks, "small mark")}; a larger mark holds more. ${how} to see its trials.`];
 }
 
-// Trials by architecture -> marks by architecture, each of those in one field of a grid that is as fine as MANY marks allow.
+// Trials by architecture -> marks by architecture, each of those in one field of a grid in which marks hardly overlap, and coarser where
+// there would be more than MANY.
 function gather(own) {
   const all = own.flat(),
     [left, right] = ends(all.map(({ x }) => x)),
     [low, high] = ends(all.map(({ y }) => y));
-  for (let fields = 128; ; fields /= 2) {
-    const at = (value, from, to) => Math.min(fields - 1, Math.floor((fields * (value - from)) / (to - from || 1)));
+  for (let wide = narrow() ? 48 : 128, tall = 48; ; wide /= 2, tall /= 2) {
+    const at = (value, from, to, fields) => Math.min(fields - 1, Math.floor((fields * (value - from)) / (to - from || 1)));
     const cells = own.map((marks) => {
       const found = new Map();
       for (const one of marks) {
-        const field = at(one.x, left, right) * fields + at(one.y, low, high);
+        const field = at(one.x, left, right, wide) * 1000 + at(one.y, low, high, tall);
         if (!found.has(field)) found.set(field, []);
         found.get(field).push(one);
       }
       const mean = (list, name) => list.reduce((sum, one) => sum + one[name], 0) / list.length;
       return [...found.values()].map((list) => ({ list, x: mean(list, "x"), y: mean(list, "y") }));
     });
-    if (fields <= 1 || cells.reduce((sum, marks) => sum + marks.length, 0) <= MANY) return cells;
+    if (tall <= 3 || cells.reduce((sum, marks) => sum + marks.length, 0) <= MANY) return cells;
   }
 }
 
@@ -507,12 +512,7 @@ function drawState() {
     marker: { symbol: "circle-open", size: each && picked.length > 1 ? 9 : 18, color: ink("ink"), line: { width: 2 } },
     meta: "picked",
   });
-  const [left, far] = now.zoom?.x.map((power) => 10 ** power) ?? [],
-    ticks = byteTicks(now.zoom ? [left * 1.6, far / 1.6] : view.states);
-  if (now.zoom && ticks.tickvals.length < 2) {
-    ticks.tickvals = [0.1, 0.5, 0.9].map((share) => Math.round(left * (far / left) ** share));
-    ticks.ticktext = ticks.tickvals.map(bytes);
-  }
+  const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
   const layout = frame({
     ...bounds(view),
     yaxis: { ...scoreAxis(view), ...(now.zoom ? { range: now.zoom.y } : {}) },

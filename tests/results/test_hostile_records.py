@@ -101,13 +101,19 @@ class Elements(HTMLParser):
         super().__init__()
         self.found: Counter[tuple[str, ...]] = Counter()
         self.words: list[str] = []
+        self.inside = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag
         self.found[tag, *(name for name, _ in attrs)] += 1
 
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        if self.inside not in ("script", "style"):
+            self.words.append(data)
 
 
 def test_a_page_has_the_elements_that_it_would_have_of_harmless_names(make: Make) -> None:
