@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from search.trial import Schedule, TrialSpec
+    from search.single import Schedule, TrialSpec
 
 
 class AdamW:

@@ -8,7 +8,7 @@ from typing import Any
 
 from results.choose import flatten
 from search import typed
-from search.cohort import setting
+from search.geometry import setting
 from search.space import Search
 from search.study import StudySpec, Trial
 

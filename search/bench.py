@@ -18,9 +18,9 @@ from arch.kernels import select
 from arch.kernels.benchmark.timing import SHAPES, Shape, bench
 from search import memory
 from search.feed import EvaluationSet, Pool
+from search.single import Data, Training, TrialSpec
 from search.speed import taken
 from search.training import Cohort
-from search.trial import Data, Training, TrialSpec
 from synth.tasks import Task
 
 Row = dict[str, Any]  # plain values by name

@@ -116,7 +116,7 @@ def outlook_of(study: StudySpec) -> list[str]:
 
 def _suite(source: str) -> str:
     """Every setting is read as a trial would be, on a base that lacks nothing."""
-    from search.trial import TrialSpec
+    from search.single import TrialSpec
 
     suite = codec.document(source, "suite")
     bare = {"task": {}, "arch": codec.plain(codec.read_arch("attention")), "training": {"steps": 1}}

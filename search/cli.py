@@ -824,7 +824,3 @@ def _say_plan(
     if seeds:
         more = counted(most_further(study, seeds, ledger), "further trial")
         say(f"then at most {more}: seeds 0..{seeds - 1} of what won")
-
-
-if __name__ == "__main__":
-    main()

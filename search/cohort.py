@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
 from arch.cost import Cost
 from arch.kernels.select import record_choices
 from results.record import Record
-from search import codec, foreign, memory
+from search import codec, foreign, memory, online_loop, phases, training
+from search.geometry import setting
+from search.online import OnlineTrial
 from search.origin import commit, device_name, versions
+from search.phased import PhasedTrial
+from search.single import TrialSpec
+from search.study import Trial
 from search.training import Outcome, Progress, begin_afresh, peak_bytes
-from synth.task import Task
-
-if TYPE_CHECKING:
-    from search.study import Trial
-    from search.trial import TrialSpec
 
 Figure = TypeVar("Figure")
 
-FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 # Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step
 FEWEST, MOST = 8, 64  # members
@@ -33,15 +32,7 @@ NO_COST = Cost(parameters=0, state_floats=0, state_bytes=0, growing_floats=0, fl
 SMALL_GPU = 40 * 2**30  # bytes; of a cluster's GPUs, which the driver does not see
 
 
-def shape(spec: TrialSpec) -> Hashable:
-    """Trials of equal shape train as one cohort: they differ in values (seed, learning rate, decay, which task of the
-    same geometry), not in tensors."""
-    training = tuple(getattr(spec.training, f.name) for f in fields(spec.training) if f.name not in FREE)
-    mix = tuple((_geometry(p.task), p.examples) for p in spec.mix)
-    return (spec.arch, _geometry(spec.task), training, spec.data, mix, tuple(_geometry(t) for t in spec.tests))
-
-
-Room = Callable[["Trial"], int]  # how many trials like this one a cohort has at most
+Room = Callable[[Trial], int]  # how many trials like this one a cohort has at most
 
 
 def pack(specs: Sequence[Trial], room: Room, laid: Sequence[frozenset[str]] = ()) -> list[list[int]]:
@@ -89,6 +80,16 @@ def room(device: torch.device) -> Room:
     return members
 
 
+Loop = Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]]
+LOOPS: Mapping[
+    type, Loop
+] = {  # how trials of each kind train: all of one shape, together; an Outcome for each, in order
+    TrialSpec: training.train,
+    PhasedTrial: phases.train,
+    OnlineTrial: online_loop.train,
+}
+
+
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
     """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ, SpecError
     where a kind from outside breaks a law."""
@@ -112,8 +113,7 @@ def follow_cohort(
     memory.check_room(specs[0].needs, len(specs), where)
     begin_afresh(where)
     with record_choices() as chosen:
-        train: Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]] = specs[0].train
-        steps = train(specs, where)
+        steps = LOOPS[type(specs[0])](specs, where)
 
         def record(member: int, outcome: Outcome) -> Record:
             spec, members = specs[member], len(specs)
@@ -206,15 +206,5 @@ def _had(figure: Callable[[], Figure], otherwise: Figure, failed: bool) -> Figur
         return otherwise
 
 
-def setting(task: Task) -> str:
-    """The task's dials that differ from their defaults, "length=256 copies=16"."""
-    dials = [(f.name, getattr(task, f.name), f.default) for f in fields(task) if f.name not in ("kind", "protocol")]
-    return " ".join(f"{name}={value}" for name, value, default in dials if value != default)
-
-
 def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _geometry(task: Task) -> Hashable:
-    return (task.shape, task.signal, task.readout, task.wants_probabilities, task.protocol == "repaired")

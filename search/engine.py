@@ -18,11 +18,11 @@ from search.cohort import Room, at_most, default_device, follow_cohort, pack, re
 from search.document import SpecError
 from search.inquiry import Book, Inquiry, told_points
 from search.propose import Journal, point_of
+from search.single import TrialSpec
 from search.space import Search
 from search.speed import milliseconds
 from search.study import StudySpec, Trial
 from search.training import Outcome, Progress
-from search.trial import TrialSpec
 from search.typed import counted
 from search.unfinished import Shelf, kept_on
 

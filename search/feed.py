@@ -21,7 +21,7 @@ from synth.task import Split
 from synth.tasks import Task
 
 if TYPE_CHECKING:
-    from search.trial import TrialSpec
+    from search.single import TrialSpec
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
 ROUND = 4  # positions read out are a multiple of this, so that the shape of batches seldom changes

@@ -23,9 +23,9 @@ from search import codec
 from search.apart import telling, values_of
 from search.inquiry import ranked, said_choices
 from search.propose import ANCHORS, Journal, Told, point_of
+from search.single import TrialSpec
 from search.space import Choices, Search
 from search.study import Goal, StudySpec, Trial
-from search.trial import TrialSpec
 
 DRAWS = 1000  # of the bootstrap
 

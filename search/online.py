@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from arch.cost import BYTES_PER_FLOAT, Cost
 from search import memory
 from search.learner import Learner
-from search.training import Outcome, Progress
-from search.trial import VERSION
+from search.single import VERSION
 from synth.task import Task
-from synth.tasks.learnability import Learnability, bins
-
-WINDOWS = 64  # points of a curve: means over as many equal stretches of positions
+from synth.tasks.learnability import Learnability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,43 +95,3 @@ class OnlineTrial:
             flops_per_token=2.0 * parameters,
             length=length or self.task.length,
         )
-
-    @staticmethod
-    def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
-        """All of one shape, together; an Outcome for every spec, in order."""
-        began = time.perf_counter()
-        members = [(spec.task, spec.seed) for spec in specs]
-        steps, length = specs[0].arch.follow(members, device), specs[0].steps
-        none = (float("nan"),) * len(specs)
-        while True:
-            try:
-                done, loss = next(steps)
-            except StopIteration as end:
-                each = (time.perf_counter() - began) / len(specs)
-                return [replace(_outcome(losses_T), seconds=each) for losses_T in end.value]
-            yield Progress(step=done, steps=length, members=len(specs), loss=loss, accuracy=none)
-
-
-def _outcome(losses_T: NDArray[np.float32]) -> Outcome:
-    length = len(losses_T)
-    bad = np.flatnonzero(~np.isfinite(losses_T))
-    if len(bad):
-        return Outcome(error=f"diverged: the loss was not finite at step {bad[0] + 1} of {length}", steps=length)
-    explained = {f"explained/position={name}": float(1 - losses_T[part].mean()) for name, part in bins(length).items()}
-    mean = float(losses_T.mean(dtype=np.float64))
-    scores = {"explained": 1 - mean, "relative_error": mean, "loss": mean}
-    return Outcome(
-        scores=scores | explained, validation=scores, curve=_curve(losses_T), steps=length, selected_step=length
-    )
-
-
-def _curve(losses_T: NDArray[np.float32]) -> dict[str, list[float]]:
-    """Mean losses by stretch of positions, each where it ends."""
-    parts = np.array_split(losses_T, min(WINDOWS, len(losses_T)))
-    loss = [float(part.mean()) for part in parts]
-    return {
-        "step": np.cumsum([len(part) for part in parts]).tolist(),
-        "train_loss": loss,
-        "validation_loss": loss,
-        "validation_accuracy": [1 - one for one in loss],
-    }

@@ -14,8 +14,9 @@ import torch
 from results.ledger import Ledger
 from results.record import Record
 from search import codec, memory, typed
-from search.cohort import device_name, setting
 from search.document import SpecError
+from search.geometry import setting
+from search.origin import device_name
 from search.study import Trial
 from search.typed import counted
 

@@ -11,14 +11,11 @@ import functools
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from search.training import Cohort
 
 Result = TypeVar("Result")
 
@@ -31,6 +28,27 @@ def compiled(function: Callable[..., Result], backend: str = "inductor") -> Call
     their implementations when they are first called."""
     whole: Callable[..., Result] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
     return whole
+
+
+class Step(Protocol):
+    """An optimizer step that can be recorded: everything that outlasts it is written in place."""
+
+    device: torch.device
+    bad_step: Tensor  # [N], of N members
+    clock: Tensor  # [1]: optimizer steps taken
+    losses: Callable[..., Tensor]
+
+    def member_losses(self, base: Any, flat_NP: Tensor, *batch: Any) -> Tensor:
+        """Losses as they are, not compiled."""
+
+    def compile(self, batch: list[Tensor | None]) -> str:
+        """Compile the step for batches of this shape; "yes", or why not."""
+
+    def update(self, *batch: Tensor | None) -> Tensor:
+        """Take the step; losses [N]."""
+
+    def memory(self) -> list[Tensor]:
+        """All that the step writes."""
 
 
 class Operations(TorchDispatchMode):
@@ -56,7 +74,7 @@ class Recorded:
     seconds  spent on compiling and recording so far
     """
 
-    def __init__(self, cohort: Cohort) -> None:
+    def __init__(self, cohort: Step) -> None:
         self.cohort = cohort
         self.graphs: dict[tuple[tuple[int, ...] | None, ...], _Graph] = {}
         self.pool: Any = None  # their memory

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from search.trial import TrialSpec
+from search.single import TrialSpec
 
 WARM_UPS = 2
 TIMES = 7  # of which the median counts

@@ -15,8 +15,8 @@ from search import codec, propose, typed
 from search.document import Fault, Node, Patch, Place, SpecError, fault, patched
 from search.online import OnlineTrial
 from search.phased import PhasedTrial
+from search.single import TrialSpec
 from search.space import Choices, Given, Grid, Point, Search, Space, words_of
-from search.trial import TrialSpec
 
 Trial = TrialSpec | PhasedTrial | OnlineTrial
 Split = Literal["validation", "test"]

@@ -26,7 +26,7 @@ from search.stacked import Stacked
 from search.unfinished import Place, place_of
 
 if TYPE_CHECKING:
-    from search.trial import TrialSpec
+    from search.single import TrialSpec
 
 TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds the memory of the logits
 # Seconds that the compiler takes for a step, and that a compiled one saves: of each, and of what it computes (a spec's effort).

@@ -27,7 +27,7 @@ from results.write import begin, remedy, write_whole
 from search import codec
 
 if TYPE_CHECKING:
-    from search.trial import TrialSpec
+    from search.single import TrialSpec
 
 EVERY = 120.0  # seconds between two writings
 WHOLE = ".safetensors"

@@ -9,7 +9,7 @@ import pytest
 from results.record import Record
 from search import codec
 from search.apart import paths_of, telling, values_of
-from search.cohort import setting
+from search.geometry import setting
 from search.live import line_of
 from search.study import Trial
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
@@ -12,8 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from search.learner import PAPER, Curves, Learner, Optimizer, by_position, moving_average
-from synth.tasks.learnability import Learnability
+from search.learner import Learner, Optimizer
+from search.online_loop import follow
+from synth.tasks.learnability import Learnability, bins
+
+PAPER = tuple(
+    Learnability(mapping=mapping, width=256, length=4096)
+    for mapping in ("low_rank", "mlp", "attention_mlp", "attention_inputs", "window_mlp")
+)
 
 TASKS = [replace(task, width=16, length=64) for task in PAPER]
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -22,6 +28,21 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=5e-4),
     "sgd": lambda p: torch.optim.SGD(p, lr=5e-4),
 }
+
+
+def curves(learner: Learner, tasks: Sequence[Learnability], seeds: Sequence[int]) -> np.ndarray:
+    """The loss at every position, [tasks, seeds, T]: a seed gives the same questions and initial weights to every task."""
+    steps = follow(learner, [(task, seed) for task in tasks for seed in seeds])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return np.asarray(end.value.reshape(len(tasks), len(seeds), -1))
+
+
+def by_position(losses: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean loss of each task in each bin of positions, [tasks] by the bin's name."""
+    return {name: losses[..., part].mean((1, 2), dtype=np.float64) for name, part in bins(losses.shape[-1]).items()}
 
 
 def alone(learner: Learner, task: Learnability, seed: int) -> np.ndarray:
@@ -49,9 +70,9 @@ def alone(learner: Learner, task: Learnability, seed: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def reduced() -> Curves:
+def reduced() -> np.ndarray:
     """The paper's five settings at a quarter of its width and length."""
-    return Learner().curves([replace(task, width=64, length=1024) for task in PAPER], seeds=range(4))
+    return curves(Learner(), [replace(task, width=64, length=1024) for task in PAPER], seeds=range(4))
 
 
 @pytest.mark.parametrize(
@@ -64,37 +85,37 @@ def reduced() -> Curves:
     ids=lambda learner: f"{learner.optimizer}-{learner.hidden}-{learner.expand}",
 )
 def test_a_member_learns_what_it_would_learn_alone(learner: Learner) -> None:
-    curves = learner.curves(TASKS, seeds=[3, 5])
-    assert curves.shape == (5, 2, 64)
+    found = curves(learner, TASKS, seeds=[3, 5])
+    assert found.shape == (5, 2, 64)
     for t, s, seed in [(0, 0, 3), (2, 1, 5), (4, 1, 5)]:
-        assert curves[t, s] == pytest.approx(alone(learner, TASKS[t], seed), rel=1e-3)
+        assert found[t, s] == pytest.approx(alone(learner, TASKS[t], seed), rel=1e-3)
 
 
 def test_a_seed_gives_all_settings_the_same_start() -> None:
-    curves = Learner().curves([replace(TASKS[2]), replace(TASKS[4], window=32)], seeds=[0, 1])
-    assert curves[0, :, :32] == pytest.approx(curves[1, :, :32], rel=1e-4)
-    assert np.abs(curves[0, :, 40:] - curves[1, :, 40:]).max() > 1e-3
+    found = curves(Learner(), [replace(TASKS[2]), replace(TASKS[4], window=32)], seeds=[0, 1])
+    assert found[0, :, :32] == pytest.approx(found[1, :, :32], rel=1e-4)
+    assert np.abs(found[0, :, 40:] - found[1, :, 40:]).max() > 1e-3
 
 
-def test_learners_start_at_the_loss_of_zeros(reduced: Curves) -> None:
+def test_learners_start_at_the_loss_of_zeros(reduced: np.ndarray) -> None:
     assert reduced[:2, :, :4].mean(axis=(1, 2)) == pytest.approx([1, 1], abs=0.1)
 
 
-def test_the_settings_are_learnt_in_the_order_of_the_paper(reduced: Curves) -> None:
+def test_the_settings_are_learnt_in_the_order_of_the_paper(reduced: np.ndarray) -> None:
     """At the end: attention outputs as inputs, low rank, attention, mlp, window."""
     low_rank, mlp, attention, inputs, window = by_position(reduced)["512-1024"]
     assert inputs < low_rank < attention < mlp < window < 1
 
 
-def test_each_setting_ends_lower_than_it_began(reduced: Curves) -> None:
+def test_each_setting_ends_lower_than_it_began(reduced: np.ndarray) -> None:
     parts = by_position(reduced)
     assert (parts["512-1024"] < parts["256-512"]).all()
     assert (parts["256-512"] < parts["64-128"]).all()
 
 
 def test_the_mlp_pauses_at_the_best_constant() -> None:
-    curves = Learner().curves([replace(PAPER[1], length=512)], seeds=range(4))
-    parts = {name: float(loss[0]) for name, loss in by_position(curves).items()}
+    found = curves(Learner(), [replace(PAPER[1], length=512)], seeds=range(4))
+    parts = {name: float(loss[0]) for name, loss in by_position(found).items()}
     assert parts["64-128"] - parts["128-256"] < 0.06  # it falls by 0.09 from the bin before
     assert parts["128-256"] == pytest.approx(0.803, abs=0.03)
 
@@ -102,22 +123,12 @@ def test_the_mlp_pauses_at_the_best_constant() -> None:
 def test_adam_and_rmsprop_end_alike_and_sgd_does_nothing_at_their_rate() -> None:
     tasks = [replace(task, width=64, length=512) for task in (PAPER[0], PAPER[3])]
     end = {
-        name: by_position(Learner(optimizer=name).curves(tasks, range(2)))["256-512"] for name in get_args(Optimizer)
+        name: by_position(curves(Learner(optimizer=name), tasks, range(2)))["256-512"] for name in get_args(Optimizer)
     }
     assert end["adam"] == pytest.approx(end["adamw"], abs=0.01)
     assert end["rmsprop"] == pytest.approx(end["adam"], abs=0.1)
     assert end["sgd"][0] == pytest.approx(1, abs=0.02)
     assert (end["adam"] < end["sgd"] - 0.1).all()
-
-
-def test_means_are_over_seeds_and_positions() -> None:
-    curves = np.arange(2 * 2 * 40, dtype=np.float32).reshape(2, 2, 40)
-    means = by_position(curves)
-    assert list(means) == ["0-16", "16-40"]
-    assert means["0-16"].tolist() == [27.5, 107.5]
-    smooth = moving_average(curves, window=4)
-    assert smooth.shape == (2, 2, 37)
-    assert smooth[0, 0, :2].tolist() == [1.5, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +147,9 @@ def test_an_impossible_learner_is_refused(dials: dict[str, Any], said: str) -> N
 
 def test_members_must_be_of_one_size() -> None:
     with pytest.raises(ValueError, match="one width and one length"):
-        Learner().curves([TASKS[0], replace(TASKS[0], width=32)], seeds=[0])
+        curves(Learner(), [TASKS[0], replace(TASKS[0], width=32)], seeds=[0])
     with pytest.raises(ValueError, match="at least one seed"):
-        Learner().curves(TASKS, seeds=[])
+        curves(Learner(), TASKS, seeds=[])
 
 
 GOLDEN = {  # 2 hidden layers, expansion 1, four seeds: mean loss by position, settings in the order of PAPER
@@ -157,6 +168,6 @@ GOLDEN = {  # 2 hidden layers, expansion 1, four seeds: mean loss by position, s
 @pytest.mark.slow
 def test_full_size_curves_are_the_known_ones() -> None:
     """Seeds differ by up to 0.05 before position 512, then 0.025; two means of four lie within twice their error."""
-    for name, losses in by_position(Learner().curves(PAPER, seeds=range(4))).items():
+    for name, losses in by_position(curves(Learner(), PAPER, seeds=range(4))).items():
         spread = 0.05 if name in ("0-16", "16-64", "64-128", "128-256", "256-512") else 0.025
         assert losses == pytest.approx(np.array(GOLDEN[name]), abs=2 * spread * 2**0.5 / 2), name

@@ -13,7 +13,8 @@ from results.tables import table_of
 from search import codec, engine
 from search.cohort import at_most, pack, run_cohort
 from search.learner import Learner
-from search.online import WINDOWS, OnlineTrial
+from search.online import OnlineTrial
+from search.online_loop import WINDOWS, follow
 from synth.tasks.learnability import Learnability
 
 TASK = Learnability(width=16, length=160)
@@ -37,7 +38,13 @@ def test_trials_of_models_need_not_say_what_they_are() -> None:
 def test_a_record_holds_the_curve_that_the_learner_ran() -> None:
     spec = OnlineTrial(task=TASK, arch=Learner(hidden=3, lr=1e-2), seed=4)
     (record,) = run_cohort([spec], device="cpu")
-    losses = Learner(hidden=3, lr=1e-2).curves([TASK], seeds=[4])[0, 0]
+    steps = follow(Learner(hidden=3, lr=1e-2), [(TASK, 4)])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            (losses,) = end.value
+            break
     assert record.status == "done"
     assert (record.arch, record.task, record.metric) == ("mlp 3x1", "learnability", "explained")
     assert record.scores["explained"] == pytest.approx(1 - losses.mean(), abs=1e-5)

@@ -16,7 +16,7 @@ from arch.cost import cost
 from arch.mixers import Attention, GatedLinearAttention, Mamba2, Mesa, Mixer, Titans
 from arch.stack import Repeat
 from results.record import Record
-from search import codec, phased
+from search import codec, phases
 from search.cohort import at_most, follow_cohort, pack, run_cohort
 from search.phased import APART, Expansion, Phase, PhasedTrial, with_dials
 from search.training import Outcome, Progress, train
@@ -43,7 +43,7 @@ def trial(*phases: Phase, mixer: Mixer = SSM, seed: int = 0, **dials: Any) -> Ph
 
 
 def outcomes(specs: list[PhasedTrial]) -> list[Outcome]:
-    return ended(PhasedTrial.train(specs, torch.device("cpu")))
+    return ended(phases.train(specs, torch.device("cpu")))
 
 
 def ended(steps: Iterator[Progress]) -> list[Outcome]:
@@ -247,8 +247,8 @@ def test_what_trials_have_in_common_is_trained_once(monkeypatch: pytest.MonkeyPa
         trained.append([part.seed % APART for part in parts])
         return real(parts, *given, **more)
 
-    real = phased.training.train
-    monkeypatch.setattr(phased.training, "train", train)
+    real = phases.training.train
+    monkeypatch.setattr(phases.training, "train", train)
     together = run_cohort(specs)
     assert trained == [[0, 1]] * 4
     for spec, record in zip(specs, together, strict=True):

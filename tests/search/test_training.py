@@ -27,7 +27,7 @@ from arch.mlp import SwiGLU
 from results.record import Record
 from search import codec
 from search.adamw import AdamW, learning_rate
-from search.cohort import at_most, follow_cohort, pack, room, run_cohort, shape
+from search.cohort import at_most, follow_cohort, pack, room, run_cohort
 from search.feed import Feed, positions
 from search.recorded import Recorded, compiled
 from search.training import COMPILING, Cohort, Outcome, evaluation_steps, train
@@ -419,8 +419,8 @@ def test_on_a_gpu_steps_of_every_length_share_their_memory() -> None:
 def test_cohorts_hold_trials_of_equal_shape() -> None:
     same = [trial(seed=s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-2)]
     other = [trial(steps=13), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
-    assert len({shape(s) for s in same}) == 1
-    assert len({shape(s) for s in same + other}) == 4
+    assert len({s.shape for s in same}) == 1
+    assert len({s.shape for s in same + other}) == 4
     assert pack([same[0], other[0], *same[1:]], at_most(3)) == [[0, 2, 3], [1], [4]]
     with pytest.raises(ValueError, match="shapes"):
         run_cohort([same[0], other[0]])
