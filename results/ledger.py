@@ -15,9 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from results.export import export as write_rows
-from results.frame import frame
-from results.layout import (
+from results.atomic_write import remedy
+from results.exports.frame import frame
+from results.exports.pieces import export as write_rows
+from results.plain_data.shared_parts import Pool
+from results.record import ORDER, Record, write_lines, write_records
+from results.storage.layout import (
     COLUMNS,
     COUNT,
     INDICES,
@@ -38,10 +41,7 @@ from results.layout import (
     row_of,
     whole,
 )
-from results.lock import LedgerError, lock, refuse_names
-from results.pool import Pool
-from results.record import ORDER, Record, write_lines, write_records
-from results.write import remedy
+from results.storage.lock import LedgerError, lock, refuse_names
 
 if TYPE_CHECKING:
     import pandas as pd

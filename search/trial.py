@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from results.record import Record
-from search.cohort import run_cohort
-from search.single import Data as Data
-from search.single import Portion as Portion
-from search.single import Schedule as Schedule
-from search.single import Training as Training
-from search.single import TrialSpec as TrialSpec
+from search.training.run_cohort import run_cohort
+from search.trials.settings import Data as Data
+from search.trials.settings import Portion as Portion
+from search.trials.settings import Schedule as Schedule
+from search.trials.settings import Training as Training
+from search.trials.single import TrialSpec as TrialSpec
 
 
 def run_trial(spec: TrialSpec, *, study: str = "", device: str | None = None) -> Record:

@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from search import codec
-from search.cli import app
+from search.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))

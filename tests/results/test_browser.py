@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from results.architectures import Detail
-from results.dashboard import write_page
+from results.analysis.published_figures import Column, Published, PublishedTable, Row
 from results.ledger import Ledger
-from results.published import Column, Published, PublishedTable, Row
+from results.page.architecture_section import Detail
+from results.page.dashboard import write_page
 from results.record import Record
-from results.tables import table_of
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from results.choose import answers, choose_hyperparameters, measures, row_names
+from results.analysis.labels import row_names
+from results.analysis.measures import answers, measures
+from results.analysis.selection import choose_hyperparameters
 from results.record import Record
-from results.tables import table_of
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

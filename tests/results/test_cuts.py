@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from results.choose import Measure, measures
-from results.cuts import Cut, averaged, by_dials, by_every_setting, by_parts, by_settings, further_scores
+from results.analysis.breakdown import Cut, averaged, by_dials, by_every_setting, by_parts, by_settings, further_scores
+from results.analysis.measures import Measure, measures
 from results.record import Record
 
 Make = Callable[..., Record]

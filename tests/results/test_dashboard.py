@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from results.architectures import Detail
-from results.capacity import section
-from results.dashboard import page, write_page
-from results.published import Column, Published, PublishedTable, Row
+from results.analysis.published_figures import Column, Published, PublishedTable, Row
+from results.page.architecture_section import Detail
+from results.page.dashboard import page, write_page
+from results.page.figure_data import figures
+from results.page.probe_section import section
 from results.record import SHORT, Record
-from results.tables import table_of
-from results.views import figures
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from results import dashboard
-from results.dashboard import page
-from results.frame import frame
-from results.further import further_tables
+from results.exports.frame import frame
 from results.ledger import Ledger
+from results.page.dashboard import page
 from results.record import FIELDS, Record, address, read_records, records_in, to_json, write_records
-from results.render import render
-from results.tables import table_of
-from search.cli import app
+from results.score_tables.breakdowns import further_tables
+from results.score_tables.rendering import render
+from results.score_tables.scores import table_of
+from search.cli.app import app
 
 Make = Callable[..., Record]
 KEPT = Path(__file__).parents[2] / "results" / "records"
@@ -92,7 +91,7 @@ def refusal_of_verbs(records: list[Record]) -> str:
 
 
 def test_a_changed_record_is_refused_by_name_or_every_verb_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "_plotly", lambda: "")  # four megabytes that no record changes
+    monkeypatch.setattr("results.page.dashboard._plotly", lambda: "")  # four megabytes that no record changes
     rng, whole = random.Random(11), families()
     refused = worked = 0
     for _ in range(400):

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from results.frame import columns_of, frame, harmless, row
+from results.exports.frame import columns_of, frame, harmless, row
 from results.record import Record, read_records
 
 Make = Callable[..., Record]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from results.further import further_tables, tables_by
 from results.record import Record
-from results.render import render
-from results.tables import table_of
+from results.score_tables.breakdowns import further_tables, tables_by
+from results.score_tables.rendering import render
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

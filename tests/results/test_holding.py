@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from results.choose import measures
-from results.holding import holdings
+from results.analysis.measures import measures
+from results.analysis.pairs_held import holdings
 from results.record import Record
 
 Make = Callable[..., Record]

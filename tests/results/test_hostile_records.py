@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from results import escape, report
-from results.architectures import Detail
-from results.choose import row_names
-from results.dashboard import page, write_page
+from results import escape
+from results.analysis.labels import row_names
+from results.page.architecture_section import Detail
+from results.page.dashboard import page, write_page
+from results.publishing import report
 from results.record import Record
-from results.render import markdown
-from results.tables import table_of
+from results.score_tables.rendering import markdown
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from results.choose import measures
-from results.claims import CLAIMS
-from results.judge import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
+from results.analysis.measures import measures
+from results.publishing.claim_rules import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
+from results.publishing.claims import CLAIMS
 from results.record import Record
 
 Make = Callable[..., Record]

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from results.dashboard import page
-from results.learnability import section
+from results.page.dashboard import page
+from results.page.learnability_section import section
 from results.record import Record
 
 LOSSES = {"low_rank": (1.0, 0.6, 0.1), "mlp": (1.0, 0.8, 0.5)}

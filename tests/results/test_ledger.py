@@ -20,10 +20,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from results import export
+from results.atomic_write import write_whole
 from results.ledger import LAYOUT, Ledger, LedgerError
 from results.record import Record, read_records
-from results.write import write_whole
 
 Make = Callable[..., Record]
 ROOT = Path(__file__).parents[2]
@@ -198,7 +197,7 @@ def test_an_export_holds_every_record(suffix: str, filled: Path, make: Make, tmp
 def test_memory_does_not_grow_with_the_ledger(
     use: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "AT_ONCE", 50)
+    monkeypatch.setattr("results.exports.pieces.AT_ONCE", 50)
 
     def peak(count: int) -> int:
         with Ledger(tmp_path / f"{count}.sqlite") as ledger:
@@ -220,7 +219,7 @@ def test_memory_does_not_grow_with_the_ledger(
 
 
 def test_an_export_in_pieces_is_that_of_the_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "AT_ONCE", 3)
+    monkeypatch.setattr("results.exports.pieces.AT_ONCE", 3)
     with Ledger(tmp_path / "a.sqlite") as ledger:
         ledger.merge(make(seed=seed, peak_bytes=2**33 if seed == 7 else None) for seed in range(8))
         ledger.add(make(task="parity", dials={"vocab": "words"}, error="lost, or not"))

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results import choose, thinned
-from results.architectures import Detail
-from results.choose import answers, differing, measures
-from results.cuts import by_dials, by_settings
-from results.dashboard import packed, page, write_page
+from results.analysis import labels, measures
+from results.analysis.breakdown import by_dials, by_settings
+from results.analysis.labels import differing
+from results.analysis.measures import answers, measures
+from results.page import thinning
+from results.page.architecture_section import Detail
+from results.page.dashboard import packed, page, write_page
+from results.page.figure_data import figures
+from results.page.thinning import MOST_LINES, MOST_MEANS, MOST_ROWS, MOST_VALUES
 from results.record import Record
-from results.tables import table_of
-from results.views import figures
+from results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py
@@ -77,32 +80,32 @@ def test_a_page_of_ten_thousand_trials_is_small(make: Make) -> None:
 
 def test_a_page_of_very_many_architectures_shows_the_best_and_says_so(make: Make) -> None:
     records = searched(make, 2000)
-    names = set(choose.row_names(records).values())
+    names = set(labels.row_names(records).values())
     details = {row: Detail(yaml="name: a\n" * 100, mixers={}) for row in names}
     text = page(records, title="A search", tables=table_of(records), details=details)
     assert len(names) == 2000
     assert len(text.encode()) < 9 * MEGABYTE
-    assert text.count("<details") == text.count("data-line=") == thinned.MOST_ROWS
+    assert text.count("<details") == text.count("data-line=") == MOST_ROWS
     assert "The best 200 of 2,000 architectures by the last column" in text
     assert "Here are those of the tables above, 200 of 2,000." in text
 
 
 def test_the_rows_that_a_table_keeps_are_its_best_in_their_order(make: Make) -> None:
     (table,) = table_of(searched(make, 300))
-    short = thinned.rows(table)
+    short = thinning.rows(table)
     kept = [line.cells[-1].mean or 0.0 for line in short.lines if line.kind == "measured"]
     every = [line.cells[-1].mean or 0.0 for line in table.lines if line.kind == "measured"]
-    assert sorted(kept) == sorted(every)[-thinned.MOST_ROWS :]
+    assert sorted(kept) == sorted(every)[-MOST_ROWS:]
     assert [line for line in table.lines if line in short.lines] == list(short.lines)
     assert [line for line in short.lines if line.kind != "measured"] == [x for x in table.lines if x.kind != "measured"]
-    assert thinned.rows(table_of(searched(make, 20))[0]) == table_of(searched(make, 20))[0]
+    assert thinning.rows(table_of(searched(make, 20))[0]) == table_of(searched(make, 20))[0]
 
 
 def test_the_rows_that_a_table_of_losses_keeps_are_the_lowest(make: Make) -> None:
     records = [make(arch=f"a{n}", score=0.5, metric="mse") for n in range(300)]
     for n, record in enumerate(records):
         record.scores["mse"] = record.validation["mse"] = (n * 7 % 300) / 100
-    short = thinned.rows(table_of(records)[0])
+    short = thinning.rows(table_of(records)[0])
     kept = [line.cells[-1].mean for line in short.lines if line.kind == "measured"]
     assert max(mean for mean in kept if mean is not None) == pytest.approx(1.99)
 
@@ -110,7 +113,7 @@ def test_the_rows_that_a_table_of_losses_keeps_are_the_lowest(make: Make) -> Non
 def test_of_very_many_means_the_front_and_the_best_of_each_architecture_are_kept(make: Make) -> None:
     records = searched(make, 1000)
     (view,) = figures(records, [])["views"]
-    assert (len(view["means"]), view["of"]) == (thinned.MOST_MEANS, 1000)
+    assert (len(view["means"]), view["of"]) == (MOST_MEANS, 1000)
     assert {mean["arch"] for mean in view["means"]} == {0, 1, 2, 3}
     best, front = -1.0, []
     for record in sorted(records, key=lambda r: (r.state_bytes, -(r.score or 0))):
@@ -124,9 +127,9 @@ def test_of_very_many_means_the_front_and_the_best_of_each_architecture_are_kept
 def test_foremost_are_the_best_of_every_family_first() -> None:
     items = [("a", 9), ("a", 8), ("a", 7), ("b", 1), ("c", 5), ("c", 6)]
     of: dict[str, Any] = {"family": lambda one: one[0], "worth": lambda one: one[1]}
-    assert thinned.foremost(items, 3, **of) == [("a", 9), ("b", 1), ("c", 6)]
-    assert thinned.foremost(items, 4, **of) == [("a", 9), ("a", 8), ("b", 1), ("c", 6)]
-    assert thinned.foremost(items, 6, **of) == items
+    assert thinning.foremost(items, 3, **of) == [("a", 9), ("b", 1), ("c", 6)]
+    assert thinning.foremost(items, 4, **of) == [("a", 9), ("a", 8), ("b", 1), ("c", 6)]
+    assert thinning.foremost(items, 6, **of) == items
 
 
 def test_very_many_curves_are_means_with_their_intervals(make: Make) -> None:
@@ -146,10 +149,10 @@ def test_very_many_curves_are_means_with_their_intervals(make: Make) -> None:
 def test_figures_have_no_more_lines_and_values_than_can_be_read(make: Make) -> None:
     records = [make(arch=f"a{n}", dials={"pairs": p}, score=n / 200) for n in range(150) for p in (4, 8)]
     cut = figures(records, [])["views"][0]["cuts"][0]
-    assert (len(cut["lines"]), cut["of"]) == (thinned.MOST_LINES, 150)
+    assert (len(cut["lines"]), cut["of"]) == (MOST_LINES, 150)
     assert min(line["y"][0] for line in cut["lines"]) == 0.25  # the best
     wide = figures([make(arch_dials={"window": n}, score=n / 200) for n in range(1, 200)], [])["views"][0]["cuts"][0]
-    assert len(wide["x"]) <= thinned.MOST_VALUES
+    assert len(wide["x"]) <= MOST_VALUES
     assert wide["x"][0] == "1-20"
     assert sum(len(own) for own in wide["lines"][0]["trials"]) == 199
 
@@ -180,24 +183,24 @@ def test_what_parts_of_the_data_share_is_written_once(make: Make) -> None:
 
 def test_what_a_setting_asks_is_found_once_for_all_trials_of_one_question(make: Make) -> None:
     records = [make(arch=f"a{n % 7}", seed=n, dials={"pairs": p}) for n in range(30) for p in (4, 8)]
-    choose._asked.cache_clear()
-    choose._leaves.cache_clear()
+    measures._asked.cache_clear()
+    labels.leaves_of_text.cache_clear()
     figures(records, table_of(records))
-    assert choose._asked.cache_info().misses == 2
-    assert choose._leaves.cache_info().misses == 7
+    assert measures._asked.cache_info().misses == 2
+    assert labels.leaves_of_text.cache_info().misses == 7
 
 
 def test_settings_on_one_line_share_its_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    from results import lines
+    from results.page import breakdown_figures
 
-    original = lines.by_setting
+    original = breakdown_figures.by_setting
 
     def counted(measures: Any, dial: str, *rest: Any) -> Any:
         made.append(dial)
         return original(measures, dial, *rest)
 
-    monkeypatch.setattr(lines, "by_setting", counted)
+    monkeypatch.setattr("results.page.breakdown_figures.by_setting", counted)
     pairs = range(4, 24)
     views = figures([make(arch=a, dials={"pairs": p}) for a in "ab" for p in pairs], [])["views"]
     assert made == ["pairs"]
@@ -382,7 +385,7 @@ def test_a_search_of_very_many_architectures_opens(browser: Browser, make: Make,
     found = browser.run(MARKS)
     assert browser.messages() == []
     assert sum(found["cells"]) == 1600
-    assert found["drawn"] <= MANY + thinned.MOST_MEANS
+    assert found["drawn"] <= MANY + MOST_MEANS
     assert "Large: the best of each architecture, 250 of 1,600." in found["note"]
     assert found["nodes"] < 15_000
-    assert browser.run("return document.getElementById('heat').data[0].y.length") == thinned.MOST_ROWS
+    assert browser.run("return document.getElementById('heat').data[0].y.length") == MOST_ROWS

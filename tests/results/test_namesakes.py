@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from arch.mixers import Mixer
-from results.choose import leaves_of
-from results.excerpts import EXCERPTS, Excerpt, filled
-from results.further import further_tables
-from results.namesakes import NAMESAKES, Namesake, remark
+from results.analysis.labels import leaves_of
+from results.analysis.namesakes import NAMESAKES, Namesake, remark
+from results.publishing.readme_tables import EXCERPTS, Excerpt, filled
 from results.record import Record
-from results.render import render
-from results.tables import table_of
-from search import typed
+from results.score_tables.breakdowns import further_tables
+from results.score_tables.rendering import render
+from results.score_tables.scores import table_of
+from search.documents import type_hints
 from tests.results.conftest import Make
 
 SCALAR = "MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector"
@@ -41,16 +41,18 @@ def records(make: Make) -> list[Record]:
 
 @pytest.mark.parametrize("one", NAMESAKES, ids=lambda one: f"{one.kind} {one.dials}")
 def test_a_remark_is_what_the_mixer_says_of_itself(one: Namesake) -> None:
-    spec = typed.kinds_of(Mixer)[one.kind](**{name: value for name, value in one.dials.items() if value is not None})
+    spec = type_hints.kinds_of(Mixer)[one.kind](
+        **{name: value for name, value in one.dials.items() if value is not None}
+    )
     assert one.said in spec.differs()
 
 
 def test_a_mixer_that_is_a_baseline_by_default_has_a_remark() -> None:
     """Under the name of its kind alone, which is what tables show."""
     baselines = {}
-    for kind, spec in typed.kinds_of(Mixer).items():
+    for kind, spec in type_hints.kinds_of(Mixer).items():
         said = [phrase for phrase in spec().differs() if "itself is" in phrase or "the published layer" in phrase]
-        leaves = {f"mixer.{name}": value for name, value in typed.plain(spec()).items()}
+        leaves = {f"mixer.{name}": value for name, value in type_hints.plain(spec()).items()}
         assert all(phrase in remark(leaves) for phrase in said if "wide" not in phrase), kind
         baselines[kind] = said
     assert {kind for kind, said in baselines.items() if said} == {"gla", "mamba2", "deltanet", "gated_deltanet"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from results.pool import Pool
+from results.plain_data.shared_parts import Pool
 from results.record import Record, read_records, to_json, write_records
 
 Make = Callable[..., Record]

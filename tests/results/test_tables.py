@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from results.published import Column, Published, PublishedTable, Row
+from results.analysis.published_figures import Column, Published, PublishedTable, Row
 from results.record import Record
-from results.render import html, latex, markdown, render
-from results.tables import MAD, Cell, Line, Table, size, table_of
+from results.score_tables.rendering import html, latex, markdown, render
+from results.score_tables.scores import table_of
+from results.score_tables.table import MAD, Cell, Line, Table, size
 
 Make = Callable[..., Record]
 

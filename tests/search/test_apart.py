@@ -8,10 +8,10 @@ import pytest
 
 from results.record import Record
 from search import codec
-from search.apart import paths_of, telling, values_of
-from search.geometry import setting
-from search.live import line_of
-from search.study import Trial
+from search.cli.progress_bar import line_of
+from search.study.differences import paths_of, telling, values_of
+from search.trials import Trial
+from search.trials.geometry import setting
 
 
 def study(**axes: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from search import codec
-from search.cli import app
+from search.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 STUDY = """\
@@ -94,7 +94,7 @@ def test_list_names_what_there_is(what: str, said: list[str]) -> None:
 
 def test_list_names_every_member_of_the_unions() -> None:
     from arch.mixers import Mixer
-    from search.typed import kinds_of
+    from search.documents.type_hints import kinds_of
     from synth.tasks import Task
 
     for what, union in (("tasks", Task), ("mixers", Mixer)):
@@ -127,7 +127,7 @@ def test_a_preview_tells_of_long_stretches_and_does_not_show_them() -> None:
 
 
 def test_every_task_can_be_previewed() -> None:
-    from search.typed import kinds_of
+    from search.documents.type_hints import kinds_of
     from synth.tasks import Task
 
     for kind in kinds_of(Task):

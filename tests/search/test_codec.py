@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import pytest
 
-from search import codec, schema, typed
-from search.document import Fault, Node, Patch, Place, SpecError, merged, patched
+from search import codec
+from search.documents import json_schema, type_hints
+from search.documents.nodes import Fault, Node, Patch, Place, SpecError, merged, patched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ tags: {no: 1, "2": 3}
 
 
 def read(text: str, hint: Any = Cart) -> Any:
-    return typed.read(hint, codec.parse(text.encode(), "f.yaml"))
+    return type_hints.read(hint, codec.parse(text.encode(), "f.yaml"))
 
 
 def faults(text: str, hint: Any = Cart) -> list[str]:
@@ -124,7 +125,7 @@ def test_equal_specs_have_equal_keys_and_keys_are_digests(cart: Cart) -> None:
 
 def test_the_canonical_text_is_that_of_plain_data() -> None:
     for spec in (*CARTS, CARTS[0].spare, codec.read_study("demo"), *codec.read_study("atlas_ablation").trials()[:4]):
-        data = typed.plain(spec)
+        data = type_hints.plain(spec)
         assert codec.canonical(spec) == json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
         assert codec.canonical(spec) == codec.canonical(spec)
 
@@ -461,8 +462,8 @@ def test_a_long_message_has_its_beginning_and_its_end() -> None:
 
 
 def test_of_very_many_choices_the_first_are_named() -> None:
-    assert typed.either(["a", "b", "c"]) == "a, b or c"
-    said = typed.either([f"choice {n}" for n in range(1000)])
+    assert type_hints.either(["a", "b", "c"]) == "a, b or c"
+    said = type_hints.either([f"choice {n}" for n in range(1000)])
     assert said.endswith("choice 39, ... (1,000 in all)")
 
 
@@ -540,7 +541,7 @@ AT = Place("--set")
 
 
 def lay(path: str, value: Any, over: str = "a: {b: [1, {c: 2}]}\nk: parity") -> Any:
-    return patched(codec.parse(over.encode(), "f.yaml"), Patch(path, typed.node_of(value, AT), AT)).plain()
+    return patched(codec.parse(over.encode(), "f.yaml"), Patch(path, type_hints.node_of(value, AT), AT)).plain()
 
 
 @pytest.mark.parametrize(
@@ -590,7 +591,7 @@ def test_a_path_that_leads_nowhere(path: str, said: str) -> None:
     ],
 )
 def test_mappings_merge_and_another_kind_or_name_replaces(base: Any, over: Any, result: Any) -> None:
-    assert merged(typed.node_of(base, AT), typed.node_of(over, AT)).plain() == result
+    assert merged(type_hints.node_of(base, AT), type_hints.node_of(over, AT)).plain() == result
 
 
 def test_nodes_are_equal_when_they_say_the_same() -> None:
@@ -601,7 +602,7 @@ def test_nodes_are_equal_when_they_say_the_same() -> None:
 
 
 def test_the_schema_knows_every_key_and_kind() -> None:
-    found = schema.of(Cart)
+    found = json_schema.of(Cart)
     cart = found["$defs"]["Cart"]
     assert found["$ref"] == "#/$defs/Cart"
     assert cart["required"] == ["name", "parts"]

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from results.ledger import Ledger
-from search import codec, engine
+from search import codec
+from search.engines import inline
 from synth.tasks import Mqar
 
 pytestmark = pytest.mark.slow
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def mqar(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     path: Path = tmp_path_factory.mktemp("demo") / "demo.sqlite"
-    engine.run(codec.read_study("demo"), path)
+    inline.run(codec.read_study("demo"), path)
     records = Ledger.open(path).records()
     assert set(records.status) == {"done"}
     return records[records.task == "mqar"]

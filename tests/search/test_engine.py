@@ -18,10 +18,16 @@ from rich.console import Console
 
 from results.ledger import Ledger
 from results.record import Record
-from search import codec, cohort, engine
-from search.live import Live, line_of, note_of
-from search.study import StudySpec, Trial
-from search.training import Progress
+from search import codec
+from search.cli.progress_bar import Live, line_of, note_of
+from search.engines import inline, trial_sources
+from search.engines.driver import Driver
+from search.engines.plan import Report
+from search.engines.trial_sources import Further
+from search.study.spec import StudySpec
+from search.training import run_cohort
+from search.training.outcome import Progress
+from search.trials import Trial
 
 TINY = {
     "name": "tiny",
@@ -45,48 +51,48 @@ def study(**trial: object) -> object:
 
 def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    first = engine.run(study(), path)
+    first = inline.run(study(), path)
     assert (len(first.trials), len(first.missing)) == (6, 6)
     before = Ledger(path).records()
-    again = engine.run(study(), path)
+    again = inline.run(study(), path)
     assert len(again.missing) == 0
     assert Ledger(path).records().equals(before)
 
 
 def test_a_wider_study_trains_only_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    engine.run(study(), path, most=4)
+    inline.run(study(), path, most=4)
     wider = codec.read_study(
         TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2, 1e-1], "trial.seed": [0, 1, 2]}}}
     )
-    assert len(engine.run(wider, path).missing) == 3
+    assert len(inline.run(wider, path).missing) == 3
     assert len(Ledger(path).records()) == 9
 
 
 def test_a_trial_that_raises_fails_alone_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    follow = cohort.follow_cohort
+    follow = run_cohort.follow_cohort
 
     def fragile(specs, **where):  # type: ignore[no-untyped-def]
         if any(s.seed == 1 and s.training.lr == 1e-2 for s in specs):
             raise RuntimeError("out of memory, say")
         return follow(specs, **where)
 
-    monkeypatch.setattr(engine, "follow_cohort", fragile)
+    monkeypatch.setattr("search.training.run_cohort.follow_cohort", fragile)
     path = tmp_path / "tiny.sqlite"
-    reports: list[engine.Report] = []
-    engine.run(study(), path, report=reports.append)
+    reports: list[Report] = []
+    inline.run(study(), path, report=reports.append)
     records = Ledger(path).records()
     failed = records[records.status == "failed"]
     assert len(records) == 6
     assert failed.error.tolist() == ["RuntimeError: out of memory, say"]
     assert (reports[-1].done, reports[-1].failed) == (5, 1)
     monkeypatch.undo()
-    assert len(engine.run(study(), path).missing) == 1
+    assert len(inline.run(study(), path).missing) == 1
     assert set(Ledger(path).records().status) == {"done"}
 
 
 def test_a_cohort_that_is_halved_has_let_go_of_its_memory_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow = cohort.follow_cohort
+    follow = run_cohort.follow_cohort
     held: list[weakref.ref[torch.Tensor]] = []
 
     def large(specs, **where):  # type: ignore[no-untyped-def]
@@ -97,16 +103,16 @@ def test_a_cohort_that_is_halved_has_let_go_of_its_memory_and_says_why(monkeypat
             raise RuntimeError("out of memory, say")
         return (yield from follow(specs, **where))
 
-    monkeypatch.setattr(engine, "follow_cohort", large)
-    records = engine.train(study().trials()[:4], "tiny", torch.device("cpu"), lambda _: None)
+    monkeypatch.setattr("search.training.run_cohort.follow_cohort", large)
+    records = run_cohort.train(study().trials()[:4], "tiny", torch.device("cpu"), lambda _: None)
     assert [(r.status, r.cohort) for r in records] == [("done", 1)] * 4
     assert len(held) == 7
     assert all(line_of(r).endswith("  its cohort was halved: RuntimeError: out of memory, say") for r in records)
 
 
 def test_progress_ends_at_the_end(tmp_path: Path) -> None:
-    reports: list[engine.Report] = []
-    engine.run(study(), tmp_path / "tiny.sqlite", report=reports.append, most=3)
+    reports: list[Report] = []
+    inline.run(study(), tmp_path / "tiny.sqlite", report=reports.append, most=3)
     assert [r.cohorts for r in reports] == [2] * len(reports)
     assert sum(len(r.records) for r in reports) == 6
     assert reports[0].eta is None
@@ -125,7 +131,7 @@ def test_progress_ends_at_the_end(tmp_path: Path) -> None:
     ],
 )
 def test_a_trial_that_a_gpu_trained_uncompiled_says_why(device: str, compiled: str, told: str) -> None:
-    (record,) = engine.train(study().trials()[:1], "tiny", torch.device("cpu"), lambda _: None)
+    (record,) = run_cohort.train(study().trials()[:1], "tiny", torch.device("cpu"), lambda _: None)
     line = line_of(replace(record, device=device, seconds=2, implementation={"compiled step": compiled}))
     assert line.endswith(f")  2.0 s{told}")
 
@@ -141,12 +147,12 @@ def test_a_trial_that_a_gpu_trained_uncompiled_says_why(device: str, compiled: s
 def test_the_running_cohort_tells_what_it_knows(loss: float, accuracy: tuple[float, ...], told: str) -> None:
     progress = Progress(step=5, steps=9, members=2, loss=loss, accuracy=accuracy)
     counts = {"trials": 6, "known": 0, "done": 2, "failed": 0, "cohort": 2, "cohorts": 3}
-    assert note_of(engine.Report(**counts, seconds=20.0, eta=40.0, progress=progress)) == told
+    assert note_of(Report(**counts, seconds=20.0, eta=40.0, progress=progress)) == told
 
 
 def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    code = f"from tests_engine import study; from search import engine; engine.run(study(), {str(path)!r}, most=1)"
+    code = f"from tests_engine import study; from search import engine; inline.run(study(), {str(path)!r}, most=1)"
     here = Path(__file__)
     script = tmp_path / "tests_engine.py"
     script.write_text(here.read_text(encoding="utf-8"), encoding="utf-8")
@@ -159,7 +165,7 @@ def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> 
     process.wait()
     finished = _records(path)
     assert len(finished) >= 2
-    again = engine.run(study(), path, most=1)
+    again = inline.run(study(), path, most=1)
     assert len(again.missing) == 6 - len(finished)
     assert _records(path)[: len(finished)] == finished
 
@@ -174,10 +180,10 @@ def _records(path: Path) -> list[tuple[str, str]]:
 
 def test_parts_of_a_grid_are_the_grid(tmp_path: Path) -> None:
     whole = {codec.key(t) for t in study().trials()}
-    parts = [engine.run(study(), tmp_path / f"{i}.sqlite", most=1, part=(i, 4)) for i in (1, 2, 3, 4)]
+    parts = [inline.run(study(), tmp_path / f"{i}.sqlite", most=1, part=(i, 4)) for i in (1, 2, 3, 4)]
     assert [len(part.trials) for part in parts] == [2, 2, 1, 1]
     assert {codec.key(t) for part in parts for t in part.trials} == whole
-    again = engine.run(study(), tmp_path / "2.sqlite", most=1, part=(2, 4))
+    again = inline.run(study(), tmp_path / "2.sqlite", most=1, part=(2, 4))
     assert (again.trials, again.missing) == (parts[1].trials, ())
 
 
@@ -195,7 +201,7 @@ def book(*scored: tuple[Trial, float | None]) -> dict[str, Record]:
     """What is trained: validation says one thing and test the contrary; no score is a failure."""
     records = []
     for trial, score in scored:
-        record = engine.failed(trial, "diverged", study="tiny", device=torch.device("cpu"))
+        record = run_cohort.failed(trial, "diverged", study="tiny", device=torch.device("cpu"))
         if score is not None:
             accuracy, test = {"accuracy": score}, {"accuracy": 1 - score}
             record = replace(record, status="done", error=None, scores=test, validation=accuracy)
@@ -211,8 +217,8 @@ def said(trials: tuple[Trial, ...]) -> list[tuple[int, float, int]]:
 
 def test_what_won_gets_further_seeds_after_the_grid_and_the_same_again_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    reports: list[engine.Report] = []
-    plan = engine.run(rates(), path, seeds=3, report=reports.append)
+    reports: list[Report] = []
+    plan = inline.run(rates(), path, seeds=3, report=reports.append)
     assert [t.seed for t in plan.missing] == [0, 0, 1, 2]
     assert [r.trials for r in reports if r.records] == [2, 4]
     assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of what won"]
@@ -221,34 +227,34 @@ def test_what_won_gets_further_seeds_after_the_grid_and_the_same_again_trains_no
     winner = max((r for r in records if r.seed == 0), key=lambda r: r.validation["accuracy"])
     assert {r.spec["training"]["lr"] for r in records if r.seed > 0} == {winner.spec["training"]["lr"]}
 
-    again = engine.run(rates(), path, seeds=3)
+    again = inline.run(rates(), path, seeds=3)
     assert (again.trials, again.missing) == (plan.trials, ())
-    assert [t.seed for t in engine.run(rates(), path, seeds=4).missing] == [3]
-    assert len(engine.run(rates(), path).trials) == 2
+    assert [t.seed for t in inline.run(rates(), path, seeds=4).missing] == [3]
+    assert len(inline.run(rates(), path).trials) == 2
 
 
 def test_who_won_is_said_by_validation_of_the_grid_alone() -> None:
     slow, fast = grid = rates().trials()
     known = book((slow, 0.4), (fast, 0.6))
-    chosen = engine.further(grid, 3, known).chosen
+    chosen = trial_sources.further(grid, 3, known).chosen
     assert said(chosen) == [(2, 1e-2, 1), (2, 1e-2, 2)]
     known |= book(*((trial, 0.0) for trial in chosen))
-    found = engine.further(grid, 3, known)
+    found = trial_sources.further(grid, 3, known)
     assert (found.chosen, found.missing(known)) == (chosen, [])
-    assert said(engine.further(rates(**{"trial.seed": [1]}).trials(), 2, {}).open[0]) == [(2, 1e-3, 0)]
+    assert said(trial_sources.further(rates(**{"trial.seed": [1]}).trials(), 2, {}).open[0]) == [(2, 1e-3, 0)]
 
 
 def test_a_failure_is_an_answer_and_where_all_failed_nobody_won() -> None:
     slow, fast = grid = rates().trials()
-    assert said(engine.further(grid, 2, book((slow, 0.4), (fast, None))).chosen) == [(2, 1e-3, 1)]
-    assert engine.further(grid, 2, book((slow, None), (fast, None))) == engine.Further(chosen=(), open=())
+    assert said(trial_sources.further(grid, 2, book((slow, 0.4), (fast, None))).chosen) == [(2, 1e-3, 1)]
+    assert trial_sources.further(grid, 2, book((slow, None), (fast, None))) == Further(chosen=(), open=())
 
 
 def test_a_setting_that_is_not_trained_whole_has_no_winner_yet() -> None:
     grid = rates(**{"trial.task.pairs": [1, 2]}).trials()
     assert said(grid) == [(1, 1e-3, 0), (2, 1e-3, 0), (1, 1e-2, 0), (2, 1e-2, 0)]
     known = book(*zip(grid[:3], (0.1, 0.2, 0.3), strict=True))
-    found = engine.further(grid, 2, known)
+    found = trial_sources.further(grid, 2, known)
     assert (said(found.chosen), [len(trials) for trials in found.open]) == ([(1, 1e-2, 1)], [1])
     assert len(found.missing(known)) == 2
 
@@ -263,7 +269,7 @@ def test_further_seeds_ask_the_ledger_for_every_record_once(tmp_path: Path) -> N
             asked: list[str] = []
             assert ledger._db is not None
             ledger._db.set_trace_callback(asked.append)
-            engine.Driver(grid, ledger, seeds=4, where="cpu")
+            Driver(grid, ledger, seeds=4, where="cpu")
             ledger._db.set_trace_callback(None)
         counts.append(len([question for question in asked if "FROM records" in question]))
     assert counts == [8, 16, 32]  # as many as there are trials
@@ -271,7 +277,7 @@ def test_further_seeds_ask_the_ledger_for_every_record_once(tmp_path: Path) -> N
 
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nor of a part"):
-        engine.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)
+        inline.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)
 
 
 def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path: Path) -> None:
@@ -289,14 +295,14 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
 
     live = Live(Console(quiet=True))
 
-    def stop(report: engine.Report) -> None:
+    def stop(report: Report) -> None:
         live(report)
         if report.progress is not None and report.progress.ended:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.run(phased, path, report=stop)
+        inline.run(phased, path, report=stop)
     assert live.kept == "1 of 2 trials are"
     (kept,) = Ledger(path).all()
     assert (kept.status, kept.arch) == ("done", "tiny")
-    assert [trial.name for trial in engine.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]
+    assert [trial.name for trial in inline.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]

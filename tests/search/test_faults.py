@@ -18,7 +18,8 @@ import yaml
 
 from results.ledger import Ledger
 from results.record import Record
-from search import codec, tune
+from search import codec
+from search.engines import ray_tune
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +147,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(tmp_path, short)
         assert _until(lambda: not _processes_in(short))
         monkeypatch.setattr(tempfile, "tempdir", short)
-        tune._sweep()  # as the next study does
+        ray_tune._sweep()  # as the next study does
         assert not list(Path(short).glob("recallmap-*"))
 
 

@@ -13,13 +13,16 @@ from typer.testing import CliRunner
 
 from arch.cost import cost
 from results.ledger import Ledger
-from search import codec, engine, findings
-from search.cli import app
-from search.cohort import record_of
-from search.findings import Candidate, Findings
-from search.propose import Journal
-from search.study import StudySpec, Trial
-from search.training import Outcome
+from search import codec
+from search.cli.app import app
+from search.engines.driver import Driver
+from search.proposers import search_results
+from search.proposers.journal import Journal, journal_of
+from search.proposers.search_results import Candidate, Findings
+from search.study.spec import StudySpec
+from search.training.outcome import Outcome
+from search.training.trial_record import record_of
+from search.trials import Trial
 
 STUDY = {
     "name": "story",
@@ -63,7 +66,7 @@ def rate(trial: Trial) -> float:
 def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, lost: float = 0.0) -> None:
     """Answer what is asked; on test everything scores `lost` less."""
     with Ledger(path) as ledger:
-        driver = engine.Driver(of, ledger, where="cpu")
+        driver = Driver(of, ledger, where="cpu")
         while (work := driver.next()) is not None:
             records = []
             for spec in work.specs:
@@ -76,7 +79,7 @@ def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, 
 
 def found(of: StudySpec, path: Path) -> Findings:
     with Ledger.open(path) as ledger:
-        return findings.findings_of(of, ledger.all(), Journal(engine.journal_of(path)))
+        return search_results.findings_of(of, ledger.all(), Journal(journal_of(path)))
 
 
 def test_points_are_chosen_on_validation_and_shown_on_test(folder: Path) -> None:
@@ -95,20 +98,23 @@ def test_points_are_chosen_on_validation_and_shown_on_test(folder: Path) -> None
 def test_an_interval_is_over_seeds_and_one_seed_has_none(folder: Path) -> None:
     drive(study(), folder / "a.sqlite")
     one = found(study(), folder / "a.sqlite").candidates[0]
-    accuracy, size = findings.intervals(one, np.random.default_rng(0))
+    accuracy, size = search_results.intervals(one, np.random.default_rng(0))
     assert accuracy is not None
     assert accuracy[0] < one.tested[0] < accuracy[1]
     assert accuracy[1] - accuracy[0] <= 2e-3 + 1e-9
     assert size is None
     alone = study(over={"trial.seed": [0]})
     drive(alone, folder / "a.sqlite")
-    assert findings.intervals(found(alone, folder / "a.sqlite").candidates[0], np.random.default_rng(0)) == [None, None]
+    assert search_results.intervals(found(alone, folder / "a.sqlite").candidates[0], np.random.default_rng(0)) == [
+        None,
+        None,
+    ]
 
 
 def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
     both = study(beside=["tpe"])
     drive(both, folder / "a.sqlite")
-    curves = findings.volumes(found(both, folder / "a.sqlite"))
+    curves = search_results.volumes(found(both, folder / "a.sqlite"))
     assert {kind: len(curve) for kind, curve in curves.items()} == {"random": 12, "tpe": 12}
     for curve in curves.values():
         assert curve == sorted(curve)
@@ -119,7 +125,7 @@ def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path)
 def test_with_one_goal_the_best_so_far_stands_in(folder: Path) -> None:
     one = codec.read_study(STUDY | {"goals": [{"score": "accuracy", "direction": "maximise"}]})
     drive(one, folder / "a.sqlite")
-    (curve,) = findings.volumes(found(one, folder / "a.sqlite")).values()
+    (curve,) = search_results.volumes(found(one, folder / "a.sqlite")).values()
     assert curve == sorted(curve)
     assert curve[-1] == 1
 
@@ -155,16 +161,16 @@ def test_rungs_that_rank_the_other_way_round_disagree(folder: Path) -> None:
 def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) -> None:
     drive(study(), folder / "a.sqlite")
     all_of_it = found(study(), folder / "a.sqlite")
-    one = findings.winner(all_of_it)
-    (folder / "arch.yaml").write_text(findings.arch_document(all_of_it, one))
+    one = search_results.winner(all_of_it)
+    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one))
     arch = codec.read_arch(str(folder / "arch.yaml"))
     assert arch.name == f"story_random_{one.ordinal}"
     assert arch.width == one.choices["trial.arch.width"]
     assert cost(arch, vocab=32, length=16).state_bytes == one.chosen[1]
-    other = findings.winner(all_of_it, "random 3")
+    other = search_results.winner(all_of_it, "random 3")
     assert (other.proposer, other.ordinal) == ("random", 3)
     with pytest.raises(ValueError, match="no point 'random 99'"):
-        findings.winner(all_of_it, "random 99")
+        search_results.winner(all_of_it, "random 99")
 
 
 def test_a_point_whose_records_are_elsewhere_is_left_out(folder: Path) -> None:

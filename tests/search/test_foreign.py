@@ -19,8 +19,11 @@ from arch.mixers.linear_attention import LinearAttention
 from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
 from arch.mlp import MlpSpec, SwiGLU
 from results.ledger import Ledger
-from search import codec, engine, foreign, typed
-from search.document import SpecError
+from search import codec
+from search.documents import type_hints
+from search.documents.nodes import SpecError
+from search.engines import inline
+from search.training import foreign
 from search.trial import Data, Training, TrialSpec, run_trial
 from synth.tasks.parity import Parity
 
@@ -199,10 +202,10 @@ def test_the_check_leaves_random_numbers_as_they_were() -> None:
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`shift` stands among the kinds, as one adds it from outside today."""
     monkeypatch.setattr(arch.block, "Mixer", arch.block.Mixer | Shift)
-    typed.hints_of.cache_clear()
+    type_hints.hints_of.cache_clear()
     yield
     monkeypatch.undo()
-    typed.hints_of.cache_clear()
+    type_hints.hints_of.cache_clear()
 
 
 @pytest.mark.usefixtures("registered")
@@ -213,6 +216,6 @@ def test_a_study_with_a_kind_that_breaks_a_law_trains_nothing(tmp_path: Path) ->
         {"name": "two", "trial": base, "space": {"kind": "grid", "axes": {"trial.arch": [base["arch"], peeking]}}}
     )
     with pytest.raises(SpecError, match=r"architecture peeking: block 1 \(shift\): breaks the law of causality"):
-        engine.run(study, tmp_path / "two.sqlite", device="cpu")
+        inline.run(study, tmp_path / "two.sqlite", device="cpu")
     with Ledger(tmp_path / "two.sqlite") as ledger:
         assert not ledger.keys()

@@ -8,7 +8,7 @@ import torch
 from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import BaseConv, Mesa, Mixer
-from search.gauges import gauges
+from search.training.mixer_statistics import gauges
 from search.trial import Data, Training, TrialSpec, run_trial
 from synth.tasks import Mqar
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from search.learner import Learner, Optimizer
-from search.online_loop import follow
+from search.training.online import follow
+from search.trials.online_learner import Learner, Optimizer
 from synth.tasks.learnability import Learnability, bins
 
 PAPER = tuple(

@@ -15,11 +15,15 @@ from typer.testing import CliRunner
 
 from arch.backbone import BackboneSpec
 from results.ledger import Ledger
-from search import codec, engine, memory, typed
-from search.cli import app
-from search.document import SpecError
-from search.study import Trial
+from search import codec
+from search.cli.app import app
+from search.documents import type_hints
+from search.documents.nodes import SpecError
+from search.engines import inline
+from search.training import run_cohort
 from search.trial import Data, Training, TrialSpec
+from search.trials import Trial, memory_needs
+from search.trials.memory_needs import MODEL, MOST
 from synth.task import Task
 from synth.tasks import Mqar, Needle
 
@@ -171,7 +175,7 @@ def test_what_is_large_but_may_run_somewhere_is_no_fault(
     task: Task, arch: BackboneSpec, training: Training, data: Data
 ) -> None:
     spec = TrialSpec(task=task, arch=arch, training=training, data=data)  # type: ignore[arg-type]
-    assert sum(spec.needs.values()) < memory.MOST
+    assert sum(spec.needs.values()) < MOST
 
 
 def test_what_asks_for_most_is_named_with_what_it_asks_for() -> None:
@@ -188,7 +192,7 @@ def test_what_asks_for_most_is_named_with_what_it_asks_for() -> None:
     [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 KB"), (2e9, "2 GB"), (1.76e13, "17.6 TB"), (5e18, "5,000,000 TB")],
 )
 def test_bytes_are_said_as_people_say_them(count: float, said: str) -> None:
-    assert memory.said(count) == said
+    assert memory_needs.said(count) == said
 
 
 # On this machine. ---------------------------------------------------------------------------------
@@ -199,8 +203,8 @@ def test_a_trial_that_this_machine_cannot_hold_fails_and_the_others_are_trained(
 ) -> None:
     study = codec.read_study(STUDY, overrides=["space={kind: grid, axes: {trial.arch.width: [16, 64]}}"])
     small, large = (sum(trial.needs.values()) for trial in study.trials())
-    monkeypatch.setattr(memory, "held_by", lambda device: (small + large) / 2)
-    engine.run(study, tmp_path / "x.sqlite", device="cpu")
+    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: (small + large) / 2)
+    inline.run(study, tmp_path / "x.sqlite", device="cpu")
     done, failed = sorted(Ledger.open(tmp_path / "x.sqlite").all(), key=lambda record: record.status)
     assert (done.status, failed.status) == ("done", "failed")
     assert failed.error is not None
@@ -210,11 +214,11 @@ def test_a_trial_that_this_machine_cannot_hold_fails_and_the_others_are_trained(
 
 def test_a_cohort_is_as_many_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     (trial,) = codec.read_study(STUDY).trials()
-    needs = {memory.MODEL: 100.0, "data.test": 60.0}
+    needs = {MODEL: 100.0, "data.test": 60.0}
     for held_, many in ((129, 0), (130, 1), (229, 1), (231, 2), (1031, 10)):
-        monkeypatch.setattr(memory, "held_by", lambda device, held_=held_: float(held_))
-        assert memory.fitting(needs, torch.device("cpu")) == many
-    assert memory.largest(replace(trial, data=Data(test=10**9)).needs) == "data.test"
+        monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device, held_=held_: float(held_))
+        assert memory_needs.fitting(needs, torch.device("cpu")) == many
+    assert memory_needs.largest(replace(trial, data=Data(test=10**9)).needs) == "data.test"
 
 
 def test_a_failed_trial_has_its_record_whatever_of_it_cannot_be_had(
@@ -230,17 +234,17 @@ def test_a_failed_trial_has_its_record_whatever_of_it_cannot_be_had(
         monkeypatch.setattr(Mqar, name, fail)
     study = codec.read_study(STUDY, overrides=["space={kind: grid, axes: {trial.seed: [0, 1]}}"])
     for _ in range(2):
-        engine.run(study, tmp_path / "x.sqlite", device="cpu")
+        inline.run(study, tmp_path / "x.sqlite", device="cpu")
     records = Ledger.open(tmp_path / "x.sqlite").all()
     assert [(r.status, r.error) for r in records] == [("failed", "RuntimeError: out of all bounds")] * 2
     assert all(r.parameters > 0 for r in records)
     monkeypatch.setattr(TrialSpec, "price", fail)
-    failed = engine.failed(study.trials()[0], "died", study="bombs", device=torch.device("cpu"))
+    failed = run_cohort.failed(study.trials()[0], "died", study="bombs", device=torch.device("cpu"))
     assert (failed.parameters, failed.key) == (0, codec.key(study.trials()[0]))
 
 
 def test_more_members_than_the_device_holds_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search.bench._time", None)
+    monkeypatch.setattr("search.measurement.benchmarks._time", None)
     before = held()
     result = CliRunner().invoke(app, ["bench", "step", "--members", "1000000", "--device", "cpu"])
     assert result.exit_code == 2
@@ -261,7 +265,7 @@ def test_committed_records_read_under_their_keys_and_at_their_prices(file: Path)
     """One of each architecture on each task: bounds are no tighter than what was ever trained."""
     lines = file.read_text(encoding="utf-8").splitlines()
     every = {(r["arch"], r["task"]): r for r in map(json.loads, lines[:: max(1, len(lines) // 40)])}
-    kinds = typed.kinds_of(Trial)
+    kinds = type_hints.kinds_of(Trial)
     for record in every.values():
         trial = codec.from_plain(kinds[record["spec"].get("kind", "trial")], record["spec"])
         price = trial.price()

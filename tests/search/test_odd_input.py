@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from results.record import Record, write_records
 from search import codec
-from search.cli import app
+from search.cli.app import app
 
 STUDY = {
     "name": "story",

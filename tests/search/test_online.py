@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from results.ledger import Ledger
-from results.tables import table_of
-from search import codec, engine
-from search.cohort import at_most, pack, run_cohort
-from search.learner import Learner
-from search.online import OnlineTrial
-from search.online_loop import WINDOWS, follow
+from results.score_tables.scores import table_of
+from search import codec
+from search.engines import inline
+from search.engines.plan import Report
+from search.training.online import WINDOWS, follow
+from search.training.packing import at_most, pack
+from search.training.run_cohort import run_cohort
+from search.trials.online import OnlineTrial
+from search.trials.online_learner import Learner
 from synth.tasks.learnability import Learnability
 
 TASK = Learnability(width=16, length=160)
@@ -80,12 +83,12 @@ def test_a_study_of_learners_from_plan_to_table(tmp_path: Path) -> None:
         "learnability_panels", overrides=["budget=smoke", "trial.task.length=64", "trial.task.width=8"]
     )
     path = tmp_path / "panels.sqlite"
-    reports: list[engine.Report] = []
-    plan = engine.run(study, path, report=reports.append, device="cpu")
+    reports: list[Report] = []
+    plan = inline.run(study, path, report=reports.append, device="cpu")
     assert len(plan.missing) == 40
     assert (reports[-1].done, reports[-1].failed) == (40, 0)
     assert any(report.progress and not math.isnan(report.progress.loss) for report in reports)
     (table,) = table_of(Ledger.open(path).all())
     measured = [line.labels[0] for line in table.lines if line.kind == "measured"]
     assert sorted(measured) == ["mlp 2x1", "mlp 2x4", "mlp 3x1", "mlp 3x4"]
-    assert len(engine.run(study, path, device="cpu").missing) == 0
+    assert len(inline.run(study, path, device="cpu").missing) == 0

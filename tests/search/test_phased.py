@@ -16,11 +16,14 @@ from arch.cost import cost
 from arch.mixers import Attention, GatedLinearAttention, Mamba2, Mesa, Mixer, Titans
 from arch.stack import Repeat
 from results.record import Record
-from search import codec, phases
-from search.cohort import at_most, follow_cohort, pack, run_cohort
-from search.phased import APART, Expansion, Phase, PhasedTrial, with_dials
-from search.training import Outcome, Progress, train
+from search import codec
+from search.training import phases
+from search.training.loop import train
+from search.training.outcome import Outcome, Progress
+from search.training.packing import at_most, pack
+from search.training.run_cohort import follow_cohort, run_cohort
 from search.trial import Data, Training, TrialSpec, run_trial
+from search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_dials
 from synth.tasks import Mqar
 
 SHORT, LONG = Mqar(vocab=32, length=16, pairs=2), Mqar(vocab=32, length=32, pairs=4)

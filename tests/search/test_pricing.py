@@ -12,12 +12,16 @@ from typer.testing import CliRunner
 
 from results.ledger import Ledger
 from results.record import Record
-from search import codec, engine, pricing
-from search.cli import app
-from search.cohort import at_most, device_name
-from search.listing import plan_of
-from search.pricing import Rates, priced
-from search.study import Trial
+from search import codec
+from search.cli.app import app
+from search.cli.listings import plan_of
+from search.engines import plan, pricing
+from search.engines.plan import Plan
+from search.engines.pricing import Rates, priced
+from search.training import run_cohort
+from search.training.packing import at_most
+from search.training.run_cohort import device_name
+from search.trials import Trial
 
 CPU = torch.device("cpu")
 STUDY: dict[str, Any] = {
@@ -41,8 +45,8 @@ def cells(table: Any, column: str) -> list[str]:
     return list(found.cells)
 
 
-def plan(of: tuple[Trial, ...]) -> engine.Plan:
-    return engine.Plan(trials=of, missing=of, cohorts=())
+def plan(of: tuple[Trial, ...]) -> Plan:
+    return Plan(trials=of, missing=of, cohorts=())
 
 
 NOTHING = Rates(source="nothing was measured")
@@ -103,7 +107,7 @@ def test_an_online_trial_takes_a_step_at_every_position() -> None:
 
 
 def record(trial: Trial, seconds: float, **over: Any) -> Record:
-    found = engine.failed(trial, "", study="prices", device=CPU)
+    found = run_cohort.failed(trial, "", study="prices", device=CPU)
     return replace(found, status="done", error=None, seconds=seconds, steps=trial.steps, **over)
 
 
@@ -165,9 +169,9 @@ def test_a_dry_run_prices_a_grid_and_a_search(tmp_path: Path, monkeypatch: pytes
 def test_a_dry_run_says_which_trials_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     every = trials()
     needs = sorted(sum(trial.needs.values()) for trial in every)
-    monkeypatch.setattr("search.memory.held_by", lambda device: needs[2])
+    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: needs[2])
     said = pricing.too_large(every, CPU)
     assert said.startswith("2 trials will fail here: up to ")
-    monkeypatch.setattr("search.memory.held_by", lambda device: 1e12)
+    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: 1e12)
     assert pricing.too_large(every, CPU) == ""
-    assert engine.plan(codec.read_study(STUDY), set(), room=at_most(8)).missing == every
+    assert plan.plan(codec.read_study(STUDY), set(), room=at_most(8)).missing == every

@@ -28,8 +28,8 @@ from arch.mixers import (
 )
 from arch.mixers.memory import OmegaNet
 from arch.mixers.mixer import Memory, MixerSpec
-from search.cli import app
-from search.probe import Keys, draw_keys, measure, probe
+from search.cli.app import app
+from search.measurement.capacity_probe import Keys, draw_keys, measure, probe
 
 WIDTH, HEADS, KEY = 32, 4, 8  # so that K = V = 8
 EXACT = 1e-6

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from search import samplers
-from search.typed import kinds_of
+from search.cli import task_table
+from search.cli.task_table import COLUMNS
+from search.documents.type_hints import kinds_of
 from synth.tasks import Task
 
 
 def test_every_task_has_a_row_with_its_source_bounds_and_speed() -> None:
-    rows = list(samplers.rows(count=8, times=1))
+    rows = list(task_table.rows(count=8, times=1))
     assert [row[0] for row in rows] == sorted(kinds_of(Task))
     for row in rows:
-        said = dict(zip(samplers.COLUMNS, row, strict=True))
+        said = dict(zip(COLUMNS, row, strict=True))
         assert all(said.values())
         assert float(said["chance"]) < float(said["ceiling"])
         assert said["protocol"].split(", ")[0] == "repaired"
@@ -23,13 +24,15 @@ def test_every_task_has_a_row_with_its_source_bounds_and_speed() -> None:
 def test_the_readme_of_synth_has_the_row_of_every_task_but_for_its_speed() -> None:
     """Where this fails: recallmap bench tasks, and copy the table."""
     readme = (Path(__file__).parents[2] / "synth" / "README.md").read_text(encoding="utf-8")
-    made = samplers.markdown(samplers.rows(count=8, times=1))
+    made = task_table.markdown(task_table.rows(count=8, times=1))
     assert [row.rsplit("|", 2)[0] for row in readme.splitlines() if row.startswith("|")] == [
         row.rsplit("|", 2)[0] for row in made
     ]
 
 
 def test_the_table_is_markdown() -> None:
-    head, rule, row = samplers.markdown(iter([("mqar", "a paper", "repaired", "accuracy", "0.25", "1", "64", "9,000")]))
-    assert {line.count("|") for line in (head, rule, row)} == {len(samplers.COLUMNS) + 1}
+    head, rule, row = task_table.markdown(
+        iter([("mqar", "a paper", "repaired", "accuracy", "0.25", "1", "64", "9,000")])
+    )
+    assert {line.count("|") for line in (head, rule, row)} == {len(COLUMNS) + 1}
     assert set(rule) <= set("|-: ")

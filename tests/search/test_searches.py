@@ -19,14 +19,20 @@ from typer.testing import CliRunner
 
 from results.ledger import Ledger, LedgerError
 from results.record import Record
-from search import codec, engine
-from search.cli import app
-from search.cohort import record_of
-from search.inquiry import told_points
-from search.propose import Journal, Told
-from search.space import Search
-from search.study import StudySpec, Trial
-from search.training import Outcome
+from search import codec
+from search.cli.app import app
+from search.engines.driver import Driver
+from search.engines.plan import Report
+from search.engines.trial_sources import trials_of
+from search.proposers.generations import told_points
+from search.proposers.journal import Journal, journal_of
+from search.proposers.proposer import Told
+from search.space.search_space import Search
+from search.study.spec import StudySpec
+from search.training import run_cohort
+from search.training.outcome import Outcome
+from search.training.trial_record import record_of
+from search.trials import Trial
 
 KINDS = ["random", "tpe", "nsga2", "nsga3", "gp"]
 every_proposer = pytest.mark.parametrize("kind", KINDS)
@@ -91,12 +97,12 @@ def drive(
     path: Path,
     *,
     stop_after: int | None = None,
-    report: Callable[[engine.Report], None] = lambda _: None,
+    report: Callable[[Report], None] = lambda _: None,
 ) -> list[str]:
     """Answer everything that is asked, works in turn from the last to the first; the keys of what was trained."""
     trained: list[str] = []
     with Ledger(path) as ledger:
-        driver = engine.Driver(of, ledger, report=report, most=3, where="cpu")
+        driver = Driver(of, ledger, report=report, most=3, where="cpu")
         while not driver.finished:
             out = list(iter(driver.next, None))
             for work in reversed(out):
@@ -108,7 +114,7 @@ def drive(
 
 
 def told(of: StudySpec, path: Path) -> dict[str, tuple[Told, ...]]:
-    return told_points(of, Journal(engine.journal_of(path)))
+    return told_points(of, Journal(journal_of(path)))
 
 
 @pytest.fixture(autouse=True)
@@ -214,11 +220,11 @@ def test_a_resumed_search_counts_what_the_ledger_had_and_what_it_did(
         path = tmp_path / f"{stop_after}.sqlite"
         drive(of, path, stop_after=stop_after)
         if gone == "journal":
-            engine.journal_of(path).unlink()
+            journal_of(path).unlink()
         if gone == "ledger":
             path.unlink()
         before = Ledger(path).keys()
-        reports: list[engine.Report] = []
+        reports: list[Report] = []
         trained = drive(of, path, report=reports.append)
         end = reports[-1]
         assert (end.known, end.done, end.failed) == (len(before), len(trained), 0), stop_after
@@ -270,7 +276,7 @@ def test_a_driver_that_is_killed_while_it_writes_the_journal_loses_and_repeats_n
 def test_a_damaged_journal_is_told_of_and_without_it_the_search_asks_the_same(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     drive(study("tpe"), path)
-    journal, asked = engine.journal_of(path), told(study("tpe"), path)
+    journal, asked = journal_of(path), told(study("tpe"), path)
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([*lines[:4], "damaged", *lines[4:]]) + "\n")
     with pytest.raises(
@@ -330,7 +336,7 @@ def test_a_study_that_asks_something_else_is_another_search(tmp_path: Path) -> N
     drive(study(), path)
     other = study(goals=[{"score": "accuracy", "direction": "maximise"}])
     assert drive(other, path) == []
-    assert len(Journal(engine.journal_of(path)).names()) == 2
+    assert len(Journal(journal_of(path)).names()) == 2
     assert [len(one.values) for one in told(other, path)["random"]] == [1] * 10
 
 
@@ -356,7 +362,7 @@ def test_a_space_in_which_nothing_may_be_trained_ends_and_says_so(tmp_path: Path
     notes: list[str] = []
     with Ledger(tmp_path / "tiny.sqlite") as ledger:
         hopeless = study(space={"points": 1, "generation": 1}, constraints={"parameters": 10})
-        driver = engine.Driver(hopeless, ledger, report=lambda r: notes.extend(r.notes), where="cpu")
+        driver = Driver(hopeless, ledger, report=lambda r: notes.extend(r.notes), where="cpu")
         assert driver.next() is None
         assert driver.finished
     assert notes[-1].startswith("random gave up: of 50 points 0 may be trained")
@@ -366,12 +372,12 @@ def test_a_point_whose_trial_fails_fails_and_says_why(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     of = study(space={"points": 4, "over": {"trial.seed": [0, 1]}})
     with Ledger(path) as ledger:
-        driver = engine.Driver(of, ledger, where="cpu")
+        driver = Driver(of, ledger, where="cpu")
         while (work := driver.next()) is not None:
             driver.keep(
                 work,
                 [
-                    engine.failed(spec, "out of memory", study=of.name, device=torch.device("cpu"))
+                    run_cohort.failed(spec, "out of memory", study=of.name, device=torch.device("cpu"))
                     if spec.seed == 1
                     else answered(spec, of)
                     for spec in work.specs
@@ -410,18 +416,18 @@ def test_rungs_of_kind_asha_rank_against_all_points_so_far(tmp_path: Path) -> No
 
 
 def test_milliseconds_are_measured_when_no_work_is_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drivers: list[engine.Driver] = []
+    drivers: list[Driver] = []
     out: list[int] = []
 
     def watched(spec: Trial, device: torch.device) -> float:
         out.append(len(drivers[0]._out))
         return float(spec.arch.width)  # type: ignore[union-attr]
 
-    monkeypatch.setattr(engine, "milliseconds", watched)
+    monkeypatch.setattr("search.engines.driver.milliseconds", watched)
     goals = [{"score": "accuracy", "direction": "maximise"}, {"score": "milliseconds", "direction": "minimise"}]
     of = study(goals=goals)
     with Ledger(tmp_path / "tiny.sqlite") as ledger:
-        drivers.append(engine.Driver(of, ledger, most=2, where="cpu"))
+        drivers.append(Driver(of, ledger, most=2, where="cpu"))
         while not drivers[0].finished:
             for work in list(iter(drivers[0].next, None)):
                 drivers[0].keep(work, [answered(spec, of) for spec in work.specs])
@@ -442,7 +448,7 @@ def test_a_goal_of_one_task_is_the_mean_over_its_trials_alone(tmp_path: Path) ->
     path = tmp_path / "tiny.sqlite"
     drive(of, path)
     (one, _) = told(of, path)["random"]
-    asked = [t for t in engine.trials_of(of, path) if t.training.lr == one.choices["trial.training.lr"]]  # type: ignore[union-attr]
+    asked = [t for t in trials_of(of, path) if t.training.lr == one.choices["trial.training.lr"]]  # type: ignore[union-attr]
     assert one.values[0] == pytest.approx(sum(map(score, asked)) / 4)
     assert one.values[1] == pytest.approx(sum(score(t) for t in asked if t.task.kind == "memorization") / 2)
 

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from results.excerpts import EXCERPTS, Excerpt, Place, filled
 from results.ledger import Ledger
+from results.publishing.readme_tables import EXCERPTS, Excerpt, Place, filled
+from results.publishing.report import FOLDER, report
 from results.record import Record, read_records, write_records
-from results.report import FOLDER, report
-from search import codec, shown, sources
-from search.cli import app
-from search.phased import PhasedTrial
-from search.study import StudySpec
+from search import codec
+from search.cli import page_context, sources
+from search.cli.app import app
+from search.cli.page_context import Details
+from search.study.spec import StudySpec
 from search.trial import TrialSpec
+from search.trials.phased import PhasedTrial
 
 RESULTS = Path(__file__).parents[2] / "results"
 STUDY = {
@@ -61,7 +63,7 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(sources.by_file(RESULTS / "records"), shown.sources())
+    made = report(sources.by_file(RESULTS / "records"), page_context.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
@@ -183,16 +185,16 @@ def test_the_page_probes_what_was_trained_and_shows_it_in_yaml(kept: Path) -> No
 
 
 def test_probed_rows_carry_the_rows_of_the_tables(records: list[Record]) -> None:
-    rows = shown.probed(records)
+    rows = page_context.probed(records)
     assert {row["arch"] for row in rows} == {"tiny key_dim=4", "tiny key_dim=8"}
     assert {row["bounds"]["features"] for row in rows} == {4, 8}
-    assert shown.probed(records, seconds=0.0) == []
+    assert page_context.probed(records, seconds=0.0) == []
 
 
 def test_an_architecture_of_another_version_is_shown_as_it_was_kept(records: list[Record]) -> None:
     records[0].spec["arch"]["stack"][0]["mixer"]["flux"] = 3
-    details = shown.Details(records[:1])
+    details = Details(records[:1])
     (detail,) = details.values()
     assert "cannot read it" in detail.yaml
     assert '"flux": 3' in detail.yaml
-    assert shown.probed(records[:1]) == []
+    assert page_context.probed(records[:1]) == []

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from results.ledger import Ledger
 from results.record import Record, read_records, write_records
-from search import codec, sources
-from search.cli import app
-from search.document import SpecError
+from search import codec
+from search.cli import sources
+from search.cli.app import app
+from search.documents.nodes import SpecError
 
 STUDY: dict[str, Any] = {
     "name": "story",
@@ -137,8 +138,8 @@ def packaged(records: list[Record], folder: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "story.yaml").rename(folder / "story_of_the_package.yaml")
     builtin = codec.builtin
     own = {"story": folder / "story_of_the_package.yaml"}
-    monkeypatch.setattr(codec, "builtin", lambda what: own if what == "study" else builtin(what))
-    monkeypatch.setattr(sources, "kept", lambda: folder / "kept")
+    monkeypatch.setattr("search.documents.built_in.builtin", lambda what: own if what == "study" else builtin(what))
+    monkeypatch.setattr("search.cli.sources.kept", lambda: folder / "kept")
     return folder / "kept"
 
 

@@ -10,10 +10,13 @@ import pytest
 
 from arch.mixers import Mixer
 from arch.stack import flatten
-from search import codec, typed
-from search.document import SpecError
-from search.space import Given, IntDial, Search, SequenceDial
-from search.study import StudySpec
+from search import codec
+from search.documents import type_hints
+from search.documents.nodes import SpecError
+from search.space.corners import Given
+from search.space.parameters import IntDial, SequenceDial
+from search.space.search_space import Search
+from search.study.spec import StudySpec
 
 BASE = """\
 name: story
@@ -186,7 +189,7 @@ def test_a_point_is_trained_over_tasks_and_seeds(file: Path) -> None:
 
 
 def test_every_mixer_can_be_meant_at_once(file: Path) -> None:
-    kinds = sorted(typed.kinds_of(Mixer))
+    kinds = sorted(type_hints.kinds_of(Mixer))
     dials = "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixer}]}\n"
     ((_, options),) = _options(read(file, dials))
     assert options == tuple(kinds)
@@ -203,7 +206,7 @@ def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(f
         file.write_text(BASE.partition("space:")[0] + f"space:\n  kind: grid\n  axes:\n    trial.arch: {axis}\n")
         return {t.arch.name: t.arch.stack[0].mixer for t in codec.read_study(str(file)).trials()}  # type: ignore[union-attr]
 
-    kinds = typed.kinds_of(Mixer)
+    kinds = type_hints.kinds_of(Mixer)
     found = mixers("every: mixer, having: {heads: 2, rope: false}")
     assert set(found) == {f"of_{kind}" for kind in kinds}
     assert (found["of_attention"].heads, found["of_attention"].rope, found["of_gla"].heads) == (2, False, 2)
@@ -429,7 +432,7 @@ def test_what_corners_that_cannot_be_built_have_in_common_is_said(file: Path) ->
 def test_a_gaussian_process_without_scipy_is_refused_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.space.find_spec", lambda name: None)
+    monkeypatch.setattr("search.space.search_space.find_spec", lambda name: None)
     dials = "  dials:\n" + LR
     (found,) = faults(file, dials, "space.kind=gp")
     assert "kind gp needs scipy, which is not installed" in found

@@ -9,8 +9,8 @@ import torch
 
 from arch.kernels import select
 from search import codec
-from search.bench import KERNELS
-from search.speed import milliseconds
+from search.measurement.benchmarks import KERNELS
+from search.measurement.forward_latency import milliseconds
 from search.trial import Training, TrialSpec
 
 CPU = torch.device("cpu")

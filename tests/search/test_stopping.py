@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from search.stopping import ASKING, stoppable, undisturbed
+from search.engines.stopping import ASKING, stoppable, undisturbed
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,9 @@ import pytest
 
 from arch.mixers import Mixer
 from results.ledger import Ledger
-from search import codec, engine, typed
+from search import codec
+from search.documents import type_hints
+from search.engines import inline
 
 SEARCHED = ("mqar_capacity", "hybrid_search", "statex", "cg_steps", "omega_window")
 
@@ -23,7 +25,7 @@ def test_every_budget_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", SEARCHED)
 def test_there_is_a_budget_for_gpus_and_one_that_runs_here(name: str, tmp_path: Path) -> None:
     assert {"smoke", "paper"} <= set(codec.read_study(name).budgets.value)
-    plan = engine.run(codec.read_study(name, overrides=["budget=smoke"]), tmp_path / "smoke.sqlite", device="cpu")
+    plan = inline.run(codec.read_study(name, overrides=["budget=smoke"]), tmp_path / "smoke.sqlite", device="cpu")
     with Ledger(tmp_path / "smoke.sqlite") as ledger:
         found = ledger.records()
     assert len(found) == len(plan.trials) > 0
@@ -32,7 +34,7 @@ def test_there_is_a_budget_for_gpus_and_one_that_runs_here(name: str, tmp_path: 
 
 def test_the_capacity_study_holds_every_mixer() -> None:
     trials = codec.read_study("mqar_capacity").trials()
-    assert {t.arch.stack[1].mixer.kind for t in trials} == set(typed.kinds_of(Mixer))  # type: ignore[union-attr]
+    assert {t.arch.stack[1].mixer.kind for t in trials} == set(type_hints.kinds_of(Mixer))  # type: ignore[union-attr]
 
 
 def test_mad_begins_with_small_weights() -> None:
@@ -48,7 +50,7 @@ def test_delta_rules_stand_beside_zoologys_figures_as_zoology_has_them() -> None
     assert {(m.heads, m.scale, m.out_gate) for m in delta} == {(2, "key_dim", False)}
     assert {(m.heads, m.scale, m.out_gate) for m in gated} == {(2, "key_dim", True)}
     assert (len(delta), len(gated)) == (16, 28)
-    assert {mixer.kind for mixer in mixers} == set(typed.kinds_of(Mixer))
+    assert {mixer.kind for mixer in mixers} == set(type_hints.kinds_of(Mixer))
 
 
 @pytest.mark.parametrize("kind", ["deltanet", "gated_deltanet"])

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from search import codec, overlay, propose
-from search.check import check
-from search.document import SpecError
-from search.space import axis_values
+from search import codec
+from search.cli.file_summary import check
+from search.documents.nodes import SpecError
+from search.space import grid
+from search.space.axis_values import axis_values
+from search.study import overlay
 
 BASE = """\
 name: story
@@ -174,7 +176,7 @@ def test_a_union_is_one_space_after_the_other_and_nothing_comes_twice(file: Path
         "    - {kind: grid}\n",
     )
     assert [t.seed for t in study.trials()] == [0, 1, 2]
-    assert len(list(propose.grid(study.space))) == 5
+    assert len(list(grid.grid(study.space))) == 5
 
 
 SUITE = """\

@@ -10,10 +10,10 @@ import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
-from search.cli import app
-from search.listing import TABLES, capacities_of, timings
-from search.streams import width
-from search.terminal import Terminal
+from search.cli.app import app
+from search.cli.listings import TABLES, capacities_of, timings
+from search.cli.streams import width
+from search.cli.terminal import Terminal
 
 ROWS = [
     {"arch": f"deltanet_{n}", "mixer": "gated_deltanet", "keys": "gaussian", "pairs": 2**n, "load": 0.001 * n}

@@ -19,12 +19,17 @@ import torch
 
 from results.ledger import Ledger, LedgerError
 from results.record import Record
-from search import codec, engine, tune
-from search.engine import Driver, EngineError
-from search.processes import how_it_ended, marking
-from search.stopping import stoppable
-from search.study import StudySpec, Trial
-from search.training import Progress
+from search import codec
+from search.engines import inline, ray_tune
+from search.engines.driver import Driver, EngineError
+from search.engines.plan import Report
+from search.engines.processes import how_it_ended, marking
+from search.engines.ray_tune import INSIDE, LONGEST, MARK, NOWHERE, QUIET
+from search.engines.stopping import stoppable
+from search.study.spec import StudySpec
+from search.training import run_cohort
+from search.training.outcome import Progress
+from search.trials import Trial
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -48,7 +53,7 @@ def study() -> StudySpec:
 
 
 def done(spec: Trial) -> Record:
-    return replace(engine.failed(spec, "", study="tiny", device=torch.device("cpu")), status="done", error=None)
+    return replace(run_cohort.failed(spec, "", study="tiny", device=torch.device("cpu")), status="done", error=None)
 
 
 @pytest.fixture
@@ -58,14 +63,14 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def desk(ledger: Ledger) -> tune._Desk:
-    return tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cpu")
+def desk(ledger: Ledger) -> ray_tune._Desk:
+    return ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cpu")
 
 
 # Between Tune and the driver ------------------------------------------------------------------------
 
 
-def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: tune._Desk, ledger: Ledger) -> None:
+def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: ray_tune._Desk, ledger: Ledger) -> None:
     first, second = desk.ask("a"), desk.ask("b")
     assert first is not None
     assert second is not None
@@ -79,7 +84,7 @@ def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: tune._Desk, 
 
 
 def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
-    desk = tune._Desk(Driver(study(), ledger, most=4, where="cpu", seeds=6), "cpu")
+    desk = ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu", seeds=6), "cpu")
     first, second = desk.ask("a"), desk.ask("b")
     assert first is not None
     assert second is not None
@@ -96,22 +101,22 @@ def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
 
 def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(ledger: Ledger) -> None:
     """By the records of its first life: the next may fail where the first did not."""
-    reports: list[engine.Report] = []
-    desk = tune._Desk(Driver(study(), ledger, report=reports.append, most=4, where="cpu"), "cpu")
+    reports: list[Report] = []
+    desk = ray_tune._Desk(Driver(study(), ledger, report=reports.append, most=4, where="cpu"), "cpu")
     cohort = desk.ask("a")
     assert cohort is not None
     through = Progress(step=5, steps=5, members=4, loss=0.0, accuracy=(0.0,), ended={0: done(cohort.specs[0])})
     desk.progress("a", through)
     assert (reports[-1].done, reports[-1].failed) == (1, 0)
-    desk.keep("a", [engine.failed(s, "", study="tiny", device=torch.device("cpu")) for s in cohort.specs])
+    desk.keep("a", [run_cohort.failed(s, "", study="tiny", device=torch.device("cpu")) for s in cohort.specs])
     assert (reports[-1].done, reports[-1].failed) == (1, 3)
     assert [r.status for r in ledger.all()].count("done") == 1
 
 
 def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
-    desk: tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    desk: ray_tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "REST", 0.0)
+    monkeypatch.setattr("search.engines.ray_tune.REST", 0.0)
     sizes = []
     for name in map(str, range(20)):
         cohort = desk.ask(name)
@@ -131,7 +136,7 @@ def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fa
     assert [r.key for r in ledger.all()] == [codec.key(s) for s in study().trials()]
 
 
-def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: tune._Desk) -> None:
+def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: ray_tune._Desk) -> None:
     for name in "abcde":  # of the first cohort one trial is left in the end
         cohort = desk.ask(name)
         assert cohort is not None
@@ -148,7 +153,7 @@ def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: tune._Desk) ->
     assert not desk.finished
 
 
-def test_a_study_whose_ledger_cannot_be_written_ends(desk: tune._Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_whose_ledger_cannot_be_written_ends(desk: ray_tune._Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(record: Record) -> bool:
         raise LedgerError("the disk is full")
 
@@ -170,8 +175,8 @@ def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest
     def never(environment: dict[str, str]) -> None:
         raise AssertionError("Ray was started")
 
-    monkeypatch.setattr(tune, "_ray", never)
-    assert len(tune.run(study(), path).missing) == 0
+    monkeypatch.setattr("search.engines.ray_tune._ray", never)
+    assert len(ray_tune.run(study(), path).missing) == 0
 
 
 # Where Ray lies ---------------------------------------------------------------------------------------
@@ -180,12 +185,12 @@ def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest
 def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(tune, "LONGEST", 4096)
+    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
     (tmp_path / "recallmap-ray-old" / "session").mkdir(parents=True)
     (tmp_path / "another").mkdir()
-    with tune._temporary_folder() as used:
-        tune._sweep()
+    with ray_tune._temporary_folder() as used:
+        ray_tune._sweep()
         assert {p.name for p in tmp_path.iterdir()} == {"another", used.name}
     assert {p.name for p in tmp_path.iterdir()} == {"another"}
 
@@ -193,9 +198,9 @@ def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
 def test_a_temporary_folder_is_short_enough_for_rays_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 60)
     deep.mkdir()
-    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(deep))
-    with tune._temporary_folder() as folder:
-        assert len(str(folder / tune.INSIDE)) <= tune.LONGEST
+    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(deep))
+    with ray_tune._temporary_folder() as folder:
+        assert len(str(folder / INSIDE)) <= LONGEST
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -203,9 +208,9 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing of a driver that still goes."""
-    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(tune, "LONGEST", 4096)
-    monkeypatch.setattr(tune, "_ray", None)
+    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr("search.engines.ray_tune._ray", None)
     left = tmp_path / "recallmap-ray-left"
     left.mkdir()
     path = tmp_path / "tiny.sqlite"
@@ -213,9 +218,9 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
         for spec in study().trials():
             ledger.add(done(spec))
     with contextlib.ExitStack() as stack:
-        used = stack.enter_context(tune._temporary_folder())
+        used = stack.enter_context(ray_tune._temporary_folder())
         lost, going = stack.enter_context(_sleeping(left)), stack.enter_context(_sleeping(used))
-        tune.run(study(), path)
+        ray_tune.run(study(), path)
         assert lost.wait(10) == -signal.SIGKILL
         assert going.poll() is None
         assert not left.exists()
@@ -223,12 +228,12 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(tune, "LONGEST", 4096)
+    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
     (tmp_path / "somebodys").mkdir()
     (tmp_path / "recallmap-ray-link").symlink_to(tmp_path / "somebodys")
     with _sleeping(tmp_path / "recallmap-ray-link") as process:
-        tune._sweep()
+        ray_tune._sweep()
         assert process.poll() is None
     assert (tmp_path / "somebodys").is_dir()
 
@@ -236,7 +241,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, monkeypatch
 @contextlib.contextmanager
 def _sleeping(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process as Ray starts them for a driver with this folder."""
-    with marking(tune.MARK, str(folder)):
+    with marking(MARK, str(folder)):
         process = subprocess.Popen(["sleep", "600"])
     with process:
         try:
@@ -272,55 +277,55 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> _FakeRay:
             monkeypatch.setenv(name, value)
         return ray
 
-    monkeypatch.setattr(tune, "_ray", loaded)
-    assert tune.MARK not in before
+    monkeypatch.setattr("search.engines.ray_tune._ray", loaded)
+    assert MARK not in before
     return ray
 
 
 def test_ray_is_started_for_us_alone_and_asks_nobody(
-    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from requests.utils import get_environ_proxies, select_proxy
 
     monkeypatch.setenv("NO_PROXY", "169.254.169.254,metadata.google.internal")
-    with stoppable() as stop, tune._started(tmp_path, desk):
-        assert tune.MARK not in os.environ  # what else this process starts is not Ray's
+    with stoppable() as stop, ray_tune._started(tmp_path, desk):
+        assert MARK not in os.environ  # what else this process starts is not Ray's
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert stop.code == 128 + signal.SIGTERM
     assert fake.ended
-    assert fake.given["_temp_dir"] == str(tmp_path / tune.INSIDE)
+    assert fake.given["_temp_dir"] == str(tmp_path / INSIDE)
     assert fake.given["include_dashboard"] is False
-    assert fake.environment[tune.MARK] == str(tmp_path)
+    assert fake.environment[MARK] == str(tmp_path)
     assert fake.environment["RAY_USAGE_STATS_ENABLED"] == "0"
     monkeypatch.setattr(os, "environ", fake.environment)
     for host in ("169.254.169.254", "metadata.google.internal"):  # whom Ray asks on which cloud it runs
         url = f"http://{host}/latest/meta-data/"
-        assert select_proxy(url, get_environ_proxies(url)) == tune.NOWHERE
+        assert select_proxy(url, get_environ_proxies(url)) == NOWHERE
 
 
 def test_a_ray_that_does_not_start_says_why(
-    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(**given: Any) -> None:
         raise RuntimeError("The node timed out during startup.\nA long story.")
 
     monkeypatch.setattr(fake, "init", late)
     with pytest.raises(EngineError, match=r"^Ray does not start: The node timed out during startup\.$"):
-        tune._started(tmp_path, desk).__enter__()
+        ray_tune._started(tmp_path, desk).__enter__()
     assert fake.ended
 
 
 @pytest.mark.parametrize(("program", "lost"), [("raylet", True), ("gcs_server", True), ("python", False)])
 def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_without(
-    desk: tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
+    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
 ) -> None:
-    monkeypatch.setattr(tune, "LOOK", 0.01)
+    monkeypatch.setattr("search.engines.ray_tune.LOOK", 0.01)
     with _sleeping(tmp_path) as process, contextlib.ExitStack() as stack:
-        monkeypatch.setattr(tune, "children", lambda *mark: {process.pid: program})
+        monkeypatch.setattr("search.engines.ray_tune.children", lambda *mark: {process.pid: program})
         stack.enter_context(pytest.raises(EngineError, match=program) if lost else pytest.raises(KeyboardInterrupt))
-        stack.enter_context(tune._started(tmp_path, desk))
-        stack.enter_context(tune._watched(desk, tmp_path))
+        stack.enter_context(ray_tune._started(tmp_path, desk))
+        stack.enter_context(ray_tune._watched(desk, tmp_path))
         process.kill()
         while how_it_ended(process.pid) is None:
             time.sleep(0.01)
@@ -331,11 +336,11 @@ def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_with
 
 
 def test_who_waits_for_what_is_gone_is_told_of_it(
-    desk: tune._Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: ray_tune._Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tune does, within Ray's own code, which nothing interrupts; then Ray ends the process."""
-    monkeypatch.setattr(tune, "LOOK", 0.01)
-    monkeypatch.setattr(tune, "PATIENCE", 0.01)
+    monkeypatch.setattr("search.engines.ray_tune.LOOK", 0.01)
+    monkeypatch.setattr("search.engines.ray_tune.PATIENCE", 0.01)
     said = ""
 
     def wait_for_ray() -> None:
@@ -345,9 +350,9 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
         raise KeyboardInterrupt
 
     with _sleeping(tmp_path) as process:
-        monkeypatch.setattr(tune, "children", lambda *mark: {process.pid: "raylet"})
+        monkeypatch.setattr("search.engines.ray_tune.children", lambda *mark: {process.pid: "raylet"})
         process.kill()
-        with pytest.raises(EngineError), tune._watched(desk, tmp_path):
+        with pytest.raises(EngineError), ray_tune._watched(desk, tmp_path):
             wait_for_ray()
     expected = "Ray is gone: its process raylet was ended by SIGKILL"
     assert said == f"{expected}. What was trained is kept, the same command goes on.\n"
@@ -364,7 +369,7 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
 )
 def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address: str, said: str) -> None:
     with pytest.raises(ConnectionError, match=said):
-        tune.run(study(), tmp_path / "tiny.sqlite", address=address)
+        ray_tune.run(study(), tmp_path / "tiny.sqlite", address=address)
 
 
 # One study, really ----------------------------------------------------------------------------------
@@ -409,7 +414,7 @@ def listening():
                 ours.append(parts[1].split(":")[0])
     print("listening", len(processes), *ours, flush=True)
 
-begun = tune._started
+begun = ray_tune._started
 
 def started(folder, desk):
     folders.append(folder)
@@ -425,8 +430,8 @@ def report(report):
 
 if __name__ == "__main__":
     folders = []
-    tune._started = started
-    tune.run(told.study(), Path("tiny.sqlite"), report=report, most=4)
+    ray_tune._started = started
+    ray_tune.run(told.study(), Path("tiny.sqlite"), report=report, most=4)
     print("left", len(family()) - 1, flush=True)
 """
 
@@ -460,7 +465,7 @@ def test_a_study_on_this_machine(tmp_path: Path) -> None:
         through_ray = {r.key: r for r in ledger.all()}
     assert set(through_ray) == {codec.key(s) for s in study().trials()}
 
-    engine.run(study(), tmp_path / "inline.sqlite", most=4, device="cpu")
+    inline.run(study(), tmp_path / "inline.sqlite", most=4, device="cpu")
     with Ledger.open(tmp_path / "inline.sqlite") as ledger:
         inline = {r.key: r for r in ledger.all()}
     for key, record in inline.items():
@@ -487,7 +492,7 @@ def test_the_ray_up_example_is_what_ray_up_takes() -> None:
     jsonschema.validate(said, schema)
     for commands in (said["head_start_ray_commands"], said["worker_start_ray_commands"]):
         assert "RAY_AUTH_MODE=token" in commands[-1]
-        assert f"RAY_USAGE_STATS_REPORT_URL={tune.QUIET['RAY_USAGE_STATS_REPORT_URL']}" in commands[-1]
+        assert f"RAY_USAGE_STATS_REPORT_URL={QUIET['RAY_USAGE_STATS_REPORT_URL']}" in commands[-1]
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -530,18 +535,18 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
 
 
 def test_cohorts_abreast_share_a_gpu_and_no_cpu() -> None:
-    assert tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
-    assert tune._resources("cpu", 4) == {"cpu": 1}
+    assert ray_tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
+    assert ray_tune._resources("cpu", 4) == {"cpu": 1}
 
 
 def test_cohorts_abreast_have_equal_parts_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_to: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", kept_to.append)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        desk = tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cuda", 4)
+        desk = ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cuda", 4)
         cohort = desk.ask("first")
     assert cohort is not None
     first, second = cohort.halves()
     for share, device in ((first.share, first.device), (second.share, second.device), (1.0, "cuda"), (0.25, "cpu")):
-        tune._keep_to(share, device)
+        ray_tune._keep_to(share, device)
     assert kept_to == [0.25, 0.25]

@@ -17,10 +17,14 @@ from arch.backbone import BackboneSpec
 from arch.block import Block
 from arch.mixers import Attention, BaseConv
 from results.ledger import Ledger, LedgerError
-from search import codec, engine, feed, training, tune
-from search.training import Outcome, Progress
+from search import codec
+from search.engines import inline
+from search.engines.plan import Report
+from search.training import loop
+from search.training.checkpoints import Shelf, kept_on
+from search.training.cohort import Cohort
+from search.training.outcome import Outcome, Progress
 from search.trial import Data, Portion, Training, TrialSpec
-from search.unfinished import Shelf, kept_on
 from synth.tasks import Mqar, Regbench
 
 TASK = Mqar(vocab=16, length=16, pairs=2)
@@ -44,7 +48,7 @@ CASES = {
 
 
 def follow(specs: list[TrialSpec]) -> Iterator[Progress]:
-    return training.train(specs, torch.device("cpu"))
+    return loop.train(specs, torch.device("cpu"))
 
 
 def ended(steps: Iterator[Progress]) -> list[Outcome]:
@@ -55,11 +59,11 @@ def ended(steps: Iterator[Progress]) -> list[Outcome]:
             return end.value  # type: ignore[no-any-return]
 
 
-def interrupted_after(reports: int) -> tuple[list[tuple[int, int]], Callable[[engine.Report], None]]:
+def interrupted_after(reports: int) -> tuple[list[tuple[int, int]], Callable[[Report], None]]:
     """Steps and members as they are told of, and who tells: somebody stops it, once, after so many."""
     seen: list[tuple[int, int]] = []
 
-    def report(told: engine.Report) -> None:
+    def report(told: Report) -> None:
         if told.progress is not None:
             seen.append((told.progress.step, told.progress.members))
             if len(seen) == reports:
@@ -73,13 +77,13 @@ def interrupted_after(reports: int) -> tuple[list[tuple[int, int]], Callable[[en
 def test_who_is_interrupted_ends_as_if_nothing_had_been(
     case: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specs, taken, step = CASES[case], [0], training.Cohort.train_step
+    specs, taken, step = CASES[case], [0], Cohort.train_step
 
-    def counted(self: training.Cohort, *batch: object) -> object:
+    def counted(self: Cohort, *batch: object) -> object:
         taken[0] += 1
         return step(self, *batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training.Cohort, "train_step", counted)
+    monkeypatch.setattr(Cohort, "train_step", counted)
     expected = ended(follow(specs))
     whole, taken[0] = taken[0], 0
     with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
@@ -102,7 +106,7 @@ def test_who_is_interrupted_ends_as_if_nothing_had_been(
 def test_what_is_through_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept_on(Shelf(tmp_path, every=0)):
         expected = ended(follow([FRESH]))
-        monkeypatch.setattr(training.Cohort, "train_step", None)
+        monkeypatch.setattr(Cohort, "train_step", None)
         (found,) = ended(follow([FRESH]))
     assert found.scores == expected[0].scores
 
@@ -137,7 +141,7 @@ def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
 
     def trained(seed: int) -> Outcome:
         weights = ARCH.build(vocab=TASK.vocab, seed=seed).state_dict()
-        return ended(training.train([FRESH], torch.device("cpu"), starts=[weights]))[0]
+        return ended(loop.train([FRESH], torch.device("cpu"), starts=[weights]))[0]
 
     alone = [trained(seed).scores for seed in (3, 4)]
     with kept_on(Shelf(tmp_path, every=0)):
@@ -171,14 +175,14 @@ def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: P
 
 
 def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(3)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(study, path, report=report)
+        inline.run(study, path, report=report)
     assert list((tmp_path / "tiny.unfinished").iterdir())
-    engine.run(study, path, report=report)
+    inline.run(study, path, report=report)
     assert seen == [(3, 1), (6, 1), (9, 1), (12, 1)]
     assert not (tmp_path / "tiny.unfinished").exists()
     assert Ledger(path).all()[0].curve["step"] == [3, 6, 9, 12]
@@ -187,16 +191,16 @@ def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, mo
 def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     stops = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": stops})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(study, path, report=report)
+        inline.run(study, path, report=report)
     (solved,) = Ledger(path).all()
     assert (solved.status, solved.steps) == ("done", 3)
-    engine.run(study, path, report=report)
+    inline.run(study, path, report=report)
     assert seen == [(3, 2), (6, 2), (9, 1), (12, 1)]
     assert not (tmp_path / "tiny.unfinished").exists()
     assert [r.steps for r in Ledger(path).all()] == [3, 12]
@@ -206,11 +210,11 @@ def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
 def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     (tmp_path / "tiny.unfinished").write_text("a file stands in its way")
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
-        engine.run(study, tmp_path / "tiny.sqlite")
+        inline.run(study, tmp_path / "tiny.sqlite")
     assert Ledger(tmp_path / "tiny.sqlite").all() == []
 
 
@@ -222,11 +226,11 @@ def test_a_full_disk_ends_the_study_with_a_remedy_and_leaves_no_half_of_a_file(
     def full(tensors: object, path: Path, **_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     monkeypatch.setattr(safetensors, "save_file", full)
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: .*the disk is full; free some space and run the same"):
-        engine.run(study, tmp_path / "tiny.sqlite")
+        inline.run(study, tmp_path / "tiny.sqlite")
     assert not list((tmp_path / "tiny.unfinished").glob("*.safetensors"))
 
 
@@ -236,7 +240,7 @@ def test_a_shelf_that_is_a_link_is_refused_and_nothing_goes_where_it_points(tmp_
     (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "theirs")
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     with pytest.raises(LedgerError, match=r"tiny\.unfinished is a symbolic link, it must be a folder.*remove the link"):
-        engine.run(study, tmp_path / "tiny.sqlite")
+        inline.run(study, tmp_path / "tiny.sqlite")
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["model.safetensors"]
 
 
@@ -257,14 +261,14 @@ def test_what_lies_where_a_cohort_is_laid_down_is_not_written(tmp_path: Path) ->
 
 def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one of them is through there would be room for one that has not begun, which would go on from nowhere."""
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     space = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None], "trial.seed": [0, 1]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": space})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(study, path, report=report, most=3)
-    engine.run(study, path, report=report, most=3)
+        inline.run(study, path, report=report, most=3)
+    inline.run(study, path, report=report, most=3)
     assert seen == [(3, 3), (6, 3), (9, 1), (12, 1), (3, 1), (6, 1), (9, 1), (12, 1)]
     assert not (tmp_path / "tiny.unfinished").exists()
 
@@ -296,7 +300,7 @@ def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
 
 def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sequences ask for more or less, pools keep the room that one before had: sums go by it, to the last digit."""
-    monkeypatch.setattr(feed, "HORIZON", 1)
+    monkeypatch.setattr("search.trials.pools.HORIZON", 1)
     dials: dict[str, Any] = {"letters": 6, "states": (3, 4), "alphabet": (3, 6), "out_degree": (1, 2), "words": (3, 5)}
     spec = replace(
         FRESH,
@@ -334,12 +338,12 @@ def of_one_trial(plain: dict[str, Any]) -> Any:
 def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
     plain: dict[str, Any], with_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study, path = of_one_trial(plain), tmp_path / "tiny.sqlite"
     with monkeypatch.context() as patch:
         patch.setattr(Shelf, "clear", cut)
         with pytest.raises(Cut):
-            engine.run(study, path, device="cpu")
+            inline.run(study, path, device="cpu")
     assert [record.status for record in Ledger(path).all()] == ["done"]
     assert list((tmp_path / "tiny.unfinished").iterdir())
     (tune if with_ray else engine).run(study, path, device="cpu")
@@ -349,11 +353,11 @@ def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
 def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study, path, folder = of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     _, stop = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(study, path, report=stop)
+        inline.run(study, path, report=stop)
     (whole,) = folder.iterdir()
     told = whole.with_suffix(".through")
     told.write_text("[]")
@@ -363,7 +367,7 @@ def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished
     Shelf(folder).tidy(Ledger(path).keys())
     assert sorted(folder.iterdir()) == sorted([whole, told])
     seen, report = interrupted_after(9)
-    engine.run(study, path, report=report)
+    inline.run(study, path, report=report)
     assert seen == [(9, 1), (12, 1)]
     assert not folder.exists()
 
@@ -372,7 +376,7 @@ def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Links, pipes, folders, and files of another making, also under our names."""
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     path, folder = tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     folder.mkdir()
     weights = tmp_path / "weights.safetensors"
@@ -389,8 +393,8 @@ def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
     before = {file.name: file.lstat() for file in folder.iterdir()}
     _, stop = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(of_one_trial(codec.plain(FRESH)), path, report=stop)
-    engine.run(of_one_trial(codec.plain(FRESH)), path)
+        inline.run(of_one_trial(codec.plain(FRESH)), path, report=stop)
+    inline.run(of_one_trial(codec.plain(FRESH)), path)
     after = {file.name: file.lstat() for file in folder.iterdir()}
     assert {name: (found.st_ino, found.st_mtime) for name, found in after.items()} == {
         name: (found.st_ino, found.st_mtime) for name, found in before.items()
@@ -432,8 +436,8 @@ def test_a_folder_in_place_of_what_is_written_ends_the_study_with_a_remedy(tmp_p
 
 
 def test_a_shelf_may_be_a_link_to_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     (tmp_path / "large").mkdir()
     (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "large")
-    engine.run(of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite")
+    inline.run(of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite")
     assert not list((tmp_path / "large").iterdir())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from search import origin
+from search.training import origin
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,9 +17,9 @@ from arch.cost import cost
 from arch.mixers import DeltaNet
 from arch.stack import flatten
 from search import codec
-from search.cli import app
-from search.cohort import run_cohort
-from search.document import SpecError
+from search.cli.app import app
+from search.documents.nodes import SpecError
+from search.training.run_cohort import run_cohort
 from search.trial import Data, Training, TrialSpec
 from synth.tasks import Mqar
 

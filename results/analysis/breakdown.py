@@ -1,0 +1,282 @@
+"""The same trials cut another way: scores by a part of the answers (depth, position), or by a dial that varies.
+
+A dial is one of the architecture (window, degree, cg_steps, what an expansion makes larger) or of the task's setting
+(length, pairs). All else on a line is equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from results.analysis.labels import differing, words
+from results.analysis.measures import Measure
+from results.analysis.natural_order import by_number
+
+OF_EVERY_TASK = "distance_up_to"  # how far back answers lie: every task that does not know better is cut by it
+
+USUAL = ("accuracy", "macro_accuracy", "exact_match", "loss")  # scores that say no more than the headline
+
+NONE = "none"  # how a dial that is not set reads
+
+MOST_PARTS = 16  # of an answer, side by side: more are joined to STRETCHES
+
+STRETCHES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strand:
+    """One line of a cut: a measure for every value that it was measured at."""
+
+    row: str
+    setting: str  # in words, where lines differ in it
+    cells: Mapping[str, Measure]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """`metric` of every strand against the `values` of `by`, in their order."""
+
+    by: str
+    metric: str
+    values: tuple[str, ...]
+    strands: tuple[Strand, ...]
+
+
+def by_parts(measures: Sequence[Measure]) -> list[Cut]:
+    """A cut for every way in which the task breaks its answers down. `measures` are of one task; each gives a strand. Of
+    settings that differ in nothing but the dial by which is cut (a length that holds the shorter ones), the finest counts.
+    Of many parts (the depths of RULER's grid), neighbours are joined, each of which counts the same."""
+    cells: dict[str, dict[str, tuple[Measure, dict[str, Measure]]]] = defaultdict(dict)
+    metrics: dict[str, str] = {}
+    for measure in measures:
+        for by, (metric, values) in _parts(measure).items():
+            metrics[by] = metric
+            rest = {name: value for name, value in measure.dials.items() if name != by}
+            place = json.dumps([measure.row, rest], sort_keys=True, default=str)
+            if len(values) > len(cells[by].get(place, (measure, {}))[1]):
+                cells[by][place] = measure, {value: measure.of(f"{metric}/{by}={value}") for value in values}
+    cuts = []
+    for by, found in cells.items():
+        shown = differing([m.dials for m, _ in found.values()])
+        ordered = sorted(
+            found.values(), key=lambda one: (by_number(one[0].row), [_order(_said(one[0].dials.get(d))) for d in shown])
+        )
+        strands = [Strand(row=m.row, setting=", ".join(words(m.dials, shown)), cells=own) for m, own in ordered]
+        cuts.append(joined(_cut(by, metrics[by], strands), MOST_PARTS))
+    return cuts
+
+
+def by_dials(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
+    """A cut for every dial of the architectures that alone, but for their names, tells two of them apart. `measures` are of
+    one setting."""
+    by_row = {m.row: m for measure in measures if (m := measure.of(metric) if metric else measure).values}
+    own = list(by_row.values())
+    shown = [path for path in differing([m.leaves for m in own]) if path != "name"]
+    strands: dict[str, list[Strand]] = defaultdict(list)
+    told: dict[tuple[str, ...], list[str]] = {}
+    for name in dict.fromkeys(path.rsplit(".", 1)[-1] for path in shown):
+        for cells in _alike(own, name, shown):
+            strands[name].append(Strand(row=_label(cells, name, own, told), setting="", cells=cells))
+    return [_cut(name, _metric_of(found), found) for name, found in strands.items()]
+
+
+def _label(
+    cells: Mapping[str, Measure], name: str, measures: Sequence[Measure], told: dict[tuple[str, ...], list[str]]
+) -> str:
+    """What the architectures on a line are called, and the dials that tell them from others called so, which `told` keeps."""
+    called = tuple(dict.fromkeys(_called(m) for m in cells.values()))
+    first = next(iter(cells.values()))
+    if called not in told:
+        told[called] = differing([m.leaves for m in measures if _called(m) in called])
+    rest = [path for path in told[called] if path != "name" and path.rsplit(".", 1)[-1] != name]
+    return " ".join([" / ".join(called), *words(first.leaves, rest, "=")])
+
+
+def _called(measure: Measure) -> str:
+    return str(measure.leaves.get("name", measure.arch))
+
+
+def by_settings(measures: Sequence[Measure], at: Mapping[str, Any], metric: str | None = None) -> list[Cut]:
+    """A cut for every dial of the task that alone tells a setting from the one at `at`."""
+    found = (by_setting(measures, dial, near, metric) for dial, near in neighbours(measures, at).items())
+    return [cut for cut in found if cut is not None]
+
+
+def neighbours(measures: Sequence[Measure], at: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """By dial in which measures differ the settings that differ from the one at `at` in it alone, and that one."""
+    settings = {m.setting: m.dials for m in measures}
+    found = {}
+    for dial in differing(list(settings.values())):
+        rest = {name: value for name, value in at.items() if name != dial}
+        near = (of for of, dials in settings.items() if {n: v for n, v in dials.items() if n != dial} == rest)
+        found[dial] = frozenset(near)
+    return found
+
+
+def by_setting(measures: Sequence[Measure], dial: str, near: Collection[str], metric: str | None = None) -> Cut | None:
+    """The cut along one dial through settings that differ in nothing else, None where no architecture met two of them."""
+    rows: dict[str, dict[str, Measure]] = defaultdict(dict)
+    for measure in (m.of(metric) if metric else m for m in measures if m.setting in near):
+        if measure.values:
+            rows[measure.row][_said(measure.dials.get(dial))] = measure
+    strands = [Strand(row=row, setting="", cells=rows[row]) for row in sorted(rows, key=by_number)]
+    if max((len(s.cells) for s in strands), default=0) < 2:
+        return None
+    return _cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands)
+
+
+def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
+    """A cut for every dial of the task that alone tells two of the settings apart, wherever the others stand; lines are
+    means over all settings of the other dials."""
+    measures = [m.of(metric) if metric else m for m in measures]
+    cuts = []
+    for dial in differing([m.dials for m in measures]):
+        rows: dict[tuple[str, str], dict[str, Measure]] = defaultdict(dict)
+        for measure in measures:
+            rest = {name: value for name, value in measure.dials.items() if name != dial}
+            place = measure.row, json.dumps([measure.task, rest], sort_keys=True, default=str)
+            if measure.values:
+                rows[place][_said(measure.dials.get(dial))] = measure
+        strands = [Strand(row=row, setting="", cells=cells) for (row, _), cells in rows.items() if len(cells) > 1]
+        if strands:
+            cuts.append(averaged(_cut(dial.rsplit(".", 1)[-1], _metric_of(strands), strands)))
+    return cuts
+
+
+def averaged(cut: Cut) -> Cut:
+    """The cut with one line for every architecture: its mean over settings, at the values that all of them have."""
+    rows: dict[str, list[Strand]] = defaultdict(list)
+    for strand in cut.strands:
+        rows[strand.row].append(strand)
+    strands = []
+    for row in sorted(rows, key=by_number):
+        cells = {}
+        for value in cut.values:
+            if all(value in strand.cells for strand in rows[row]):
+                own = [strand.cells[value] for strand in rows[row]]
+                cells[value] = _mean(own, sorted(set.intersection(*(set(m.values) for m in own))))
+        strands.append(Strand(row=row, setting="", cells={value: m for value, m in cells.items() if m.values}))
+    return _cut(cut.by, cut.metric, [strand for strand in strands if strand.cells])
+
+
+def joined(cut: Cut, most: int) -> Cut:
+    """The cut by stretches of its values, where these are more than `most` numbers, too many to be read."""
+    if len(cut.values) <= most or any(_order(value)[0] != 1 for value in cut.values):
+        return cut
+    parts = [[str(value) for value in part] for part in np.array_split(np.array(cut.values), STRETCHES)]
+    strands = []
+    for strand in cut.strands:
+        cells = {}
+        for part in parts:
+            own = [strand.cells[value] for value in part if value in strand.cells]
+            if own:
+                seeds = sorted(set.union(*(set(m.values) for m in own)))
+                cells[f"{part[0]}-{part[-1]}"] = _mean(own, seeds)
+        strands.append(replace(strand, cells=cells))
+    return _cut(cut.by, cut.metric, strands)
+
+
+def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
+    """Of one architecture over several settings or parts, for these seeds, each over those that it has."""
+
+    def bound(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
+
+    return replace(
+        own[0],
+        values={seed: float(np.mean([m.values[seed] for m in own if seed in m.values])) for seed in seeds},
+        keys=tuple(dict.fromkeys(key for m in own for key in m.keys)),
+        state_bytes=max(m.state_bytes for m in own),
+        chance=bound([m.chance for m in own]),
+        ceiling=bound([m.ceiling for m in own]),
+    )
+
+
+def further_scores(measures: Iterable[Measure]) -> list[str]:
+    """Scores beyond the headline that tell of something else, such as tvd or cg_steps."""
+    names = {name: None for m in measures for scores in m.scores.values() for name in scores if name != m.metric}
+    return [name for name in sorted(names) if "/" not in name and name not in USUAL]
+
+
+def _parts(measure: Measure) -> dict[str, tuple[str, list[str]]]:
+    """The ways in which the answers of a measure are broken down: {"depth": ("exact_match", ["0", "50", "100"])}. A scaled
+    headline goes before the headline, and that before an accuracy which is none."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name in dict.fromkeys(name for scores in measure.scores.values() for name in scores):
+        metric, _, part = name.partition("/")
+        by, is_part, value = part.partition("=")
+        if is_part and "/" not in value:
+            found[by][metric].append(value)
+    wanted = (f"scaled_{measure.metric}", measure.metric, "accuracy")
+    best = {by: next((m for m in wanted if m in metrics), None) for by, metrics in found.items()}
+    return {by: (metric, found[by][metric]) for by, metric in best.items() if metric and len(found[by][metric]) > 1}
+
+
+def _alike(own: Sequence[Measure], name: str, shown: Sequence[str]) -> list[dict[str, Measure]]:
+    """Measures by value of a dial, in groups that agree in all other dials but the name. A part that one lacks altogether
+    (it was not expanded) agrees with whatever others have there, and its value is `none`."""
+    paths = [p for p in shown if p.rsplit(".", 1)[-1] == name]
+    parents = {path.rpartition(".")[0] for path in paths}
+    whole, lacking = [], []
+    for measure in own:
+        held = [p for p in paths if p in measure.leaves]
+        none = [p for p in parents if p in measure.leaves]
+        if held and len({_said(measure.leaves[p]) for p in held}) == 1:
+            whole.append((measure, _said(measure.leaves[held[0]])))
+        elif none and not held:
+            lacking.append(measure)
+
+    def rest(measure: Measure, without: Iterable[str]) -> str:
+        below = tuple(f"{parent}." for parent in without)
+        ignored = {"name", *paths, *without}
+        kept = {n: v for n, v in measure.leaves.items() if n not in ignored and not n.startswith(below)}
+        return json.dumps(kept, sort_keys=True, default=str)
+
+    groups: dict[str, dict[str, Measure]] = defaultdict(dict)
+    for measure, value in whole:
+        groups[rest(measure, ())][value] = measure
+    examples = [(next(iter(cells.values())), cells) for cells in groups.values()]
+    like: dict[tuple[str, ...], dict[str, list[dict[str, Measure]]]] = {}
+    for measure in lacking:
+        parts = tuple(p for p in parents if p in measure.leaves)
+        if parts not in like:
+            like[parts] = defaultdict(list)
+            for example, cells in examples:
+                like[parts][rest(example, parts)].append(cells)
+        for cells in like[parts].get(rest(measure, parts), ()):
+            cells[NONE] = measure
+    return [cells for cells in groups.values() if len(cells) > 1]
+
+
+def _cut(by: str, metric: str, strands: Sequence[Strand]) -> Cut:
+    values = sorted({value for strand in strands for value in strand.cells}, key=_order)
+    return Cut(by=by, metric=metric, values=tuple(values), strands=tuple(strands))
+
+
+def _metric_of(strands: Sequence[Strand]) -> str:
+    return next(iter(strands[0].cells.values())).metric
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _order(value: str) -> tuple[int, float, str]:
+    """What is not set first, then numbers, then words; a stretch ("17-32") by its end."""
+    if value == NONE:
+        return 0, 0.0, ""
+    try:
+        return 1, float(value.rpartition("-")[2] if value[:1].isdigit() and "e-" not in value else value), value
+    except ValueError:
+        return 2, 0.0, value

@@ -1,0 +1,112 @@
+"""Labels that tell records apart: which parameters differ between them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from results.record import Record
+
+MOST_DIALS = 4  # in a name
+
+_JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all: making it takes longer than writing a dial
+
+ordered = json.JSONEncoder(default=str).encode  # keys as they come
+
+
+def row_names(records: Iterable[Record]) -> dict[str, str]:
+    """A name for every architecture, by key of record: its own, and where several share it, the dials that differ; of more
+    than MOST_DIALS, as few as tell them apart."""
+    by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    known: dict[str, str] = {}
+    for record in records:
+        trained = trained_text(record)
+        if trained not in known:
+            known[trained] = canonical_text(leaves_of_text(trained))
+        by_name[record.arch][known[trained]].append(record.key)
+    names = {}
+    for name, variants in by_name.items():
+        leaves = [json.loads(spec) for spec in variants]
+        shown = differing(leaves)
+        if max(len(words(leaf, shown)) for leaf in leaves) > MOST_DIALS:
+            shown = _telling(leaves, shown)
+        labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
+        uses = Counter(labels)
+        for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
+            final = label if uses[label] == 1 else f"{label} #{number}"
+            names.update(dict.fromkeys(keys, final))
+    return names
+
+
+def leaves_of(record: Record) -> Mapping[str, Any]:
+    """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
+    return leaves_of_text(trained_text(record))
+
+
+def trained_text(record: Record) -> str:
+    """What was trained, in JSON; many trials share it."""
+    expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
+    return ordered([record.spec.get("arch", {}), expansions])
+
+
+@functools.lru_cache(maxsize=1024)
+def leaves_of_text(trained: str) -> Mapping[str, Any]:
+    arch, expansions = json.loads(trained)
+    return dict(flatten(arch)) | dict(flatten(expansions, "expand"))
+
+
+def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested plain data by dotted path. An empty list or mapping is one where `empty` is asked for, as "[]" or
+    "{}"."""
+    if isinstance(value, dict | Mapping):
+        parts: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    else:
+        yield path, value
+        return
+    if empty and not value and path:
+        yield path, "[]" if isinstance(value, list | tuple) else "{}"
+    for name, inner in parts:
+        yield from flatten(inner, f"{path}.{name}" if path else str(name), empty=empty)
+
+
+def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:
+    """Dials as people write them, "length 64": each by the last part of its path, once; those that are not set, not."""
+    said = []
+    for path in paths:
+        value = dials.get(path)
+        if value is not None:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            said.append(f"{path.rsplit('.', 1)[-1]}{link}{text.lower() if isinstance(value, bool) else text}")
+    return list(dict.fromkeys(said))
+
+
+def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The paths whose value is not the same in all, in order of first sight."""
+    paths = dict.fromkeys(path for leaf in leaves for path in leaf)
+    return [p for p in paths if any(not _alike(leaf.get(p), leaves[0].get(p)) for leaf in leaves)]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values read the same in canonical JSON, mostly told without writing it: pages ask this of millions."""
+    return (type(one) is type(other) and one == other) or canonical_text(one) == canonical_text(other)
+
+
+def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[str]:
+    """Of these paths as few as tell all apart that they do: always the one that leaves the fewest alike."""
+
+    def groups(chosen: Sequence[str]) -> int:
+        return len({tuple(words(leaf, chosen)) for leaf in leaves})
+
+    chosen: list[str] = []
+    while groups(chosen) < groups(paths):
+        chosen.append(max((p for p in paths if p not in chosen), key=lambda path: groups([*chosen, path])))
+    return [path for path in paths if path in chosen]
+
+
+def canonical_text(value: Any) -> str:
+    return _JSON.encode(value)

@@ -1,0 +1,201 @@
+"""From trials to measurements: choose hyper-parameters, then read off what each architecture scored on each setting."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from results.analysis.labels import canonical_text, flatten, leaves_of, ordered, row_names
+from results.analysis.selection import Choice, On, choose_hyperparameters, extent, reported
+from results.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one trial scored on one setting; `score` is None where it failed, `tested` where it trained on another."""
+
+    setting: str  # one name for one setting, whatever architecture met it
+    task: str
+    dials: Mapping[str, Any]
+    state_bytes: int
+    state_length: int  # number of tokens after which the state is counted
+    chance: float
+    ceiling: float
+    score: float | None
+    scores: Mapping[str, float] = field(default_factory=dict)  # every score of the setting, by name
+    tested: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What one architecture scored on one setting, a value a seed (on test, under chosen hyper-parameters)."""
+
+    arch: str
+    row: str  # tells architectures of one name apart
+    task: str
+    dials: Mapping[str, Any]
+    state_bytes: int
+    state_grows: bool
+    metric: str
+    values: Mapping[int, float]
+    scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # every score of a seed, by name
+    keys: tuple[str, ...] = ()
+    chance: float | None
+    ceiling: float | None
+    failed: int = 0
+    candidates: int = 1
+    tested: bool = False
+    leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
+    began: Mapping[int, str] = field(default_factory=dict)  # of a seed, see `beginning`
+
+    @functools.cached_property
+    def traits(self) -> frozenset[tuple[str, str]]:
+        """The dials of the architecture, see `trait`."""
+        return frozenset(trait(path.rsplit(".", 1)[-1], value) for path, value in self.leaves.items())
+
+    def of(self, metric: str) -> Measure:
+        """The same trials by another of their scores. A part of the headline has its chance and ceiling, a scaled score 0
+        and 1; of others neither is known."""
+        whole = metric.partition("/")[0]
+        chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
+        if whole.startswith("scaled_"):
+            chance, ceiling = 0.0, 1.0
+        values = {seed: scores[metric] for seed, scores in self.scores.items() if metric in scores}
+        return replace(self, metric=metric, values=values, chance=chance, ceiling=ceiling)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the trials trained on a mix of settings."""
+        return any(name.startswith("mix.") for name in self.dials)
+
+    @functools.cached_property
+    def setting(self) -> str:
+        """The same as `Answer.setting`."""
+        return canonical_text([self.task, self.dials])
+
+
+def measures(
+    records: Sequence[Record], *, on: On = "validation", names: Mapping[str, str] | None = None
+) -> list[Measure]:
+    """Every architecture on every setting that it was trained or tested on. `names` as `row_names` gives them, where
+    they are to be those of more records than these."""
+    rows = names or row_names(records)
+    return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows)]
+
+
+def answers(record: Record, on: On = "validation") -> list[Answer]:
+    """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
+    earlier phases trained is part of what was asked, and so are those dials of the task in which tests differ from training."""
+    own, *further = _asked(ordered(_question(record)))
+    found = [
+        Answer(
+            setting=own[0],
+            task=record.task,
+            dials=own[1],
+            state_bytes=record.state_bytes,
+            state_length=record.length,
+            chance=record.chance,
+            ceiling=record.ceiling,
+            score=reported(record, on).get(record.metric) if record.status == "done" else None,
+            scores=reported(record, on),
+        )
+    ]
+    for (setting, dials), test in zip(further, record.tests, strict=True):
+        if (test["task"], test["setting"]) == (record.task, record.setting):
+            continue  # the setting that it trained on, once more
+        found.append(
+            Answer(
+                setting=setting,
+                task=test["task"],
+                dials=dials,
+                state_bytes=test.get("state_bytes", record.state_bytes),
+                state_length=test["length"] if "state_bytes" in test else record.length,
+                chance=test["chance"],
+                ceiling=test["ceiling"],
+                score=test["scores"].get(record.metric),
+                scores=test["scores"],
+                tested=True,
+            )
+        )
+    return found
+
+
+def _question(record: Record) -> dict[str, Any]:
+    """All that the settings of a trial follow from; many trials share it."""
+    tests = [(test["task"], test["setting"]) for test in record.tests]
+    trained = [phase.get("dials", {}) for phase in record.spec.get("phases", [])[:-1]]
+    parts = {part: record.spec[part] for part in ("task", "tests", "data", "mix", "version") if part in record.spec}
+    return {"of": record.task, "tested": tests, "extent": extent(record.spec), "trained": trained, "parts": parts}
+
+
+@functools.lru_cache(maxsize=1024)
+def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Name and dials of the setting that was trained on, then of every one that was tested on. Found once for all trials of
+    one question: a page asks it of each of them several times."""
+    asked = json.loads(question)
+    parts = asked["parts"]
+    around = dict(flatten({part: parts[part] for part in ("data", "mix") if part in parts}))
+    around |= {f"training.{name}": value for name, value in asked["extent"].items()}
+    for dials in asked["trained"]:
+        around |= {f"training.trained_{name}": value for name, value in dials.items()}
+    if "version" in parts:
+        around["spec.version"] = parts["version"]
+    trained, tests = _dials(parts.get("task", {})), [_dials(test) for test in parts.get("tests", [])]
+    around |= {f"tests.trained_{d}": v for d, v in trained.items() if any(test.get(d) != v for test in tests)}
+    found = [(asked["of"], {**trained, **around})]
+    for index, (task, setting) in enumerate(asked["tested"]):
+        known = tests[index] if index < len(tests) else {"setting": setting}
+        found.append((task, {**known, **around}))
+    return tuple((canonical_text([task, dials]), dials) for task, dials in found)
+
+
+def beginning(record: Record) -> str:
+    """The losses of all phases but the last: trials in which they are the same to the last digit went on from the same
+    weights. Empty for a trial without phases, or one that counts them in epochs."""
+    phases = record.spec.get("phases", [])
+    steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
+    if len(steps) < 2 or None in steps or not record.curve:
+        return ""
+    losses = list(zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True))
+    if steps[-1] == 0:  # what it was tested with stands at the step at which training ended
+        losses.pop()
+    return canonical_text([row for row in losses if row[0] <= sum(steps[:-1])])
+
+
+def trait(name: str, value: Any) -> tuple[str, str]:
+    """A dial of an architecture as `Measure.traits` holds it."""
+    return name, canonical_text(value)
+
+
+def _dials(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flatten(task) if name not in ("kind", "protocol")}
+
+
+def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
+    first = (choice.trials or choice.failed)[0]
+    leaves = leaves_of(first)
+    by_seed = {r.seed: answers(r, choice.on) for r in choice.trials}
+    for index, answer in enumerate(answers(first, choice.on)):
+        own = {seed: found[index] for seed, found in by_seed.items() if index < len(found)}
+        yield Measure(
+            arch=first.arch,
+            row=rows[first.key],
+            task=answer.task,
+            dials=answer.dials,
+            state_bytes=answer.state_bytes,
+            state_grows=first.state_grows,
+            metric=first.metric,
+            values={seed: one.score for seed, one in own.items() if one.score is not None},
+            scores={seed: one.scores for seed, one in own.items()},
+            keys=tuple(r.key for r in choice.trials),
+            chance=answer.chance,
+            ceiling=answer.ceiling,
+            failed=len(choice.failed),
+            candidates=choice.candidates,
+            tested=answer.tested,
+            leaves=leaves,
+            began={r.seed: beginning(r) for r in choice.trials},
+        )

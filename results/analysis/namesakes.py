@@ -1,0 +1,62 @@
+"""Mixers that a record names like another model, and what they are: every table that shows one says so below.
+
+The words are those of the mixers themselves (`MixerSpec.differs`), which records do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_UNSCALED = "reads with scale 1, the published layer with 1 / sqrt(K)"
+
+_BASELINE = {"conv_v": False, "out_gate": False, "out_norm": "head"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Namesake:
+    """A mixer of `kind` whose parameters are these is what `said` says; None is a parameter that a record leaves out."""
+
+    kind: str
+    dials: Mapping[str, Any]
+    said: str
+
+
+NAMESAKES = (
+    Namesake(
+        kind="gla",
+        dials={"gate": "scalar"},
+        said="MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector",
+    ),
+    Namesake(
+        kind="mamba2",
+        dials={"form": "mesanet"},
+        said="MesaNet's baseline of that name, which is no state-space model; Mamba-2 itself is mamba2_shared_qk",
+    ),
+    Namesake(
+        kind="deltanet",
+        dials=_BASELINE,
+        said="MesaNet's baseline of that name, without a convolution of v; the published layer is deltanet",
+    ),
+    Namesake(
+        kind="gated_deltanet",
+        dials=_BASELINE,
+        said="MesaNet's baseline of that name, without an output gate; the published layer is gated_deltanet",
+    ),
+    Namesake(kind="deltanet", dials={"conv_v": True, "scale": None}, said=_UNSCALED),
+    Namesake(kind="gated_deltanet", dials={"conv_v": True, "scale": None}, said=_UNSCALED),
+    Namesake(kind="deltanet", dials={"out_gate": True}, said="has an output gate, the published layer none"),
+)
+
+
+def remark(leaves: Mapping[str, Any]) -> str:
+    """What an architecture is, given its parameters by dotted path (see `leaves_of`); "" where its name says it."""
+    kinds = {path.removesuffix("kind"): kind for path, kind in leaves.items() if path.endswith(".kind")}
+    said = [
+        one.said
+        for at, kind in kinds.items()
+        for one in NAMESAKES
+        if one.kind == kind and all(leaves.get(at + dial) == value for dial, value in one.dials.items())
+    ]
+    return "; ".join(dict.fromkeys(said))

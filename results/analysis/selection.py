@@ -1,0 +1,103 @@
+"""Choosing hyper-parameters on validation, and what is reported of the chosen."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from results.analysis.labels import canonical_text
+from results.plain_data.shared_parts import Memo
+from results.record import Record
+
+On = Literal["validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The trials of one architecture on one setting whose hyper-parameters won.
+
+    trials      done trials of the winning hyper-parameters, one a seed; empty where every trial failed
+    failed      failed trials of the architecture on the setting, under any hyper-parameters
+    candidates  how many hyper-parameter settings were tried
+    """
+
+    on: On
+    trials: tuple[Record, ...]
+    failed: tuple[Record, ...]
+    candidates: int
+
+
+def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
+    """For every architecture and setting, the hyper-parameters of the best mean score over seeds, of equal ones those of the
+    lowest mean loss.
+
+    Trials compete where their specs differ only in `training` (and the seed), but for how much they read: longer training
+    is another setting, no better hyper-parameter. Only hyper-parameters under which the most seeds finished may win, so
+    that a lucky survivor does not. `on="test"` chooses as some published protocols do, on the figures that are then
+    reported, by the seeds that were trained of all hyper-parameters: further ones are of what validation chose. Raises
+    ValueError where there is a choice and no score to make it by.
+    """
+    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    asked = Memo(lambda spec: canonical_text([_but(spec, "training", "seed"), extent(spec)]))
+    whole = Memo(lambda spec: canonical_text(_but(spec, "seed")))
+    for record in records:
+        groups[record.task, record.setting, record.protocol, record.arch, asked(record.spec)].append(record)
+    return [_choose(group, on, whole) for group in groups.values()]
+
+
+def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """How much the (last phase of a) trial read, epochs of its data or steps of so many sequences, and how it computed: what
+    is asked, and not chosen for its score."""
+    training = spec.get("training", {})
+    read = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
+    return {name: training[name] for name in (*read, "dtype", "implementation") if name in training}
+
+
+def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]], str]) -> Choice:
+    """`whole` says all of a spec but its seed."""
+    cells: dict[str, list[Record]] = defaultdict(list)
+    for record in group:
+        cells[whole(record.spec)].append(record)
+    done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
+    seeds = {r.seed for r in group}
+    if on == "test":  # of what validation chose there are further seeds
+        seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values())) or seeds
+    judged = [[r for r in trials if r.seed in seeds] for trials in done]
+    most = max(map(len, judged))
+    able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
+    best: list[Record] = []
+    if len(able) == 1:
+        best = done[able[0]]
+    elif able:
+        best = done[max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))]
+    return Choice(
+        on=on,
+        trials=tuple(sorted(best, key=lambda r: r.seed)),
+        failed=tuple(r for r in group if r.score is None),
+        candidates=len(cells),
+    )
+
+
+def _judged(record: Record, on: On) -> tuple[float, float]:
+    """What a choice goes by: the score and, where scores tie, the loss, as a checkpoint is chosen."""
+    scores = record.validation if on == "validation" else reported(record, on)
+    if record.metric not in scores:
+        raise ValueError(
+            f"trials of {record.arch} on {record.task} differ in hyper-parameters, but {record.key[:12]} has no {on} "
+            f"score '{record.metric}' to choose by; train it again, or leave it out"
+        )
+    return scores[record.metric], -scores.get("loss", math.inf)
+
+
+def reported(record: Record, on: On) -> Mapping[str, float]:
+    """The test scores that count: of the published protocol's own checkpoint where the choice is on test."""
+    return record.published_choice or record.scores if on == "test" else record.scores
+
+
+def _but(spec: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in names}

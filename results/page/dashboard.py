@@ -1,0 +1,322 @@
+"""Records as one page that needs nothing else: recall against state, what each architecture is good at, how it learns.
+
+The page loads nothing and sends nothing: its policy allows only the scripts that it holds, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from types import MappingProxyType
+from typing import Any
+
+from results import escape
+from results.analysis.measures import answers
+from results.analysis.pairs_held import Row
+from results.analysis.published_figures import Published
+from results.atomic_write import write_whole
+from results.page import thinning
+from results.page.architecture_section import Detail
+from results.page.architecture_section import section as architectures_section
+from results.page.figure_data import figures, hyper_names
+from results.page.heat_map import says_no_more
+from results.page.learnability_section import section as online_section
+from results.page.probe_section import section as probe_section
+from results.record import Record
+from results.score_tables.rendering import html as table_html
+from results.score_tables.table import Table
+
+NOTHING = "'none'"  # in the words of a content security policy
+
+_UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
+
+FAILURES = 200  # rows of the table of failed trials; its reasons are counted over all of them
+
+_STATE = """<section id="recall">
+<h2>How much recall does a byte of state buy?</h2>
+<p id="stateseen" class="seen"></p>
+<p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
+hyper-parameters, its bar the 95 % t interval; small markers are single trials. A line joins an architecture's
+sizes, the dashed one those that no other beats in both recall and state; the grey band is where that lies when seeds are drawn
+anew (95 %). Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below.
+Hollow markers: published figures, at our state. Click a marker to find the same trial in every figure and table.</p>
+<div class="controls"><label for="view">Setting</label><select id="view"></select></div>
+<p id="hint" class="read" hidden>Learning curves, scores by part and progress are those of one task: choose one above.</p>
+<div id="state" class="plot" role="img"
+aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
+<p id="thinned" class="read"></p>
+<ul id="legend" class="legend" aria-label="Architectures; press to show or hide"></ul>
+<div id="picked" role="status"></div>
+</section>"""
+
+_HEAT = """<section id="strengths">
+<h2>What is each architecture good at?</h2>
+<p id="heatseen" class="seen"></p>
+<p class="read">A row is an architecture, a column a task or one of its settings. The number is the mean test score; the
+colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
+<div class="controls"><label for="table">Table</label><select id="table"></select></div>
+<div class="wide" tabindex="0" role="region" aria-label="Scores by architecture and column">
+<div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div></div>
+</section>"""
+
+_CURVES = """<section id="learning">
+<h2>How fast do they learn it?</h2>
+<p id="curveseen" class="seen"></p>
+<p class="read">Validation score of the setting trained on, against optimizer steps: a line a seed, under the chosen
+hyper-parameters. Colours as above; dotted where the state grows. Click any other trial to see its line too.</p>
+<p id="curvesmeant" class="read"></p>
+<div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
+<ul id="curvekey" class="legend key" aria-label="Architectures"></ul>
+</section>"""
+
+_CUTS = """<section id="cuts">
+<h2>Where do they succeed, and which dial helps?</h2>
+<p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by a dial of
+the task or the architecture, all else on a line being equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
+<div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
+<p id="cutmeant" class="read"></p>
+<div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by dial"></div>
+<ul id="cutlegend" class="legend key" aria-label="Lines"></ul>
+</section>"""
+
+_HELD = """<section id="holdings">
+<h2>How many pairs does a state hold?</h2>
+<p id="heldseen" class="seen"></p>
+<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (hollow, dashed), trained.
+Small and dotted: what the memory holds untrained at 99 %, by the probe below. Flat strokes: what theory allows a head.</p>
+<div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
+<div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
+<ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
+</section>"""
+
+_PROGRESS = """<section id="progress">
+<h2>How did the study go?</h2>
+<p class="read">Left to right: trials in the order in which they ended. Up: the share of the plane (score from chance to
+ceiling, logarithm of state) that the best of them dominate. Below: how much of the variance of scores lies between
+architectures, and between the values of one dial within an architecture, all else left to vary; dials that vary together
+share the credit.</p>
+<div id="progressplot" class="plot low" role="img" aria-label="Dominated share of the plane against trials finished"></div>
+<figure><figcaption><h3>Which dials matter</h3></figcaption>
+<table class="bars"><tbody id="dials"></tbody></table></figure>
+</section>"""
+
+_TRIALS = """<section id="all">
+<h2>Every trial of the setting</h2>
+<p class="read"><span id="count"></span>. Click a heading to sort, a row to find the trial in the figures.</p>
+$filter
+<div class="wide tall" tabindex="0" role="region" aria-label="Every trial of the setting">
+<table id="trials"><thead></thead><tbody></tbody></table></div>
+<p><button type="button" id="more" hidden></button></p>
+</section>"""
+
+_FAILED = """<section id="failed">
+<h2>What failed</h2>
+<p class="read">These trials are in no mean; the tables mark with † where they are missing.</p>
+<ul class="reasons">$listed</ul>
+<div class="wide tall" tabindex="0" role="region" aria-label="Failed trials">
+<table><thead><tr>$heads</tr></thead><tbody>$lines</tbody></table></div>
+$rest
+</section>"""
+
+_FILTER = """<div class="controls"><label>Rows with
+<input class="filter" type="search" placeholder="words, such as mesa 1e-3" autocomplete="off"></label></div>"""
+
+_READ_TABLES = """Architectures that were trained here, then chance, ceiling and what is published. Click a heading to
+sort, a row to find its trials in the figures. By keyboard: Tab to a table, arrows from row to row, Enter, Escape."""
+
+
+def page(
+    records: Sequence[Record],
+    *,
+    title: str,
+    tables: Sequence[Table],
+    beside: Sequence[Published] = (),
+    probed: Sequence[Row] = (),
+    details: Mapping[str, Detail] = MappingProxyType({}),
+    again: int = 0,
+) -> str:
+    """One HTML page of all records, and of the tables that were made of them.
+
+    beside   published figures, drawn where they speak of what was measured
+    probed   measurements of the probe; their `arch` is an architecture's row (see `row_names`)
+    details  of architectures, by row
+    again    seconds after which the page looks whether it was written anew, 0 for one that is done
+    """
+    if not records:
+        lead = "There are no trials here yet: nothing has been trained."
+        return _whole(title, lead, [], [], footer="", again=again)
+    failed = [r for r in records if r.score is None]
+    done = [r for r in records if r.score is not None]
+    sections, scripts = [], []
+    if done:
+        data = figures(records, tables, beside=beside, probed=probed) | {"again": again}
+        sections += [
+            _STATE,
+            *([_HELD] if data["held"] else []),
+            *([probe_section(probed, [arch["name"] for arch in data["archs"]])] if probed else []),
+        ]
+        sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]
+        sections += [found] if (found := online_section(done)) else []
+        sections.append(_PROGRESS)
+        scripts = [
+            ("application/json", _json(packed(data))),
+            ("", _plotly()),
+            ("", _asset("figures.js")),
+            ("", _asset("linking.js")),
+        ]
+    if tables:
+        shown = "\n".join(
+            table_html(thinning.rows(table), number)
+            for number, table in enumerate(tables)
+            if not says_no_more(table, tables)
+        )
+        sections.append(
+            f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
+            f"{_FILTER if done else ''}\n{shown}</section>"
+        )
+    if done:
+        known = {row: details[row] for row in thinning.names(details, tables)}
+        sections += [
+            Template(_TRIALS).substitute(filter=_FILTER),
+            architectures_section(records, known, of=len(details)),
+        ]
+    if failed:
+        sections.append(_failures(failed))
+    return _whole(
+        title, _lead(records, failed, again), sections, scripts, footer=_footer(records), again=0 if done else again
+    )
+
+
+def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
+    """Write the `page` whole or not at all, so that a browser may read it while it is made anew. Raises OSError."""
+    write_whole(path, page(records, **rest))
+
+
+def _whole(
+    title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str, again: int = 0
+) -> str:
+    """A page that has no scripts is loaded `again` by the browser itself."""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
+    policy = (
+        f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"base-uri {NOTHING}; form-action {NOTHING}"
+    )
+    tags = [f'<script id="data" type="{kind}">' if kind else "<script>" for kind, _ in scripts]
+    return Template(_asset("page.html")).substitute(
+        policy=policy,
+        title=escape.html(title),
+        style=_asset("style.css"),
+        refresh=f'\n<meta http-equiv="refresh" content="{again}">' if again else "",
+        lead=lead,
+        body="\n".join(sections),
+        footer=footer,
+        scripts="\n".join(f"{tag}{text}</script>" for tag, (_, text) in zip(tags, scripts, strict=True)),
+    )
+
+
+def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> str:
+    def count(things: set[Any], name: str) -> str:
+        return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
+
+    lost = f" {len(failed):,} of them failed." if failed else ""
+    news = (
+        f" The study may still run: the page looks for news every {again} seconds while nothing is picked."
+        if again
+        else ""
+    )
+    trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
+    asked = [[(r.protocol, answer.setting) for answer in answers(r)] for r in records]
+    trained = {settings[0] for settings in asked}
+    more = len({setting for settings in asked for setting in settings} - trained)
+    tasks = count({r.task for r in records}, "task")
+    return (
+        "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
+        f"sequences that it has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
+        f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
+    )
+
+
+def _footer(records: Sequence[Record]) -> str:
+    def those(values: Iterable[str | None]) -> str:
+        return ", ".join(sorted({value for value in values if value}))
+
+    days = sorted(r.created[:10] for r in records if r.created)
+    facts = [
+        f"Trained {days[0]}{f' to {days[-1]}' if days[-1] != days[0] else ''}." if days else "",
+        f"On {devices}." if (devices := those(r.device for r in records)) else "",
+        f"Code {commits}."
+        if (commits := those(r.commit[:12] + "+" * r.commit.endswith("+") for r in records if r.commit))
+        else "",
+        "Scores are of the test split, under the checkpoint that validation chose." if records else "",
+        "The page holds all that it shows, loads nothing and sends nothing.",
+    ]
+    return f"<p>{escape.html(' '.join(fact for fact in facts if fact))}</p>"
+
+
+def _failures(failed: Sequence[Record]) -> str:
+    reasons = Counter(_reason(r) for r in failed)
+    listed = "".join(f"<li>{count} × {escape.html(reason)}</li>" for reason, count in reasons.most_common(10))
+    heads = "".join(f'<th scope="col">{h}</th>' for h in ("architecture", "task", "hyper-parameters", "seed", "reason"))
+    lines = []
+    for record, hypers in list(zip(failed, hyper_names(failed), strict=True))[:FAILURES]:
+        words = [f"{record.task} {record.setting}".strip(), hypers, str(record.seed)]
+        cells = "".join(f"<td>{escape.html(word)}</td>" for word in words)
+        reason = f'<td class="reason">{escape.html(_reason(record))}</td>'
+        lines.append(f'<tr><th scope="row">{escape.html(record.arch)}</th>{cells}{reason}</tr>')
+    rest = f"<p>The first {FAILURES} of {len(failed)} are listed.</p>" if len(failed) > FAILURES else ""
+    return Template(_FAILED).substitute(listed=listed, heads=heads, lines="\n".join(lines), rest=rest)
+
+
+def _reason(record: Record) -> str:
+    said = (record.error or "").strip().splitlines() or ["its score was not a finite number"]
+    return said[-1][:300]
+
+
+def packed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with what many of its parts share written once, and numbers in its place: lists of trials, wherever `trials`
+    stands, are in `lists`, and the cuts of views in `cuts`."""
+    lists: dict[tuple[int, ...], int] = {}
+    cuts = {id(cut): cut for view in data["views"] for cut in view.get("cuts", ())}
+    places = {of: number for number, of in enumerate(cuts)}
+
+    def number(trials: Any) -> Any:
+        if trials and not isinstance(trials[0], int):
+            return [number(own) for own in trials]
+        return lists.setdefault(tuple(trials), len(lists))
+
+    def pack(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: number(value) if name == "trials" else pack(value) for name, value in part.items()}
+        return [pack(one) for one in part] if isinstance(part, list) and part and isinstance(part[0], dict) else part
+
+    views = [view | {"cuts": [places[id(cut)] for cut in view.get("cuts", ())]} for view in data["views"]]
+    shared = {"views": pack(views), "cuts": pack(list(cuts.values()))}
+    shared |= {name: pack(data[name]) for name in ("held", "tables")}
+    return {**data, **shared, "lists": list(lists)}
+
+
+def _json(data: Any) -> str:
+    """JSON that no name in it can break out of, and that UTF-8 can write."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _UNWRITABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return importlib.resources.files("results").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())

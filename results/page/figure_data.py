@@ -1,0 +1,186 @@
+"""What the page shows, as plain data: page/figures.js draws it, and both name the same things."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from results.analysis.importance import hypervolumes, importance
+from results.analysis.labels import differing, flatten, row_names, words
+from results.analysis.measures import Answer, Measure, answers, measures
+from results.analysis.natural_order import by_size
+from results.analysis.pairs_held import Row
+from results.analysis.published_figures import Published
+from results.page import thinning
+from results.page.breakdown_figures import Known, cuts_of, cuts_of_mean, held_by, hollow
+from results.page.captions import caption_of, learnt_caption
+from results.page.heat_map import heat_maps
+from results.page.mad_view import mad_views
+from results.page.name_index import Index, Names
+from results.page.points import NEAR, common_fields, interval_of, millionths, point_of
+from results.record import SHORT, Record
+from results.score_tables.table import MAD, Table, is_share
+
+CURVE_POINTS = 60  # of one learning curve, at most
+
+ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small
+
+
+def figures(
+    records: Sequence[Record],
+    tables: Sequence[Table],
+    *,
+    beside: Sequence[Published] = (),
+    probed: Sequence[Row] = (),
+) -> dict[str, Any]:
+    """Trials as columns of numbers, the views of most figures, what memories hold, and the tables of the heat map.
+
+    Scores travel as whole millionths, curves of single trials as whole thousandths. Of very many means, curves, lines and
+    rows the foremost are there, see `thinned`. Needs one record with a score.
+    """
+    done = [r for r in records if r.score is not None]
+    index = Index(done, row_names(records))
+    hypers, clocks = Names(), Names()
+    labels = hyper_names(done)
+    points = max(2, min(CURVE_POINTS, ALL_POINTS // len(done)))
+    trials = {
+        "key": [r.key[:SHORT] for r in done],
+        "arch": [index.archs.of(r.arch) for r in done],
+        "row": [index.rows.of(index.row_of[r.key]) for r in done],
+        "hyper": [hypers.of(label) for label in labels],
+        "seed": [r.seed for r in done],
+        "validation": [millionths(r.validation.get(r.metric)) for r in done],
+        "steps": [r.steps for r in done],
+        "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
+        "curve": [_curve(r, points, clocks) for r in done],
+    }
+    views = _views(records, index, beside)
+    return {
+        "trials": trials,
+        "archs": [{"name": name, "grows": n in index.growing} for n, name in enumerate(index.archs.names)],
+        "rows": index.rows.names,
+        "hypers": hypers.names,
+        "clocks": [json.loads(clock) for clock in clocks.names],
+        "curves": thinning.mean_curves(views, done, CURVE_POINTS),
+        "views": views,
+        "held": held_by(records, index, probed),
+        **heat_maps(tables, index),
+    }
+
+
+def _views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """A view for every setting, and one for their mean where trials were tested on more than they trained on."""
+    by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        by_task[record.task, record.protocol].append(record)
+    views: list[dict[str, Any]] = []
+    place = 0  # of MAD's mean: ahead of its tasks
+    for number, ((task, protocol), own) in enumerate(by_task.items()):
+        place = len(views) if task in MAD and not any(t in MAD for t, _ in list(by_task)[:number]) else place
+        group = task if protocol == "repaired" else f"{task}, protocol {protocol}"
+        scored = {r.key: [a for a in answers(r) if a.score is not None] for r in own if r.score is not None}
+        settings: dict[str, dict[str, Answer]] = defaultdict(dict)
+        for key, found in scored.items():
+            for answer in found:
+                settings[answer.setting][key] = answer
+        points: dict[str, list[Measure]] = defaultdict(list)
+        by_choice: dict[tuple[str, ...], list[Measure]] = defaultdict(list)
+        group_measures = measures(own, names=index.row_of)
+        for measure in group_measures:
+            if measure.values:
+                points[measure.setting].append(measure)
+                by_choice[measure.keys].append(measure)
+        known: Known = {}
+        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
+        most = max((len(found) for found in scored.values()), default=0)
+        if most > 1:
+            whole = {key: found for key, found in scored.items() if len(found) == most}
+            groups = [own for own in by_choice.values() if len(own) == most and common_fields(own)]
+            view = _view(f"{group}: mean over {most} settings", whole, groups, index)
+            cuts = cuts_of_mean([m for own in groups for m in own], index)
+            views.append(view | {"cuts": cuts, "published": hollow(groups, beside)})
+        examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
+        places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
+        for setting in sorted(settings, key=places.__getitem__):
+            by_key, answer = settings[setting], examples[setting]
+            dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
+            label = f"{group}: {dials}" if dials else group
+            single = {key: [answer] for key, answer in by_key.items()}
+            groups = [[m] for m in points[setting]]
+            view = _view(label, single, groups, index)
+            views.append(
+                view
+                | {
+                    "cuts": cuts_of(points[setting], group_measures, index, known),
+                    "published": hollow(groups, beside),
+                }
+            )
+    return [*views[:place], *mad_views(records, index, beside), *views[place:]]
+
+
+def _place(answer: Answer, task: str, shown: Sequence[str]) -> tuple[Any, ...]:
+    """Where a setting stands among those of its trials: settings of their own task first, then by the dials that differ."""
+    return answer.task != task, answer.task, [by_size(answer.dials.get(dial)) for dial in shown]
+
+
+def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: Index) -> dict[str, Any]:
+    """What trials scored on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
+    first, example = index.done[index.trial[next(iter(found))]], next(iter(found.values()))
+    percent = is_share(first.metric)
+    chance, ceiling = (float(np.mean([getattr(answer, name) for answer in example])) for name in ("chance", "ceiling"))
+    means = sorted((point_of(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
+    return {
+        "label": label,
+        "metric": first.metric,
+        "percent": percent,
+        "chance": chance,
+        "ceiling": ceiling,
+        "own": {"chance": first.chance, "ceiling": first.ceiling, "references": first.references, "percent": percent},
+        "references": first.references if example == answers(first)[:1] else {},
+        "length": max(answer.state_length for answer in example),
+        "trials": [index.trial[key] for key in found],
+        "scores": [millionths(_mean(own)) for own in found.values()],
+        "states": [max(answer.state_bytes for answer in own) for own in found.values()],
+        **interval_of(means),
+        "progress": _progress(found, index, chance, ceiling),
+        "seen": caption_of(means, index, percent, NEAR * (1.0 if percent else ceiling - chance)),
+        "learnt": learnt_caption(means, index),
+    }
+
+
+def _mean(found: list[Answer]) -> float:
+    return float(np.mean([answer.score for answer in found if answer.score is not None]))
+
+
+def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceiling: float) -> dict[str, Any]:
+    """What the front of the trials so far dominates, in the order in which they ended, and what scores depend on."""
+    keys = sorted(found, key=lambda key: (index.done[index.trial[key]].created, index.trial[key]))
+    scores = [_mean(found[key]) for key in keys]
+    states = [max(answer.state_bytes for answer in found[key]) for key in keys]
+    shares = [round(share, 3) for share in hypervolumes(scores, states, chance=chance, ceiling=ceiling)]
+    steps = [n for n, share in enumerate(shares) if n in (0, len(shares) - 1) or share != shares[n - 1]]
+    trials = [index.trial[key] for key in keys]
+    shares_of = importance(scores, [index.done[n].arch for n in trials], [index.varied[n] for n in trials])
+    dials = [[name.replace("_", " "), round(share, 3)] for name, share in shares_of]
+    return {"at": [n + 1 for n in steps], "volume": [shares[n] for n in steps], "importance": dials}
+
+
+def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
+    """[number of its steps, validation scores in thousandths], thinned evenly; the last point is always there."""
+    steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
+    if not steps:
+        return None
+    kept = thinning.spread(len(steps), points)
+    clock = clocks.of(json.dumps([int(steps[i] or 0) for i in kept]))
+    return [clock, [None if (score := scores[i]) is None else round(1000 * score) for i in kept]]
+
+
+def hyper_names(records: Sequence[Record]) -> list[str]:
+    """Training values that differ between trials, and always the learning rate."""
+    leaves = [dict(flatten(r.spec.get("training", {}))) for r in records]
+    shown = list(dict.fromkeys(["lr", *differing(leaves)]))
+    return [", ".join(words(leaf, shown)) for leaf in leaves]

@@ -1,0 +1,122 @@
+"""The heat map of the page: architectures by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from results.analysis.confidence import half_width
+from results.page import thinning
+from results.page.name_index import Index, carried
+from results.score_tables.rendering import figure
+from results.score_tables.table import MAD, Cell, Line, Table
+
+
+def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
+    """All tables for the heat map, and in which order to offer them: ahead of MAD's tasks all of their settings."""
+    heats, order = [_heat(thinning.rows(table), index) for table in tables], []
+    for number, table in enumerate(tables):
+        parts = mad_parts(table, tables)
+        groups = [(name, len(part.columns) - (part.mean_at is not None)) for name, part in parts.items()]
+        if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
+            order.append(len(heats))
+            several = any(size > 1 for _, size in groups)  # else columns have the names of their tasks
+            heats.append(_heat(thinning.rows(_joined(table, parts)), index) | ({"groups": groups} if several else {}))
+        if not says_no_more(table, tables):
+            order.append(number)
+    return {"tables": heats, "heats": order}
+
+
+def says_no_more(table: Table, tables: Sequence[Table]) -> bool:
+    """Whether a table of one of MAD's tasks has a single column, which is that of MAD's own table."""
+    if len(table.columns) > 1:
+        return False
+    return any(part is table and name in w.columns for w in tables for name, part in mad_parts(w, tables).items())
+
+
+def mad_parts(table: Table, tables: Sequence[Table]) -> dict[str, Table]:
+    """The tables of MAD's tasks that go with that of MAD, by name of the task; none for other tables."""
+    whole = table.title.removeprefix("MAD")
+    if whole == table.title:
+        return {}
+    return {name: part for task, name in MAD.items() for part in tables if part.title == task + whole}
+
+
+def _joined(table: Table, parts: dict[str, Table]) -> Table:
+    """MAD with a column for every setting of its tasks, and no means."""
+    columns, of = [], []
+    for name, part in parts.items():
+        for at in (n for n in range(len(part.columns)) if n != part.mean_at):
+            columns.append(f"{name}: {part.columns[at]}" if len(part.columns) > 1 else name)
+            of.append(({line.labels[0]: line for line in part.lines}, at))
+    lines = [
+        replace(line, cells=tuple(own[line.labels[0]].cells[at] if line.labels[0] in own else Cell() for own, at in of))
+        for line in table.lines
+        if line.kind != "published"
+    ]
+    return replace(
+        table,
+        title=f"{table.title}, every setting",
+        columns=tuple(columns),
+        lines=tuple(lines),
+        units=table.units[:1] * len(columns),
+        mean_at=None,
+    )
+
+
+def _heat(table: Table, index: Index) -> dict[str, Any]:
+    lines = [line for line in table.lines if line.kind == "measured"]
+    bounds = {
+        line.kind: [cell.mean for cell in line.cells] for line in table.lines if line.kind in ("chance", "ceiling")
+    }
+    return {
+        "title": table.title,
+        "percent": table.percent,
+        "columns": list(table.columns),
+        "rows": [line.labels[0] for line in lines],
+        "states": [line.labels[1] for line in lines],
+        "chance": bounds["chance"],
+        "ceiling": bounds["ceiling"],
+        "cells": [[_cell(cell) for cell in line.cells] for line in lines],
+        "trials": [
+            [
+                [] if number == table.mean_at else [index.trial[k] for k in cell.keys]
+                for number, cell in enumerate(line.cells)
+            ]
+            for line in lines
+        ],  # of a mean, figures.js takes those of the whole line
+        "seen": _heat_seen(table, lines),
+    }
+
+
+def _cell(cell: Cell) -> list[float | None]:
+    """Mean, half of its interval, number of seeds, and how far the mean is from chance to ceiling, within 0 and 1."""
+    if cell.mean is None:
+        return [None, None, 0, None]
+    share = None
+    if cell.chance is not None and cell.ceiling is not None and cell.ceiling > cell.chance:
+        share = round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 3)
+    return [carried(cell.mean), carried(half_width(cell.interval)), cell.seeds, share]
+
+
+def _heat_seen(table: Table, lines: list[Line]) -> str:
+    """Which column is hardest, and which tells architectures apart."""
+    columns = {}
+    for number, column in enumerate(table.columns):
+        means = [m for line in lines if (m := line.cells[number].mean) is not None]
+        if means and number != table.mean_at:
+            columns[column] = means
+    if len(columns) < 2 or len(lines) < 2:
+        return ""
+    hardest = min(columns, key=lambda c: float(np.median(columns[c])))
+    widest = max(columns, key=lambda c: max(columns[c]) - min(columns[c]))
+    middle, top = (
+        figure(float(np.median(columns[hardest])), table.percent),
+        figure(max(columns[hardest]), table.percent),
+    )
+    low, high = figure(min(columns[widest]), table.percent), figure(max(columns[widest]), table.percent)
+    hard = f"Hardest: {hardest}, {middle} for the median architecture and {top} for the best."
+    return f"{hard} Architectures differ most on {widest}: from {low} to {high}."

@@ -1,0 +1,71 @@
+"""Where trials, architectures and rows stand in a page's data, so that the page holds each name once."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from results.analysis.labels import differing, flatten, leaves_of
+from results.record import Record
+
+
+def carried(figure: float | None) -> float | None:
+    """A figure as the page's data has it: short, yet so exact that the page, which rounds it again, shows what tables do."""
+    return None if figure is None else round(figure, 6)
+
+
+class Names:
+    """Names by number, so that the page holds each name once."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        for name in names:
+            self.of(name)
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+class Index:
+    """Where a trial, an architecture and a row of the tables stand in the page's data."""
+
+    def __init__(self, done: list[Record], row_of: dict[str, str]) -> None:
+        self.done = done
+        self.trial = {r.key: number for number, r in enumerate(done)}
+        self.row_of = row_of
+        self.archs = Names(sorted({r.arch for r in done}))
+        self.growing = {self.archs.of(r.arch) for r in done if r.state_grows}
+        self.rows = Names(sorted({row_of[r.key] for r in done}))
+        lines, examples = Names(), {row_of[r.key]: r for r in done}
+        self.line = {row: lines.of(_but_sizes(r)) for row, r in examples.items()}  # those of one line may be joined
+        self.varied = _varied(done)
+
+
+def _varied(done: list[Record]) -> list[Mapping[str, Any]]:
+    """Of every trial its seed and the dials of its architecture and training, by path: those alone in which trials of one
+    architecture differ, for of very many trials all would take gigabytes."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for number, record in enumerate(done):
+        members[record.arch].append(number)
+    varied: list[Mapping[str, Any]] = [{}] * len(done)
+    for own in members.values():
+        leaves = [
+            {"seed": done[n].seed, **leaves_of(done[n]), **dict(flatten(done[n].spec.get("training", {}), "training"))}
+            for n in own
+        ]
+        paths = differing(leaves)
+        for number, leaf in zip(own, leaves, strict=True):
+            varied[number] = {path: leaf[path] for path in paths if path in leaf}
+    return varied
+
+
+def _but_sizes(record: Record) -> str:
+    """An architecture but for its sizes, which are whole numbers."""
+    others = {path: dial for path, dial in leaves_of(record).items() if type(dial) is not int}
+    return json.dumps([record.arch, others], sort_keys=True)

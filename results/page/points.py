@@ -1,0 +1,57 @@
+"""Points of the page's figures, with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from results.analysis.confidence import half_width, t_interval
+from results.analysis.measures import Measure
+from results.analysis.pareto import front_band, front_shares
+from results.page import thinning
+from results.page.name_index import Index, carried
+
+DRAWS = 500  # of seeds, for the front's band
+
+NEAR = 0.05  # how far below the best a smaller state is still worth a mention
+
+
+def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
+    """The means with how often seeds drawn anew put them on the front, of how many, and the front's band, which needs two seeds
+    of one of them."""
+    seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
+    sure = any(len(own) > 1 for own in seeds)
+    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1)
+    shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(means, shares, strict=True)]
+    return {
+        "means": thinning.means(shared),
+        "of": len(means),
+        "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
+    }
+
+
+def point_of(own: list[Measure], index: Index) -> dict[str, Any]:
+    """The mean over seeds of one architecture, over all the settings that it was measured on."""
+    seeds = common_fields(own)
+    values = [float(np.mean([m.values[seed] for m in own])) for seed in seeds]
+    return {
+        "arch": index.archs.of(own[0].arch),
+        "row": index.rows.of(own[0].row),
+        "line": index.line[own[0].row],
+        "state": max(m.state_bytes for m in own),
+        "mean": carried(float(np.mean(values))),
+        "half": carried(half_width(t_interval(values))),
+        "trials": [index.trial[key] for key in own[0].keys],
+        "seeds": values,
+    }
+
+
+def common_fields(own: Sequence[Measure]) -> list[int]:
+    """The seeds that all measures have."""
+    return sorted(set.intersection(*(set(m.values) for m in own)))
+
+
+def millionths(score: float | None) -> int | None:
+    return None if score is None else round(1_000_000 * score)

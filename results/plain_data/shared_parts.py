@@ -1,0 +1,227 @@
+"""What many records have in common is held once: a million of them differ in seeds and scores, and in little else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from results.plain_data.record_checks import HUGE
+
+T = TypeVar("T")
+
+
+class Joined(Mapping[str, Any]):
+    """A mapping of which one entry is its own and the rest is shared with others, `shared`. Nobody changes it."""
+
+    __slots__ = ("_name", "_own", "shared")
+
+    def __init__(self, shared: Mapping[str, Any], name: str, own: Any) -> None:
+        self.shared, self._name, self._own = shared, name, own
+
+    def __getitem__(self, name: str) -> Any:
+        return self._own if name == self._name else self.shared[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.shared
+        yield self._name
+
+    def __len__(self) -> int:
+        return len(self.shared) + 1
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Scores(Mapping[str, float]):
+    """Figures by name, eight bytes each; the names are shared with others. Nobody changes it."""
+
+    __slots__ = ("_figures", "_places")
+
+    def __init__(self, places: dict[str, int], figures: array[float]) -> None:
+        self._places, self._figures = places, figures
+
+    def __getitem__(self, name: str) -> float:
+        return self._figures[self._places[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Memo(Generic[T]):
+    """What is worked out of a spec but for its seed, once for all records that share it."""
+
+    def __init__(self, of: Callable[[Mapping[str, Any]], T]) -> None:
+        self._of = of
+        self._known: dict[int, tuple[Mapping[str, Any], T]] = {}
+
+    def __call__(self, spec: Mapping[str, Any]) -> T:
+        shared = spec.shared if isinstance(spec, Joined) else spec
+        found = self._known.get(id(shared))
+        if found is None:  # it is held, so that nothing else gets its place in memory
+            found = self._known[id(shared)] = shared, self._of(shared)
+        return found[1]
+
+
+class Pool:
+    """The parts of records that are read one after another. Equal parts become one, so nobody may change them.
+
+    A trial's spec is shared by all that differ in the seed alone, and its parts (architecture, task, ...) by all that have
+    them: `record.spec.shared` and what is in it can be told apart by identity.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Any, dict[Any, Any]] = {kind: {} for kind in _FEW}
+        self._mappings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self._names: dict[tuple[str, ...], dict[str, int]] = {}
+        self._parts: dict[bytes, Any] = {}
+        self._specs: dict[bytes, Mapping[str, Any]] = {}
+        self._read: dict[bytes, dict[str, Any]] = {}
+
+    def spec(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The same spec as it is shared; None where no record that was shared has it."""
+        shared, own = unjoined(spec, "seed")
+        found = self._specs.get(_address(text_of(shared).encode()))
+        return found if found is None or not own else Joined(found, "seed", own["seed"])
+
+    def share(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a sound record, with what other records have in common with it."""
+        found = self._shared(data)
+        if not isinstance(data["spec"], Joined):
+            shared, own = unjoined(data["spec"], "seed")
+            parts = self._spec(shared)
+            found["spec"] = Joined(parts, "seed", own["seed"]) if own else parts
+        found["tests"] = [self._test(test) for test in data.get("tests", ())]
+        return found
+
+    def read(self, text: bytes) -> dict[str, Any]:
+        """The fields that JSON of a ledger says, which was written of sound records; `figures` are lists of names (null where
+        there are none). Equal texts are read once."""
+        address = _address(text)
+        found = self._read.get(address)
+        if found is None:
+            data = json.loads(text)
+            found = self._shared(data) | {"spec": self._spec(data["spec"])}
+            found["figures"] = [names and self._places(tuple(names)) for names in data["figures"]]
+            self._read[address] = found
+        return found
+
+    def own(self, data: dict[str, Any], figures: Iterable[dict[str, int] | None]) -> dict[str, Any]:
+        """The fields of a trial's own that JSON of a ledger says. Its `figures` are lists of values, or by name where they have
+        no names in common."""
+        for name in _OWN:
+            if value := data[name]:
+                data[name] = self._values[type(value)].setdefault(value, value)
+        if data["references"]:
+            data |= self._shared({"references": data["references"]})
+        data["figures"] = [
+            Scores(places, array("d", values)) if places else values or NOTHING
+            for places, values in zip(figures, data["figures"], strict=True)
+        ]
+        return data
+
+    def _shared(self, data: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in data.items():
+            if name in FIGURES:
+                value = self._scores(value)
+            elif name in _WORDS:
+                value = self._mappings.setdefault((name, *value.items()), value)
+            elif name not in _UNLIKE and type(value) in _FEW:
+                value = self._value(value)
+            found[name] = value
+        return found
+
+    def _spec(self, shared: Mapping[str, Any]) -> Mapping[str, Any]:
+        parts = {name: self._part(part) for name, part in shared.items()}
+        return self._specs.setdefault(_address(text_of(shared).encode()), parts)
+
+    def _part(self, part: Any) -> Any:
+        if isinstance(part, dict | list):
+            return self._parts.setdefault(_address(text_of(part).encode()), part)
+        return self._value(part)
+
+    def _value(self, value: T) -> T:
+        found: T = self._values[type(value)].setdefault(value, value) if value else value  # -0.0 is no 0.0
+        return found
+
+    def _test(self, test: Mapping[str, Any]) -> Mapping[str, Any]:
+        rest = {name: value for name, value in test.items() if name != "scores"}
+        if not set(map(type, rest.values())) <= _FEW:
+            return test
+        alike = tuple((name, type(value), value) for name, value in rest.items())
+        return Joined(self._mappings.setdefault(alike, rest), "scores", self._scores(test["scores"]))
+
+    def _scores(self, scores: Mapping[str, float]) -> Mapping[str, float]:
+        if not scores:
+            return NOTHING
+        if not (are_floats(scores) and all(map(is_finite, scores.values()))):
+            return scores
+        return Scores(self._places(tuple(scores)), array("d", scores.values()))
+
+    def _places(self, names: tuple[str, ...]) -> dict[str, int]:
+        places = self._names.get(names)
+        if places is None:
+            places = self._names[names] = {name: place for place, name in enumerate(names)}
+        return places
+
+
+def is_finite(figure: float) -> bool:
+    """Whether a figure is one: not infinite, nor no number, nor so large that its square is infinite."""
+    return -HUGE <= figure <= HUGE
+
+
+NOTHING = Scores({}, array("d"))
+
+FIGURES = ("scores", "validation", "published_choice")  # fields that are figures by name
+
+_FEW = frozenset({str, int, float, bool, type(None)})
+
+_FLOAT = frozenset({float})
+
+_WORDS = ("implementation", "versions", "references")
+
+_UNLIKE = ("key", "created", "seconds", "compile_seconds", "seed")  # fields whose values few records have in common
+
+_OWN = ("status", "error", "steps", "selected_step", "peak_bytes")
+
+
+def are_floats(scores: Mapping[str, float]) -> bool:
+    """Whether all figures are, so that eight bytes each hold them as they are written."""
+    return isinstance(scores, Scores) or _FLOAT.issuperset(map(type, scores.values()))
+
+
+def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """A mapping but for one entry, and that entry, where it has it."""
+    own = {name: mapping[name]} if name in mapping else {}
+    if isinstance(mapping, Joined):
+        return mapping.shared, own
+    return {other: value for other, value in mapping.items() if other != name}, own
+
+
+def text_of(data: Any) -> str:
+    """Plain data as JSON in one line, keys sorted. Raises TypeError or ValueError on what is none."""
+    return json.dumps(
+        data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+def _address(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).digest()

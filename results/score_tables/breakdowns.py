@@ -1,0 +1,142 @@
+"""Tables beyond the headline: other scores, scores by part and by dial, and what trials cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from results.analysis.breakdown import OF_EVERY_TASK, Cut, Strand, by_dials, by_parts, by_settings, further_scores
+from results.analysis.confidence import t_interval
+from results.analysis.labels import differing, words
+from results.analysis.measures import Measure, measures
+from results.analysis.namesakes import remark
+from results.record import Record
+from results.score_tables.costs import cost_tables
+from results.score_tables.notes import notes_of
+from results.score_tables.scores import best, states_of, task_table
+from results.score_tables.table import MAD, Cell, Line, Table, is_count, more_is_better, protocol_of, readable, unit_of
+
+ERROR = "relative_error"
+
+
+def further_tables(records: Sequence[Record]) -> list[Table]:
+    """Beyond the headline, for every task but MAD's: its other scores (tvd, cg_steps), and the headline by the parts that the
+    task breaks its answers down into (length, depth, position), of learnability as a loss. Then what trials cost. Raises as
+    `table_of`."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.task, record.protocol].append(record)
+    tables = []
+    for (task, protocol), group in groups.items():
+        if task in MAD:
+            continue
+        found = [m for m in measures(group) if m.values]
+        for name in further_scores(found):
+            own = [other for m in found if (other := m.of(name)).values]
+            tables.append(task_table(own, task, protocol, "validation", None, score=name))
+        tables += [
+            _cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol)
+            for cut in by_parts(found)
+            if cut.by != OF_EVERY_TASK
+        ]
+    return tables + cost_tables(records)
+
+
+def tables_by(records: Sequence[Record], by: str) -> list[Table]:
+    """Scores by one part (depth, distance_up_to) or dial (window, cg_steps, pairs), a table for every task and score that
+    has it. Raises ValueError, which says what there is, where none has it; and as `table_of`."""
+    groups: dict[tuple[str, str], list[Measure]] = defaultdict(list)
+    for task, protocol in dict.fromkeys((r.task, r.protocol) for r in records):
+        own = [r for r in records if (r.task, r.protocol) == (task, protocol)]
+        groups[task, protocol] = [m for m in measures(own) if m.values]
+    tables: list[Table] = []
+    known: dict[str, None] = {}
+    for (task, protocol), found in groups.items():
+        for title, cut in _cuts(found, f"{task}{protocol_of(protocol)}"):
+            known[cut.by] = None
+            if cut.by == by:
+                tables.append(_cut_table(cut, title, protocol))
+    if not tables:
+        raise ValueError(f"nothing here varies by '{by}', may come {', '.join(sorted(known)) or 'nothing'}")
+    return list({(table.title, table.lines): table for table in tables}.values())
+
+
+def _cuts(found: Sequence[Measure], title: str) -> Iterable[tuple[str, Cut]]:
+    yield from ((title, cut) for cut in by_parts(found))
+    shown = differing([m.dials for m in found])
+    for setting in dict.fromkeys(m.setting for m in found):
+        own = [m for m in found if m.setting == setting]
+        said = ", ".join([title, *words(own[0].dials, shown)])
+        for name in (None, *further_scores(own)):
+            yield from ((said, cut) for cut in by_dials(own, name))
+            yield from ((title, cut) for cut in by_settings(found, own[0].dials, name))
+
+
+def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
+    """A line for every strand of a cut, and a column for every value."""
+    metric = cut.metric.partition("/")[0]
+    several = any(strand.setting for strand in cut.strands)
+    lines = []
+    for strand in cut.strands:
+        own = list(strand.cells.values())
+        cells = tuple(_own_cell(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
+        seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
+        labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
+        lines.append(Line(labels=tuple(labels), cells=cells, remark=remark(own[0].leaves)))
+    if not several and not is_count(metric):
+        lines = best(lines, more=more_is_better(metric))
+    kinds: tuple[Literal["chance"], Literal["ceiling"]] = ("chance", "ceiling")
+    for kind in kinds:
+        cells = tuple(Cell(mean=_agreed(cut.strands, value, kind)) for value in cut.values)
+        if any(cell.mean is not None for cell in cells):
+            lines.append(Line(labels=(kind, *[""] * (3 if several else 2)), cells=cells, kind=kind))
+    return Table(
+        title=f"{title}, {readable(metric)} by {readable(cut.by)}",
+        corner=("architecture", *(["setting"] if several else []), "state", "seeds"),
+        columns=tuple(f"{readable(cut.by)} {value}" for value in cut.values),
+        lines=tuple(lines),
+        notes=tuple(notes_of([m for s in cut.strands for m in s.cells.values()], lines, "validation")),
+        units=(unit_of(metric),) * len(cut.values),
+        protocol=protocol,
+    )
+
+
+def _as_loss(cut: Cut) -> Cut:
+    """What is explained as what is not, the relative error, for that is what is published; other cuts as they are."""
+    if cut.metric != "explained":
+        return cut
+    strands = [replace(s, cells={value: _unexplained(m) for value, m in s.cells.items()}) for s in cut.strands]
+    return replace(cut, metric=ERROR, strands=tuple(strands))
+
+
+def _unexplained(measure: Measure) -> Measure:
+    def less(bound: float | None) -> float | None:
+        return None if bound is None else 1 - bound
+
+    values = {seed: 1 - value for seed, value in measure.values.items()}
+    return replace(measure, metric=ERROR, values=values, chance=less(measure.chance), ceiling=less(measure.ceiling))
+
+
+def _own_cell(measure: Measure) -> Cell:
+    """Of one measure alone."""
+    values = list(measure.values.values())
+    return Cell(
+        mean=float(np.mean(values)) if values else None,
+        seeds=len(values),
+        interval=t_interval(values),
+        chance=measure.chance,
+        ceiling=measure.ceiling,
+        failed=measure.failed,
+        settings=1,
+        keys=measure.keys,
+    )
+
+
+def _agreed(strands: Iterable[Strand], value: str, kind: str) -> float | None:
+    """Chance or ceiling of a column, where all of its strands have the same."""
+    bounds = {getattr(strand.cells[value], kind) for strand in strands if value in strand.cells}
+    return bounds.pop() if len(bounds) == 1 else None

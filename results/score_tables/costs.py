@@ -1,0 +1,63 @@
+"""Tables of what architectures cost: parameters, state, operations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from results.analysis.labels import leaves_of, row_names
+from results.analysis.namesakes import remark
+from results.analysis.natural_order import by_number
+from results.record import Record
+from results.score_tables.notes import remarks_of
+from results.score_tables.table import Cell, Line, Table, Unit
+
+COSTS: dict[
+    str, tuple[Unit, Callable[[Record], float | None]]
+] = {  # what a trial took; speed is of trials as they trained
+    "parameters": ("count", lambda r: r.parameters),
+    "state": ("bytes", lambda r: r.state_bytes),
+    "operations a token": ("count", lambda r: r.flops_per_token),
+    "steps": ("count", lambda r: r.steps),
+    "seconds a trial": ("seconds", lambda r: r.seconds),
+    "steps a second": ("seconds", lambda r: r.steps / r.seconds if r.seconds else None),
+    "compiling": ("seconds", lambda r: r.compile_seconds),
+    "peak memory": ("bytes", lambda r: r.peak_bytes),
+    "trained together": ("count", lambda r: r.cohort),
+}
+
+
+def cost_tables(records: Sequence[Record]) -> list[Table]:
+    """What trials cost, a line for every architecture on every task; nothing where nobody kept the time."""
+    names = row_names(records)
+    rows: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.status == "done" and record.seconds:
+            rows[names[record.key], record.task].append(record)
+    if not rows:
+        return []
+    lines = []
+    for (row, task), own in rows.items():
+        cells = []
+        for _, of in COSTS.values():
+            values = [value for record in own if (value := of(record)) is not None]
+            cells.append(Cell(mean=float(np.mean(values)) if values else None, seeds=len(values)))
+        labels = (row, task, str(len(own)))
+        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves_of(own[0]))))
+    devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"
+    return [
+        Table(
+            title="Cost and speed",
+            corner=("architecture", "task", "trials"),
+            columns=tuple(COSTS),
+            lines=tuple(sorted(lines, key=lambda line: (line.labels[1], by_number(line.labels[0])))),
+            notes=(
+                f"Means over trials, on {devices}. State after the task's length. Seconds are a trial's share of the cohort "
+                "that it trained in, without compiling: to compare speed alone, see recallmap bench.",
+                *remarks_of(lines),
+            ),
+            units=tuple(unit for unit, _ in COSTS.values()),
+        )
+    ]

@@ -1,0 +1,80 @@
+"""Notes under score tables: sources of published figures, rank correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from results.analysis.measures import Measure
+from results.analysis.published_figures import Published
+from results.analysis.rank_correlation import FEW, spearman
+from results.analysis.selection import On
+from results.score_tables.columns import Sheet
+from results.score_tables.table import Line, is_share, readable
+
+
+def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
+    metric = readable(found[0].metric.partition("/")[0])
+    unit = ", percent" if is_share(found[0].metric) else ""
+    several = any(cell.interval for line in lines for cell in line.cells)
+    spread = "± half of the 95 % t interval over seeds" if several else "no interval, which needs two seeds"
+    notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {spread}."]
+    most = max(m.candidates for m in found)
+    if on == "test":
+        notes.append(
+            "Checkpoint and hyper-parameters are chosen on the test set, as the published protocol does: that of mad-lab "
+            "takes the checkpoint of the lowest test loss, whose accuracy need not be the best. The table chosen on "
+            "validation is the honest one."
+        )
+    if most > 1:
+        notes.append(f"Of up to {most} hyper-parameter settings, the one with the best mean {on} score over seeds.")
+    if any(c.outside for x in lines for c in x.cells):
+        notes.append("‡: the published figure lies outside our 95 % interval.")
+    if any(c.failed for x in lines for c in x.cells):
+        notes.append("†n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.")
+    if any(c.mark == "partial" for x in lines for c in x.cells):
+        notes.append("*: over some of the settings of the column only, so not to be compared.")
+    return [*notes, *remarks_of(lines)]
+
+
+def remarks_of(lines: Iterable[Line]) -> list[str]:
+    """A note for every remark, after the names of the architectures that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for line in lines:
+        if line.remark:
+            about.setdefault(line.remark, {})[line.labels[0].partition(" ")[0]] = None
+    return [f"{', '.join(sorted(names))}: {said}." for said, names in about.items()]
+
+
+def order_notes(sheet: Sheet, measured: Sequence[tuple[list[Measure], Line]], *, more: bool) -> list[str]:
+    """Whether architectures come in the published order, which can be told where settings differ and figures do not compare.
+    Of several rows of ours that one published row stands beside, the best one counts."""
+    said = []
+    theirs = [tuple((r.name, *r.dials.items()) for _, r in sheet.published_rows(own[0])) for own, _ in measured]
+    for number, column in enumerate(sheet.columns):
+        both: dict[tuple[Any, ...], tuple[float, float]] = {}
+        for row, (_, line) in zip(theirs, measured, strict=True):
+            cell = line.cells[number]
+            if cell.mean is not None and cell.published is not None and cell.mark != "partial":
+                score = round(cell.mean, 3)
+                both[row] = ((max if more else min)(score, both.get(row, (score,))[0]), cell.published)
+        if len(both) >= FEW:
+            found = spearman(*zip(*both.values(), strict=True))
+            said.append(f"{column.name} {'all alike' if found is None else f'{found:+.2f}'} of {len(both)}")
+    if not said:
+        return []
+    return [f"Rank correlation with the published order of architectures (1: the same, 0: none): {', '.join(said)}."]
+
+
+def source_notes(sheet: Sheet, beside: Published | None) -> list[str]:
+    """Where published figures come from, for the tables that speak of our columns."""
+    if beside is None:
+        return []
+    rows = [(table, [(table, row) for row in table.rows]) for table in sheet.theirs]
+    used = [table for table, own in rows if any(sheet.published(column, own) is not None for column in sheet.columns)]
+    notes = []
+    for table in used:
+        how = "" if table.how == "reported" else f", {table.how}"
+        error = f" to ±{100 * table.tolerance:g} points" if table.tolerance else ""
+        notes.append(f"Published: {beside.source}, {table.where}{how}{error}. {table.note}".strip())
+    return notes or [f"Published: {beside.source} has no figure for these settings, trained like this."]

@@ -1,0 +1,238 @@
+"""Tables as text: Markdown, CSV (one figure a line), LaTeX, and the HTML that the page shows."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from results import escape
+from results.analysis.confidence import half_width
+from results.score_tables.table import Cell, Line, Table, Unit, size
+
+Format = Literal["markdown", "csv", "latex", "html"]
+
+MISSING = "–"
+
+_DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
+
+_UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
+
+
+def render(tables: Sequence[Table], form: Format, *, width: int | None = None) -> str:
+    """All tables in one text. Raises ValueError on a format that there is not.
+
+    width  columns of the terminal that shows Markdown; None: it goes elsewhere, a row a line
+    """
+    if form == "csv":
+        return csv(tables)
+    if form == "html":
+        return "\n".join(html(table, number) for number, table in enumerate(tables)) + "\n"
+    if form not in ("markdown", "latex"):
+        raise ValueError(f"format must be markdown, csv, latex or html, got '{form}'")
+    if form == "latex":
+        return "\n".join(map(latex, tables))
+    return "\n".join(markdown(table, width=width) for table in tables)
+
+
+def markdown(table: Table, *, width: int | None = None) -> str:
+    """A table with its notes below; published figures and differences are rows under the architecture's own.
+
+    width  of what shows it: a wider table comes in pieces, each with the architectures and as many columns as fit
+    """
+    heads = [escape.markdown(word) for word in (*table.corner, *table.columns)]
+    rows = []
+    for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
+        first = f"*{escape.markdown(labels[0])}*" if style == "aside" else escape.markdown(labels[0])
+        rows.append([first, *map(escape.markdown, labels[1:]), *figures])
+    aligned = ["---"] * len(table.corner) + ["---:"] * len(table.columns)
+    lines = [heads, aligned, *rows]
+    notes = [f"- {escape.markdown(note)}" for note in _notes(table)]
+    if width is not None:
+        notes = [textwrap.fill(note, width, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
+    fits = width is None or max(map(len, map(_row, lines))) <= width
+    pieces = [lines] if fits else _pieces(lines, len(table.corner), width or 0)
+    text = "\n\n".join("\n".join(map(_row, piece)) for piece in pieces)
+    return "\n".join([f"### {escape.markdown(table.title)}", "", text, "", *notes, ""])
+
+
+def _row(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator[list[list[str]]]:
+    """A table that is too wide as several, in line with each other: as many columns at a time as fit beside the first."""
+    wide = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    left = list(range(1, len(wide)))
+    while left:
+        taken = 1
+        while taken < len(left) and sum(wide[at] + 3 for at in (0, *left[: taken + 1])) + 1 <= width:
+            taken += 1
+        shown, left = (0, *left[:taken]), left[taken:]
+        yield [
+            [_padded(line[at], wide[at], rule=number == 1, right=at >= corner) for at in shown]
+            for number, line in enumerate(lines)
+        ]
+
+
+def _padded(text: str, wide: int, *, rule: bool, right: bool) -> str:
+    if rule:
+        return "-" * (wide - right) + ":" * right
+    return text.rjust(wide) if right else text.ljust(wide)
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; the notes are its caption."""
+
+    def row(words: Sequence[str]) -> str:
+        return f"{' & '.join(words)} \\\\"
+
+    parts = [
+        r"\begin{table}",
+        r"\centering",
+        f"\\caption{{{escape.latex(' '.join((table.title + '.', *_notes(table))))}}}",
+        f"\\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.columns)}}}",
+        r"\toprule",
+        row([escape.latex(word) for word in (*table.corner, *table.columns)]),
+        r"\midrule",
+    ]
+    ruled = False
+    for labels, figures, style in _rows(table, bold=lambda text: f"⟦{text}⟧"):
+        if style == "reference" and not ruled:
+            parts.append(r"\midrule")
+            ruled = True
+        cells = [escape.latex(f).replace("⟦", r"\textbf{").replace("⟧", "}") for f in figures]
+        first = f"\\emph{{{escape.latex(labels[0])}}}" if style == "aside" else escape.latex(labels[0])
+        parts.append(row([first, *map(escape.latex, labels[1:]), *cells]))
+    parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(parts)
+
+
+def csv(tables: Sequence[Table]) -> str:
+    """One figure a line, fractions unrounded, empty where there is none: for reading by programs."""
+    text = io.StringIO()
+    out = csv_module.writer(text, lineterminator="\n")
+    names = (
+        "mean",
+        "low",
+        "high",
+        "seeds",
+        "settings",
+        "failed",
+        "published",
+        "difference",
+        "chance",
+        "ceiling",
+        "mark",
+        "outside",
+    )
+    out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
+    for table in tables:
+        for line in table.lines:
+            for column, cell in zip(table.columns, line.cells, strict=True):
+                low, high = cell.interval or (None, None)
+                values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
+                labels = dict(zip(table.corner, line.labels, strict=True))
+                named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
+                figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
+                texts = [table.title, table.protocol, line.kind, *named, column]
+                out.writerow([escape.cell(value) for value in (*texts, *figures)])
+    return text.getvalue()
+
+
+def html(table: Table, number: int = 0) -> str:
+    """A `<table>` with its title and notes. It says its number, and a measured row which line of the table it is, so
+    that a script can tell whose trials they are after the rows are sorted; published figures stand under our own."""
+    heads = [f'<th scope="col">{escape.html(word)}</th>' for word in table.corner]
+    heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape.html(word))}</th>' for word in table.columns]
+    measured = [line for line in table.lines if line.kind == "measured"]
+    own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
+    rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
+    below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
+    notes = "".join(f"<li>{escape.html(note)}</li>" for note in (*below, *_notes(table)))
+    return (
+        f'<figure class="table"><figcaption><h3>{escape.html(table.title)}</h3></figcaption>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape.html(table.title)}">'
+        f'<table class="sortable" data-table="{number}"><thead><tr>{"".join(heads)}</tr></thead>\n'
+        f'<tbody>{own}</tbody>\n<tbody class="rest">{rest}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
+    )
+
+
+def _html_line(line: Line, units: Sequence[Unit], mark: str = "") -> str:
+    first, *labels = (escape.html(label) for label in line.labels)
+    heading = f'<th scope="row">{first}{" <small>published</small>" if line.kind == "published" else ""}</th>'
+    words = "".join(f"<td>{_UNIT.sub('&nbsp;', label)}</td>" for label in labels)
+    cells = "".join(_html_cell(*pair) for pair in zip(line.cells, units, strict=True))
+    return f'<tr class="{line.kind}"{mark}>{heading}{words}{cells}</tr>'
+
+
+def figure(value: float | None, percent: bool, *, sign: bool = False) -> str:
+    """99.2 for 0.992 where percent, else 0.992; with a sign where asked, and a true minus."""
+    if value is None:
+        return MISSING
+    plus = "+" if sign else ""
+    text = f"{100 * value:{plus}.1f}" if percent else f"{value:{plus}.3f}"
+    return text.replace("-", "−")
+
+
+def shown(value: float | None, unit: Unit, *, sign: bool = False) -> str:
+    """A figure in its unit: 99.2, 0.992, 1,234,567, 34.3 kB."""
+    if value is None or unit in ("percent", "score"):
+        return figure(value, unit == "percent", sign=sign)
+    if unit == "bytes":
+        return size(round(value))
+    return f"{value:,.0f}" if unit == "count" or value >= 100 else f"{value:.3g}"
+
+
+def _notes(table: Table) -> tuple[str, ...]:
+    """Those of the table, and its protocol, which a title names only where it is published."""
+    return (*table.notes, *([f"Protocol: {table.protocol}."] if table.protocol else []))
+
+
+def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
+    """Labels, figures and style ("own", "aside" or "reference") of every printed row."""
+    blank = ("",) * (len(table.corner) - 1)
+    for line in table.lines:
+        style = "own" if line.kind == "measured" else "reference"
+        labels = (f"{line.labels[0]} (published)", *line.labels[1:]) if line.kind == "published" else line.labels
+        yield labels, [cell_text(line, *pair, bold) for pair in zip(line.cells, table.units, strict=True)], style
+        if any(cell.published is not None for cell in line.cells):
+            pairs = list(zip(line.cells, table.units, strict=True))
+            published = [shown(c.published, unit) + (" ‡" if c.outside else "") for c, unit in pairs]
+            yield ("↳ published", *blank), published, "aside"
+            if any(c.difference is not None for c, _ in pairs):
+                yield ("↳ difference", *blank), [shown(c.difference, unit, sign=True) for c, unit in pairs], "aside"
+
+
+def cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str] = str) -> str:
+    """A measured figure with its marks: "99.2 ±0.4 †1"; the best of its column as `bold` has it."""
+    failed = f" †{cell.failed}" if cell.failed else ""
+    if cell.mean is None:
+        return (f"failed{failed}" if failed else MISSING) if line.kind == "measured" else MISSING
+    text = shown(cell.mean, unit)
+    text = bold(text) if cell.mark == "best" else text
+    return text + ("*" if cell.mark == "partial" else "") + _spread(cell, unit) + failed
+
+
+def _spread(cell: Cell, unit: Unit) -> str:
+    half = half_width(cell.interval)
+    return "" if half is None else f" ±{shown(half, unit)}"
+
+
+def _html_cell(cell: Cell, unit: Unit) -> str:
+    order = "" if cell.mean is None else f' data-value="{cell.mean:.6g}"'
+    if cell.mean is None:
+        text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
+    else:
+        text = shown(cell.mean, unit) + ("*" if cell.mark == "partial" else "")
+        text = f"<strong>{text}</strong>" if cell.mark == "best" else text
+        text += f"<small>{escape.html(_spread(cell, unit))}</small>" if cell.interval else ""
+        text += f" <small>†{cell.failed}</small>" if cell.failed else ""
+    if cell.published is not None:
+        difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""
+        mark = " ‡" if cell.outside else ""
+        text += f'<br><small class="aside">{shown(cell.published, unit)}{difference}{mark}</small>'
+    return f'<td class="figure"{order}>{text}</td>'

@@ -1,0 +1,206 @@
+"""Records as score tables: architectures down, settings or tasks across, beside what others have published."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from results.analysis.labels import differing, words
+from results.analysis.measures import Measure, measures
+from results.analysis.namesakes import remark
+from results.analysis.natural_order import by_number, by_size
+from results.analysis.published_figures import Column, Published
+from results.analysis.selection import On
+from results.record import Record
+from results.score_tables.columns import Sheet, tables_about
+from results.score_tables.notes import notes_of, order_notes, source_notes
+from results.score_tables.table import (
+    MAD,
+    Cell,
+    Line,
+    Table,
+    is_count,
+    more_is_better,
+    protocol_of,
+    readable,
+    size,
+    unit_of,
+)
+
+ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task names even where they do not differ
+
+
+def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
+    """The tables that a list of records makes: one of MAD where two or more of its tasks are there, one for every other
+    task. Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
+
+    `settings` True adds to MAD's table one for each of its tasks, a column a setting.
+    Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
+    """
+    mad: dict[str, list[Record]] = defaultdict(list)
+    others: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.task in MAD:
+            mad[record.protocol].append(record)
+        else:
+            others[record.task, record.protocol].append(record)
+    tables = []
+    for protocol, group in mad.items():
+        together = len({r.task for r in group}) > 1
+        for on in _choices(group):
+            found = measures(group, on=on)
+            if together:
+                tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
+            for task in MAD:
+                own = [m for m in found if m.task == task]
+                if own and (settings or not together or any(m.tested for m in own)):
+                    tables.append(task_table(own, task, protocol, on, beside))
+    for (task, protocol), group in others.items():
+        for on in _choices(group):
+            tables.append(task_table(measures(group, on=on), task, protocol, on, beside))
+    return tables
+
+
+def _choices(records: Iterable[Record]) -> tuple[On, ...]:
+    return ("validation", "test") if any(r.published_choice for r in records) else ("validation",)
+
+
+def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | None) -> Table:
+    theirs = tables_about(beside, "mad")
+    if theirs:
+        columns = list(theirs[0].columns)
+    else:
+        columns = [Column(name=name, tasks=(task,)) for task, name in MAD.items()] + [Column(name="mean", mean=True)]
+    sheet = Sheet(found, columns, theirs)
+    trained = {m.task for m in found}
+    missing = [MAD.get(task, task) for column in columns for task in column.tasks if task not in trained]
+    notes = [f"Not trained here: {', '.join(missing)}; so there is no mean."] if missing else []
+    counts = [f"{c.name} {len(sheet.settings(c))}" + (f" / {c.settings}" if c.settings else "") for c in sheet.parts]
+    notes.append(f"Settings in a column{', here / published' if theirs else ''}: {', '.join(counts)}.")
+    if not all(map(sheet.alike, columns)):
+        notes.append("No difference is given where a column has not as many settings as the published one.")
+    if theirs and protocol != "mad-lab":
+        notes.append(
+            f"Published figures are of protocol mad-lab, ours of {protocol}: differences are not like for like."
+        )
+    return replace(_table(sheet, f"MAD{protocol_of(protocol)}", on, beside, notes), protocol=protocol)
+
+
+def task_table(
+    found: list[Measure], task: str, protocol: str, on: On, beside: Published | None, *, score: str = ""
+) -> Table:
+    """One task: a column for every setting, named by the dials that differ."""
+    settings = list({m.setting: m for m in found}.values())
+    always = [d for d in ALWAYS_SHOWN.get(task, ()) if d in settings[0].dials]
+    shown = list(dict.fromkeys([*always, *differing([m.dials for m in settings])]))
+    settings.sort(key=lambda m: (m.task != task, m.task, [by_size(m.dials.get(d)) for d in shown]))
+    several = len({m.task for m in settings}) > 1
+    columns: list[Column] = []
+    for measure in settings:
+        dials = {d: measure.dials.get(d) for d in shown}  # one that a setting lacks tells it apart, too
+        name = ", ".join([*([measure.task] if several else []), *words(dials, shown)])
+        name = name or ("score" if len(settings) == 1 else "default")
+        taken = sum(column.name.split(" #")[0] == name for column in columns)
+        name = f"{name} #{taken + 1}" if taken else name
+        columns.append(Column(name=name, tasks=(measure.task,), dials=dials))
+    if len(columns) > 1:
+        columns.append(Column(name="mean", mean=True))
+    same = words(settings[0].dials, [d for d in settings[0].dials if d not in shown and "." not in d])
+    notes = [f"Everywhere: {', '.join(same)}."] if same else []
+    title = f"{task}{f', {readable(score)}' if score else ''}{protocol_of(protocol)}"
+    sheet = Sheet(found, columns, tables_about(beside, task))
+    return replace(_table(sheet, title, on, beside, notes), protocol=protocol)
+
+
+def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: list[str]) -> Table:
+    rows: dict[str, list[Measure]] = defaultdict(list)
+    for measure in sheet.found:
+        rows[measure.row].append(measure)
+    families = len({own[0].arch for own in rows.values()}) < len(rows)
+    more = more_is_better(sheet.found[0].metric)
+    lined = [(own, _line(sheet, own)) for own in rows.values()]
+    measured = sorted(lined, key=_by_state if families else lambda row: _by_score(row, more))
+    lines = [line for _, line in measured]
+    lines = lines if is_count(sheet.found[0].metric) else best(lines, more=more)
+    for name in ("chance", "ceiling") if sheet.found[0].chance is not None else ():
+        cells = tuple(Cell(mean=sheet.bound(column, name)) for column in sheet.columns)
+        lines.append(Line(labels=(name, "", ""), cells=cells, kind="chance" if name == "chance" else "ceiling"))
+    used = {row.name for own in rows.values() for _, row in sheet.published_rows(own[0])}
+    for name in dict.fromkeys(row.name for table in sheet.theirs for row in table.rows if row.name not in used):
+        theirs = [(table, row) for table in sheet.theirs for row in table.rows if row.name == name]
+        cells = tuple(Cell(mean=sheet.published(column, theirs)) for column in sheet.columns)
+        if sum(cell.mean is not None for cell in cells) >= min(2, len(cells)):  # a lone figure says too little
+            lines.append(Line(labels=(name, "", ""), cells=cells, kind="published"))
+    return Table(
+        title=title + (" as published: chosen on test" if on == "test" else ""),
+        corner=("architecture", "state", "seeds"),
+        columns=tuple(column.name for column in sheet.columns),
+        lines=tuple(lines),
+        notes=(
+            *order_notes(sheet, measured, more=more),
+            *notes_of(sheet.found, lines, on),
+            *notes,
+            *source_notes(sheet, beside),
+        ),
+        units=(unit_of(sheet.found[0].metric),) * len(sheet.columns),
+        mean_at=next((i for i, column in enumerate(sheet.columns) if column.mean), None),
+        beside=beside.source if beside and sheet.theirs else "",
+    )
+
+
+def _line(sheet: Sheet, own: list[Measure]) -> Line:
+    theirs = sheet.published_rows(own[0])
+    cells = [
+        replace(sheet.cell(own, column), published=sheet.published(column, theirs), alike=sheet.alike(column))
+        for column in sheet.columns
+    ]
+    counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
+    return Line(
+        labels=(
+            own[0].row,
+            states_of(own),
+            "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
+        ),
+        cells=tuple(cells),
+        remark=remark(own[0].leaves),
+    )
+
+
+def states_of(own: Sequence[Measure]) -> str:
+    """The sizes of state that an architecture had, "1–4 kB, grows"."""
+    sizes = sorted({m.state_bytes for m in own})
+    (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
+    state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
+    return state + (", grows" if any(m.state_grows for m in own) else "")
+
+
+def best(lines: list[Line], *, more: bool) -> list[Line]:
+    """Mark the best of every column; figures that read the same share the mark."""
+    if len(lines) < 2:
+        return lines
+
+    def shown(cell: Cell) -> float | None:
+        return None if cell.mean is None or cell.mark == "partial" else round(cell.mean, 3)
+
+    columns = list(zip(*(line.cells for line in lines), strict=True))
+    top_of = max if more else min
+    tops = [
+        top_of((value for cell in column if (value := shown(cell)) is not None), default=None) for column in columns
+    ]
+    marked = []
+    for line in lines:
+        pairs = zip(line.cells, tops, strict=True)
+        cells = (replace(cell, mark="best") if top is not None and shown(cell) == top else cell for cell, top in pairs)
+        marked.append(replace(line, cells=tuple(cells)))
+    return marked
+
+
+def _by_score(row: tuple[list[Measure], Line], more: bool) -> tuple[bool, float, str]:
+    """The best last column first; those without one at the end."""
+    score = row[1].cells[-1].mean
+    return score is None, (score or 0.0) * (-1 if more else 1), row[0][0].row
+
+
+def _by_state(row: tuple[list[Measure], Line]) -> tuple[str, int, list[tuple[float, str]]]:
+    return row[0][0].arch, row[0][0].state_bytes, by_number(row[0][0].row)

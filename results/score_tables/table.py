@@ -1,0 +1,137 @@
+"""The shape of a table: lines, cells, units, and how figures are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MAD = {  # the six tasks of MAD, in the order of its paper
+    "in_context_recall": "in-context recall",
+    "fuzzy_in_context_recall": "fuzzy recall",
+    "noisy_in_context_recall": "noisy recall",
+    "selective_copying": "selective copying",
+    "compression": "compression",
+    "memorization": "memorization",
+}
+
+SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are written large wherever they are read
+
+Unit = Literal["percent", "score", "count", "bytes", "seconds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One figure of a table, a fraction unless the task's metric is none.
+
+    mean       over seeds, and over settings where the column has several, of the seeds that all of these have if there are
+               two; None where there is nothing to show
+    interval   95 % t interval over seeds; None for fewer than two
+    published  what stands beside it
+    alike      whether that is a mean over as many settings; if not, there is no difference to speak of
+    failed     failed trials behind the cell, under any hyper-parameters
+    mark       "best" of its column; "partial" where settings of the column are missing
+    keys       of the records that the mean rests on
+    """
+
+    mean: float | None = None
+    seeds: int = 0
+    interval: tuple[float, float] | None = None
+    published: float | None = None
+    alike: bool = True
+    chance: float | None = None
+    ceiling: float | None = None
+    failed: int = 0
+    settings: int = 0
+    mark: Literal["", "best", "partial"] = ""
+    keys: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published figure, where they are of the same settings."""
+        if self.mean is None or self.published is None or not self.alike or self.mark == "partial":
+            return None
+        return self.mean - self.published
+
+    @property
+    def outside(self) -> bool:
+        """Whether the published figure lies outside our interval; no where there is no interval."""
+        return self.interval is not None and self.difference is not None and not self._holds(self.published or 0.0)
+
+    def _holds(self, value: float) -> bool:
+        low, high = self.interval or (value, value)
+        return low - 1e-9 <= value <= high + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column.
+
+    remark  what the architecture is, where its name promises another model (see `namesakes`)
+    """
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    kind: Literal["measured", "published", "chance", "ceiling"] = "measured"
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table as plain data.
+
+    units    of the columns; those in percent hold fractions
+    mean_at  which column averages the others, if one does
+    beside   the published source
+    protocol of the task, "" for tables of several
+    """
+
+    title: str
+    corner: tuple[str, ...]
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    units: tuple[Unit, ...]
+    mean_at: int | None = None
+    beside: str = ""
+    protocol: str = ""
+
+    @property
+    def percent(self) -> bool:
+        """Whether figures are fractions, to be shown as percent."""
+        return self.units[0] == "percent"
+
+
+def size(count: int) -> str:
+    """A number of bytes for people, in units of 1000: 512 B, 34.3 kB, 1.05 MB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * scale:  # from there on it reads as 1 of the unit
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, to be shown as percent."""
+    return "accuracy" in metric or metric.startswith("exact_match")
+
+
+def more_is_better(metric: str) -> bool:
+    """Losses, distances and counts of steps are better where they are small."""
+    return is_share(metric) or metric.startswith("explained")
+
+
+def is_count(metric: str) -> bool:
+    """Whether a score counts what was spent, of which neither much nor little is good in itself."""
+    return metric.endswith("_steps")
+
+
+def unit_of(metric: str) -> Unit:
+    return "percent" if is_share(metric) else "score"
+
+
+def readable(name: str) -> str:
+    """The name of a dial or a score in words: CG steps for cg_steps."""
+    return " ".join(SHOUTED.get(word, word) for word in name.split("_"))
+
+
+def protocol_of(protocol: str) -> str:
+    return "" if protocol == "repaired" else f", protocol {protocol}"

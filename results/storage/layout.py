@@ -1,0 +1,218 @@
+"""How a ledger's file is laid out: what a row holds, how a record becomes one and is made of one again, and what tells damage.
+
+A row has a record in three texts, all JSON: what trials have in common (their spec but for its seed, their architecture's
+size, ...), what is a trial's own, and its curve. So the first is read once for many, and the last only where it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
+from results.record import FIELDS, SHORT, Record, address, faults_of
+
+LAYOUT = 2  # of the file; raise it when a reader of the layout before could not read it
+
+MARK = 0x7265636D  # SQLite's application_id: the file is a ledger of ours
+
+HEADLINE = {  # what SQL and an index can see of a record
+    "key": "TEXT PRIMARY KEY",
+    "study": "TEXT",
+    "status": "TEXT",
+    "task": "TEXT",
+    "setting": "TEXT",
+    "protocol": "TEXT",
+    "arch": "TEXT",
+    "seed": "INTEGER",
+    "metric": "TEXT",
+    "score": "REAL",  # of `metric`, on test
+    "accuracy": "REAL",  # on test, where the task has one
+    "validation": "REAL",  # of `metric`, on validation
+    "chance": "REAL",
+    "ceiling": "REAL",
+    "parameters": "INTEGER",
+    "state_bytes": "INTEGER",
+    "state_grows": "INTEGER",
+    "length": "INTEGER",
+    "seconds": "REAL",
+    "created": "TEXT",
+    "error": "TEXT",
+}
+
+TEXTS = {"common": "TEXT", "own": "TEXT", "curve": "TEXT"}
+
+CHECKS = {"mark": "INTEGER", "checksum": "INTEGER"}  # of key and status, which an index has; and of all of the row
+
+COLUMNS = HEADLINE | TEXTS | CHECKS
+
+NEW = [*TEXTS, *CHECKS]  # columns that layout 1 has not
+
+OLD_COLUMNS = HEADLINE | {"record": "TEXT"}  # of layout 1: a record whole, and nothing to check it by but its key
+
+COMMON = (  # fields that are in the text that trials have in common
+    *("study", "task", "setting", "protocol", "arch", "metric", "chance", "ceiling", "parameters", "state_floats"),
+    *("state_bytes", "state_grows", "length", "flops_per_token", "cohort", "device", "implementation", "versions"),
+    "commit",
+)
+
+TABLE = f"CREATE TABLE IF NOT EXISTS records ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})"
+
+INDICES = (
+    *(f"CREATE INDEX IF NOT EXISTS records_{name} ON records ({name})" for name in ("study", "task", "arch")),
+    "CREATE INDEX IF NOT EXISTS records_status ON records (status, key, mark)",
+)
+
+TOTALS = (  # that rows are neither lost nor counted twice where a page of the file is damaged
+    "CREATE TABLE IF NOT EXISTS totals (rows INTEGER, marks INTEGER, checksums INTEGER)",
+    "CREATE TRIGGER IF NOT EXISTS records_in AFTER INSERT ON records BEGIN UPDATE totals SET "
+    "rows = rows + 1, marks = marks + new.mark, checksums = checksums + new.checksum; END",
+    "CREATE TRIGGER IF NOT EXISTS records_out AFTER DELETE ON records BEGIN UPDATE totals SET "
+    "rows = rows - 1, marks = marks - old.mark, checksums = checksums - old.checksum; END",
+    "CREATE TRIGGER IF NOT EXISTS records_over AFTER UPDATE ON records BEGIN UPDATE totals SET "
+    "marks = marks - old.mark + new.mark, checksums = checksums - old.checksum + new.checksum; END",
+)
+
+COUNT = "INSERT INTO totals SELECT count(*), coalesce(sum(mark), 0), coalesce(sum(checksum), 0) FROM records"
+
+KEEP = (
+    f"INSERT INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+    f"ON CONFLICT (key) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS if name != 'key')} "
+    "WHERE records.status = 'failed' AND (excluded.status = 'done' "
+    "OR excluded.created >= records.created AND excluded.checksum != records.checksum)"  # a done record stands
+)
+
+Known = dict[tuple[Any, ...], tuple[Any, str]]  # what texts are made of, by identity, and the texts
+
+MOST_KNOWN = 1000
+
+Row = tuple[Any, ...]  # the values of COLUMNS, or of OLD_COLUMNS, in their order; read ones have text as bytes
+
+HEAD, ALL = len(HEADLINE), len(COLUMNS)
+
+
+class Damaged(ValueError):
+    """A row is not what was written."""
+
+    def __init__(self, row: Row, why: str) -> None:
+        super().__init__(f"the record {key_in(row)[:SHORT]}: {why}")
+
+
+def key_in(row: Row) -> str:
+    """The key of a row, as far as it can be read."""
+    return row[0].decode(errors="backslashreplace") if isinstance(row[0], bytes) else "without a key"
+
+
+def row_of(record: Record, known: Known | None = None) -> Row:
+    """What is written of a record. Raises TypeError or ValueError where it is not sound.
+
+    known  texts that records before it had in common, for those that are read together
+    """
+    row = (*_headline(record), *_texts(record, {} if known is None else known))
+    row = (*row, mark_of(record.key.encode(), record.status.encode()))
+    return (*row, _checksum(tuple(value.encode() if isinstance(value, str) else value for value in row)))
+
+
+def whole(row: Row) -> Row:
+    """A row of COLUMNS as it is written again. Raises Damaged where it is not what was written."""
+    if _checksum(row[:-1]) != row[-1]:
+        raise Damaged(row, "its checksum is another")
+    return tuple(value.decode() if isinstance(value, bytes) else value for value in row)
+
+
+def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
+    """The record of a row of COLUMNS. Its curve is left out where no curves are wanted, but for that of a trial in phases,
+    which tells what its phases began with. Raises Damaged, and ValueError on a record of another version."""
+    if _checksum(row[:-1]) != row[-1]:
+        raise Damaged(row, "its checksum is another")
+    common_text, own_text, curve_text, *_ = row[HEAD:]
+    try:
+        common = pool.read(common_text)
+        own = pool.own(json.loads(own_text.decode()), common["figures"])
+        spec, seed = common["spec"], own["spec"]
+        scores, validation, published, *tests = own["figures"]
+        data = {
+            **common,
+            **own,
+            "spec": Joined(spec, "seed", seed["seed"]) if seed else spec,
+            "scores": scores,
+            "validation": validation,
+            "published_choice": published,
+            "tests": [
+                Joined(shared, "scores", figures) for shared, figures in zip(common["tests"], tests, strict=True)
+            ],
+            "curve": json.loads(curve_text.decode()) if curves or "phases" in spec else {},
+        }
+        del data["figures"]
+        return Record(**data)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a record of another version: {error}") from error
+
+
+def old_record_of(row: Row, pool: Pool) -> Record:
+    """The record of a row of OLD_COLUMNS, which has no checksum: its key is that of its spec, and its columns say what the
+    record says. Raises Damaged."""
+    try:
+        record = Record.from_dict(json.loads(row[-1]), pool)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Damaged(row, f"it is not a record: {error}") from error
+    if address(record.spec) != record.key:
+        raise Damaged(row, "its key is not that of its spec")
+    if tuple(value.encode() if isinstance(value, str) else value for value in _headline(record)) != row[:-1]:
+        raise Damaged(row, "its columns do not say what it says")
+    return record
+
+
+def mark_of(key: bytes, status: bytes) -> int:
+    """What tells that an index has a key as it was written."""
+    return zlib.crc32(b"%b %b" % (status, key))
+
+
+def _texts(record: Record, known: Known) -> tuple[str, str, str]:
+    """What it has in common, what is its own, and its curve."""
+    if faults := faults_of(record):
+        raise ValueError(faults)
+    spec, seed = unjoined(record.spec, "seed")
+    tests = [unjoined(test, "scores") for test in record.tests]
+    figures = [getattr(record, name) for name in FIGURES] + [own.get("scores", {}) for _, own in tests]
+    names = [tuple(sorted(scores)) if are_floats(scores) else None for scores in figures]
+    values = [
+        [scores[name] for name in own] if own else dict(scores) for scores, own in zip(figures, names, strict=True)
+    ]
+    parts = [spec, *(shared for shared, _ in tests), *(getattr(record, name) for name in COMMON), *names]
+    told = tuple(id(part) if isinstance(part, Mapping) else (type(part), part) for part in parts)
+    if told not in known:
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        common = {name: getattr(record, name) for name in COMMON}
+        common |= {"spec": spec, "tests": [shared for shared, _ in tests], "figures": names}
+        known[told] = parts, text_of(common)  # with the parts, so that nothing else gets their places in memory
+    own = {name: getattr(record, name) for name in _APART}
+    return known[told][1], text_of(own | {"spec": seed, "figures": values}), text_of(record.curve)
+
+
+_APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
+
+
+def _headline(record: Record) -> list[Any]:
+    """The values of HEADLINE as SQLite gives them back."""
+    special = {"accuracy": record.scores.get("accuracy"), "validation": record.validation.get(record.metric)}
+    values = ((kind, special[name] if name in special else getattr(record, name)) for name, kind in HEADLINE.items())
+    return [value if value is None else _AS[kind.split()[0]](value) for kind, value in values]
+
+
+_AS: dict[str, Callable[[Any], Any]] = {
+    "TEXT": str,
+    "INTEGER": int,
+    "REAL": lambda value: float(value) + 0.0,
+}  # no -0.0
+
+
+def _checksum(row: Row) -> int:
+    """Of all columns but itself."""
+    check = zlib.crc32(repr((row[:HEAD], row[-1])).encode())
+    for text in row[HEAD:-1]:
+        check = zlib.crc32(text, check) if isinstance(text, bytes) else zlib.crc32(repr(text).encode(), check)
+    return check

@@ -1,0 +1,98 @@
+"""One driver writes a ledger: the lock that it holds while it does."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+import socket
+import stat
+import weakref
+from pathlib import Path
+
+from results.atomic_write import FULL, remedy
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; the message says why and what to do."""
+
+
+def lock(path: Path, owner: object) -> weakref.finalize[..., object]:
+    """Lock a side file of the ledger at `path`: the lock goes with the process, however it ends, and with `owner`, or when
+    what is returned is called. Raises LedgerError where another driver holds it, or where it cannot be held."""
+    import fcntl  # not on every system; reading needs none of it
+
+    real = path.resolve()
+    side = real.with_name(f"{real.name}.lock")
+    while True:
+        handle = _open(side, path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(handle, 200).decode(errors="replace") or "another process"
+            os.close(handle)
+            raise LedgerError(
+                f"{path} is being written by {holder}; wait for it to end, or use another ledger"
+            ) from error
+        try:
+            if _is_at(handle, side):
+                refuse_names(path)
+                _sign(handle)
+                return weakref.finalize(owner, _let_go, side, handle, os.getpid())
+        except (OSError, LedgerError) as error:
+            _let_go(side, handle, os.getpid())
+            if isinstance(error, LedgerError):
+                raise
+            raise LedgerError(f"cannot write beside {path}: {remedy(error)}") from error
+        os.close(handle)  # the holder before us removed the file between our open and our lock
+
+
+def _open(side: Path, path: Path) -> int:
+    """The side file, made where there is none. No link is followed: what it points to is no lock of ours to write to."""
+    try:
+        handle = os.open(side, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise LedgerError(
+                f"{side} is a symbolic link, it must be a file that recallmap makes beside the ledger; remove the link"
+            ) from error
+        if error.errno in FULL:
+            raise LedgerError(f"cannot write beside {path}: {remedy(error)}") from error
+        raise LedgerError(
+            f"cannot write beside {path}: {error.strerror}; make its folder writable, or copy the ledger"
+        ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise LedgerError(f"{side} is no plain file, it must be one that recallmap makes beside the ledger; remove it")
+    return handle
+
+
+def _is_at(handle: int, side: Path) -> bool:
+    try:
+        found = os.lstat(side)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(handle), found)
+
+
+def refuse_names(path: Path) -> None:
+    """A second name of the same file has a lock and side files of its own, so that two drivers would write at once. Raises
+    LedgerError where there is one."""
+    names = path.stat().st_nlink if path.exists() else 1
+    if names > 1:
+        raise LedgerError(
+            f"{path} is one of {names} names (hard links) of the same file, it must be the only one to be written: another "
+            f"driver could write by the other name; remove the other names, or write to a copy: cp {path} COPY.sqlite"
+        )
+
+
+def _sign(handle: int) -> None:
+    now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+    os.ftruncate(handle, 0)
+    os.write(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode())
+
+
+def _let_go(side: Path, handle: int, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child, which has the handle but not the right
+        side.unlink(missing_ok=True)  # while the lock is ours, so nobody else's file goes
+    os.close(handle)

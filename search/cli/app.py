@@ -1,0 +1,201 @@
+"""The verbs: look at what there is, train what a ledger lacks, show what was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from results.escape import one_line
+from search.cli.streams import complain, say
+from search.documents.nodes import SpecError
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+    from search.cli.sources import Found
+
+MANY_RECORDS = 5000  # of which a page takes seconds to make
+
+
+class Precision(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float64 = "float64"
+
+
+class Verbs(TyperGroup):
+    """Turns what a user did wrong into lines on stderr and exit code 2. A traceback is a bug of ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecError as error:
+            refuse(*map(str, error.faults))
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except OSError as error:
+            from results.atomic_write import FULL, remedy
+
+            if error.filename is None and error.errno not in FULL:  # of an output stream, see `made_ready`
+                raise
+            refuse(
+                f"{error.filename or 'a file'}: cannot be written: {remedy(error)}"
+                if error.errno in FULL
+                else f"{error.filename}: {error.strerror}"
+            )
+        except UnicodeEncodeError as error:
+            said = error.object[max(0, error.start - 40) : error.end]
+            refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that says it")
+        except Exception as error:
+            if _is_ledger_error(error):
+                refuse(str(error))
+            raise
+
+
+app = typer.Typer(
+    cls=Verbs,
+    name="recallmap",
+    help="Maps the memory capacity of sequence models against their recall on synthetic tasks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Lay a value over the study, such as trial.seed=1.")
+]
+
+LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file.  [default: runs/NAME.sqlite]")]
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="STUDY|RECORDS", help="A study; or a ledger, a .jsonl of records, or a folder of these."),
+]
+
+Records = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="Where a study's records are, as RECORDS may be.  [default: runs/NAME.sqlite]"),
+]
+
+Only = Annotated[
+    list[str],
+    typer.Option(
+        "--only",
+        metavar="KEY=VALUE",
+        help="Records that say so alone, such as arch=mesa, pairs=4 or lr=1e-3; of one key given twice, either value.",
+    ),
+]
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from search.training.origin import summary
+
+        say(summary())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and what it runs on."),
+    ] = False,
+) -> None:
+    """Comes before a verb."""
+
+
+# What verbs share. --------------------------------------------------------------------------------
+
+
+def refuse(*lines: str) -> NoReturn:
+    """Bad input: say so on stderr, exit code 2."""
+    for line in lines:
+        complain(one_line(line))
+    raise typer.Exit(2)
+
+
+def remedy_of(error: OSError) -> str:
+    from results.atomic_write import remedy
+
+    return remedy(error)
+
+
+def _is_ledger_error(error: Exception) -> bool:
+    """Without importing the ledger, which a verb that raised one has imported."""
+    ledger = sys.modules.get("results.ledger")
+    return ledger is not None and isinstance(error, ledger.LedgerError)
+
+
+def terminal() -> Console:
+    from search.cli.terminal import Terminal
+
+    return Terminal()
+
+
+def write_rows(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows to a .jsonl file, if there is one to write."""
+    import json
+
+    if path is not None:
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def write_text(path: Path, text: str) -> None:
+    from results.atomic_write import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        refuse(f"{path}: cannot be written: {remedy_of(error)}")
+
+
+def records_of(
+    source: str,
+    ledger: Path | None,
+    sets: Sequence[str],
+    only: Sequence[str],
+    *,
+    patient: bool = False,
+    curves: bool = True,
+) -> Found:
+    """The records that a verb is to show. What there is to say of them is said."""
+    from search.cli import sources
+
+    found = with_note(sources.found(source, ledger, sets, patient=patient, curves=curves))
+    return found._replace(records=sources.only(found.records, only)) if only else found
+
+
+def with_note(found: Found) -> Found:
+    if found.note:
+        complain(one_line(found.note))
+    return found
+
+
+def words_given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
+    """The words of a command that say these, for the next one."""
+    return [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device that is asked for, if this machine has it."""
+    import torch
+
+    from search.training.devices import default_device
+
+    try:
+        device = torch.device(name or default_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        why = reason if len(reason) < 80 else "no such device"
+        refuse(f"--device: {name} cannot be used here ({why}), may come cpu, cuda, cuda:1, ...")
+    return device

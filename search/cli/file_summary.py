@@ -1,0 +1,145 @@
+"""Whether a file is right, and what it holds, whatever sort of document it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from search import codec
+from search.cli.listings import stack_of
+from search.documents import built_in, content_key, type_hints
+from search.documents.built_in import TELLING
+from search.documents.nodes import Fault, Place, SpecError, fault, merged
+from search.space.search_space import Search
+from search.study.spec import StudySpec
+from search.trials import Trial
+
+PRICED = 60  # corners of a search whose cost is looked at
+
+
+def check(source: str) -> str:
+    """What a file, or everything built in under a name, holds. Raises SpecError with all that is wrong with it."""
+    from synth.tasks import Task
+
+    names = {what: list(built_in.named(what)) for what in ("study", "arch", "suite")}
+    names["task"] = list(type_hints.kinds_of(Task))
+    named = [what for what, known in names.items() if source in known]
+    if not named and not os.path.exists(source):
+        meant = type_hints.guess(Path(source).stem, [name for known in names.values() for name in known])
+        raise fault(Place(source), "", f"no file, and no built-in study, arch, suite or task{meant}")
+    return "\n".join(_SUMMARIES[what](source) for what in named or [_sort_of(source)])
+
+
+def _sort_of(source: str) -> str:
+    node = built_in.document(Path(source), "document")
+    what = built_in.sort_of(node)
+    if not what:
+        telling = type_hints.either([f"'{key}' ({built_in.one(sort)})" for key, sort in TELLING.items()])
+        raise fault(node.place, "", f"no key tells what this is, may come {telling}")
+    return what
+
+
+def _task(source: str) -> str:
+    task = codec.read_task(source)
+    length, vocab = task.shape
+    bounds = f"{task.metric} from {task.chance():.4g} (chance) to {task.ceiling():.4g} (ceiling)"
+    return f"task {task.kind}: {length} positions, {vocab} {'ids' if task.signal == 'tokens' else 'channels'}, {bounds}"
+
+
+def _arch(source: str) -> str:
+    from arch.cost import cost
+
+    spec = codec.read_arch(source)
+    price = cost(spec, vocab=64, length=128)
+    return (
+        f"arch {spec.name}: width {spec.width}, {stack_of(spec.stack)}; {price.parameters:,} parameters for 64 "
+        f"token ids, {price.state_bytes:,} bytes of state after 128 tokens{' and growing' if price.state_grows else ''}"
+    )
+
+
+def _study(source: str) -> str:
+    """Under every budget, so that a slip in one is known before it is wanted."""
+    study = codec.read_study(source)
+    lines = [f"study {study.name}: {_trials(study)}"]
+    for name in study.budgets.value:
+        budgeted = codec.read_study(source, overrides=[f"budget={json.dumps(name)}"])  # 100 is a name, too
+        lines.append(f"  budget {name}: {_trials(budgeted)}")
+    return "\n".join(lines)
+
+
+def _trials(study: StudySpec) -> str:
+    if isinstance(study.space, Search):
+        return "; ".join(outlook_of(study))
+    trials, rejected = study.trials(), study.rejected()
+    counts = [
+        type_hints.counted(len({t.task for t in trials}), "task setting"),
+        type_hints.counted(len({t.arch for t in trials}), "architecture"),
+        type_hints.counted(len({t.seed for t in trials}), "seed"),
+    ]
+    beyond = f"; {len(rejected)} more break its constraints" if rejected else ""
+    return f"{type_hints.counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
+
+
+def some_corners(study: StudySpec) -> list[tuple[Trial, ...]]:
+    """The trials of some points of a search, at the corners of its space."""
+    if not isinstance(study.space, Search):
+        raise TypeError(f"{study.name} is a grid: its trials are known")
+    corners = [point for _, point in study.space.corners()]
+    return [study.expanded(point) for point in corners[:: math.ceil(len(corners) / PRICED)]]
+
+
+def outlook_of(study: StudySpec) -> list[str]:
+    """What a search will ask for, and what its corners cost."""
+    space = study.space
+    if not isinstance(space, Search):
+        raise TypeError(f"{study.name} is a grid: its trials are known")
+    many = type_hints.counted(space.points, "point")
+    beside = f", as many by {type_hints.either(list(space.beside)).replace(' or ', ' and ')}" if space.beside else ""
+    anchors = f", {type_hints.counted(len(space.anchors), 'anchor')}" if space.anchors else ""
+    each = type_hints.counted(len(space.each), "trial")
+    corners = [point for _, point in space.corners()]
+    priced = [trials[0] for trials in some_corners(study)]
+    allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
+    lines = [
+        f"{many} by {space.kind}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
+        f"{type_hints.counted(len(space.names), 'dial')}, {type_hints.counted(len(corners), 'corner')} can be built",
+    ]
+    if len(allowed) < len(priced):
+        lines.append(f"{len(priced) - len(allowed)} of {len(priced)} corners break a constraint")
+    if allowed:
+        for name in ("parameters", "state_bytes"):
+            figures = [getattr(price, name) for price in allowed]
+            lines.append(f"{name.replace('_', ' ')} from {min(figures):,} to {max(figures):,} at the corners")
+    return lines
+
+
+def _suite(source: str) -> str:
+    """Every setting is read as a trial would be, on a base that lacks nothing."""
+    from search.trials.single import TrialSpec
+
+    suite = built_in.document(source, "suite")
+    bare = {"task": {}, "arch": content_key.plain(codec.read_arch("attention")), "training": {"steps": 1}}
+    tiers = suite.get("tiers")
+    faults: list[Fault] = []
+    lines = []
+    for tier in tiers.value if tiers is not None and isinstance(tiers.value, dict) else {"": None}:
+        counts: Counter[str] = Counter()
+        for index, setting in enumerate(built_in.settings_of(suite, tier)):
+            try:
+                base = type_hints.node_of(bare, setting.place)  # what a setting lacks it lacks where it stands
+                trial = type_hints.read(TrialSpec, merged(base, setting), openers=built_in.openers())
+                counts[trial.task.kind] += 1
+            except SpecError as error:
+                faults += [Fault(f.place, f"tiers.{tier}[{index}].{f.path}", f.message) for f in error.faults]
+        held = ", ".join(f"{kind} {n}" for kind, n in counts.items())
+        lines.append(f"  tier {tier}: {type_hints.counted(counts.total(), 'setting')} ({held})")
+    if faults:
+        raise SpecError(faults)
+    return "\n".join([f"suite {Path(source).stem}", *lines])
+
+
+_SUMMARIES: dict[str, Callable[[str], str]] = {"task": _task, "arch": _arch, "study": _study, "suite": _suite}

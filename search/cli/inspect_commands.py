@@ -1,0 +1,229 @@
+"""Commands that look without training: check, list, preview, cost, bench, probe."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from search.cli.app import Precision, app, device_of, refuse, remedy_of, terminal, write_rows
+from search.cli.streams import say
+
+
+class What(StrEnum):
+    tasks = "tasks"
+    mixers = "mixers"
+    archs = "archs"
+    differences = "differences"
+    suites = "suites"
+    studies = "studies"
+
+
+class Schema(StrEnum):
+    task = "task"
+    arch = "arch"
+    study = "study"
+
+
+class KeySort(StrEnum):
+    gaussian = "gaussian"
+    orthonormal = "orthonormal"
+    correlated = "correlated"
+    quantised = "quantised"
+
+
+class Part(StrEnum):
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+@app.command()
+def check(
+    file: Annotated[
+        str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
+    ] = None,
+    schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
+) -> None:
+    """Say all that is wrong with a file, or what it holds."""
+    from search import codec
+
+    if schema is not None:
+        import json
+
+        say(json.dumps(codec.schema(schema.value), indent=2))
+        return
+    if file is None:
+        refuse("check: may come a FILE, or --schema task|arch|study")
+    from search.cli.file_summary import check as summary
+
+    say(f"ok: {summary(file)}")
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[What, typer.Argument()],
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of the README.")] = False,
+) -> None:
+    """Show what there is to choose from."""
+    from search.cli.listings import TABLES, markdown
+
+    table = TABLES[what.value]()
+    if not as_markdown:
+        terminal().print(table)
+        return
+    left_out = ("differs", "dials and their defaults", "width", "parameters", "state bytes", "grows")
+    say("\n".join(markdown(table, *left_out)))
+
+
+@app.command()
+def preview(
+    task: Annotated[str, typer.Argument(help="A task: its kind or a file.")],
+    dials: Annotated[
+        list[str] | None, typer.Argument(metavar="[DIAL=VALUE]...", help="Such as length=32 pairs=4.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many sequences.")] = 2,
+    split: Annotated[Part, typer.Option()] = Part.test,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
+) -> None:
+    """Print a few sequences: roles of tokens coloured, what is asked where, and where its answer stands."""
+    from search import codec
+    from search.cli import task_preview as pages
+
+    console = terminal()
+    spec = codec.read_task(task, overrides=dials or [])
+    for line in pages.preview(spec, count=count, split=split.value, seed=seed, width=console.width):
+        console.print(line)
+
+
+@app.command()
+def cost(
+    arch: Annotated[str, typer.Argument(help="An architecture: a name of the zoo or a file.")],
+    length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens of a sequence.")] = 128,
+    vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Token ids.")] = 64,
+) -> None:
+    """Print parameters, state and operations before anything is trained."""
+    from arch.cost import cost as cost_of
+    from search import codec
+    from search.cli.listings import stack_of
+
+    spec = codec.read_arch(arch)
+    price = cost_of(spec, vocab=vocab, length=length)
+    fixed = price.state_floats - price.growing_floats
+    say(f"{spec.name}: width {spec.width}, {stack_of(spec.stack)}")
+    say(f"parameters       {price.parameters:>16,}   for {vocab} token ids")
+    say(f"state            {price.state_bytes:>16,}   bytes after {length} tokens")
+    say(f"  fixed          {fixed:>16,}   floats")
+    say(f"  growing        {price.growing_floats:>16,}   floats")
+    say(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
+
+
+@app.command()
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP|kernels|growth|step|tasks",
+            help="An op; every op beside its published kernel, or over lengths and widths; a cohort's step; drawing tasks.",
+        ),
+    ],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width; or S1, S2, S4, L1."
+        ),
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="Of an op: the kind of inputs.  [default: its first]")] = None,
+    beside: Annotated[bool, typer.Option("--beside", help="Of an op: beside other people's kernels, too.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
+    arch: Annotated[str, typer.Option(help="Of the step: an architecture.")] = "conv_attention",
+    task: Annotated[str, typer.Option(help="Of the step: a task.")] = "mqar",
+    members: Annotated[int, typer.Option(min=2, max=1024, help="Of the step: trials in the cohort.")] = 8,
+    dtype: Annotated[Precision, typer.Option(help="Of the inputs.")] = Precision.float32,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
+) -> None:
+    """Time implementations of an op, or a cohort's step and its trials one by one, after they agree; or tell of every task
+    whence it comes, what it bounds and how fast it is drawn, as Markdown."""
+    from search import codec
+
+    if what == "tasks":
+        from search.cli import task_table
+
+        for line in task_table.markdown(task_table.rows()):
+            say(line, flush=True)
+        return
+    from search.cli.listings import timings
+    from search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step
+
+    where = str(device_of(device))
+    try:
+        if what in ("kernels", "growth"):
+            rows = []
+            for row in (
+                bench_kernels(shapes or ["S1", "S2", "S4", "L1"], dtype=dtype.value, device=where)
+                if what == "kernels"
+                else bench_growth(dtype=dtype.value, device=where)
+            ):
+                rows.append(row)
+                write_rows(output, rows)  # row by row: it takes minutes
+                say(" ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+        elif what == "step":
+            rows = bench_step(
+                codec.read_arch(arch), codec.read_task(task), members=members, dtype=dtype.value, device=where
+            )
+        else:
+            sizes = shapes or ["32,64,2,32,32"]
+            rows = bench_op(what, sizes, dtype=dtype.value, device=where, variant=variant, beside=beside)
+    except ValueError as error:
+        refuse(f"bench {what}: {error}")
+    write_rows(output, rows)
+    terminal().print(timings(rows))
+
+
+@app.command()
+def probe(
+    archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
+    pairs: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=2**16, help="Pairs a head; give it more than once.  [default: around the bounds]"),
+    ] = None,
+    keys: Annotated[KeySort, typer.Option(help="How keys lie to each other.")] = KeySort.gaussian,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the pairs are written over.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
+) -> None:
+    """Measure, without training, how many key-value pairs the memory of each mixer holds."""
+    from search import codec
+    from search.cli.listings import capacities_of
+    from search.measurement.capacity_probe import probe as measured
+
+    if output is not None and output.suffix not in (".html", ".json"):
+        refuse(f"--output: {output} may end in .html or .json")
+    rows: list[dict[str, Any]] = []
+    for arch in archs:
+        try:
+            rows += measured(codec.read_arch(arch), pairs=pairs, keys=keys.value, passes=passes, seed=seed)
+        except ValueError as error:
+            refuse(str(error))
+    terminal().print(capacities_of(rows))
+    if output is None:
+        return
+    try:
+        _write_capacities(output, rows)
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {remedy_of(error)}")
+    say(f"{output}: {len(rows)} measurements")
+
+
+def _write_capacities(path: Path, rows: list[dict[str, Any]]) -> None:
+    import json
+
+    from results.atomic_write import write_whole
+    from results.page.probe_section import write_page
+
+    if path.suffix == ".json":
+        write_whole(path, json.dumps(rows, indent=1) + "\n")
+    else:
+        write_page(path, rows, title=f"Capacity of {', '.join(dict.fromkeys(row['arch'] for row in rows))}")

@@ -1,0 +1,211 @@
+"""What there is to choose from, as tables: tasks, mixers, architectures, suites, studies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from search import codec
+from search.documents import built_in, type_hints
+from search.documents.nodes import Node, SpecError
+
+if TYPE_CHECKING:
+    from search.engines.plan import Plan
+    from search.engines.pricing import Rates
+
+
+def tasks() -> Table:
+    """Every task with its dials at their defaults, and what a guesser and an oracle score there."""
+    from synth.tasks import Task
+
+    table = _table("task", "dials and their defaults", "T", "ids", "chance", "ceiling", "metric")
+    for kind, spec in sorted(type_hints.kinds_of(Task).items()):
+        task = codec.read_task(kind)
+        length, vocab = task.shape
+        chance, ceiling = f"{task.chance():.4g}", f"{task.ceiling():.4g}"
+        table.add_row(kind, _dials(spec), str(length), str(vocab), chance, ceiling, task.metric)
+    return table
+
+
+def mixers() -> Table:
+    """Every mixer with its recurrence, what it carries, its source, and how it differs from that by default."""
+    from arch.mixers import Mixer
+
+    table = _table("mixer", "equation", "state (floats)", "source", "differs", "dials and their defaults")
+    for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
+        facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
+        table.add_row(kind, *facts, "; ".join(spec().differs()), _dials(spec))
+    return table
+
+
+def differences() -> Table:
+    """Every architecture of the zoo, and what sets its mixers apart from what was published under their names."""
+    from arch.stack import flatten
+
+    table = _table("arch", "about", "differs from what was published")
+    for name in built_in.builtin("arch"):
+        blocks = flatten(codec.read_arch(name).stack)
+        by_mixer = {block.mixer.kind: "; ".join(block.mixer.differs()) for block in blocks}
+        said = [f"{kind}: {phrases}" if len(by_mixer) > 1 else phrases for kind, phrases in by_mixer.items() if phrases]
+        table.add_row(name, built_in.about("arch", name), "; ".join(said) or "in nothing that we know of")
+    return table
+
+
+def archs() -> Table:
+    """Every architecture of the zoo, what it is made of, and what it costs for 64 token ids at length 128."""
+    from arch.cost import cost
+
+    table = _table("arch", "width", "blocks", "parameters", "state bytes", "grows", "about")
+    for name in built_in.builtin("arch"):
+        spec = codec.read_arch(name)
+        price = cost(spec, vocab=64, length=128)
+        grows = "yes" if price.state_grows else ""
+        figures = f"{price.parameters:,}", f"{price.state_bytes:,}", grows
+        table.add_row(name, str(spec.width), stack_of(spec.stack), *figures, built_in.about("arch", name))
+    table.caption = "parameters for 64 token ids, state bytes after 128 tokens"
+    return table
+
+
+def timings(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of a bench; what is the same in all of them is said once, below the table."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    same = {n: rows[0][n] for n in names if len(rows) > 1 and all(n in r and r[n] == rows[0].get(n) for r in rows)}
+    columns = [name for name in names if name not in same]
+    table = _table(*columns)
+    for row in rows:
+        cells = (row.get(name, "") for name in columns)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    table.caption = ", ".join(f"{name} {value}" for name, value in same.items())
+    return table
+
+
+def suites() -> Table:
+    """Every published suite with its tiers."""
+    table = _table("suite", "tiers (settings)", "about")
+    for name in built_in.builtin("suite"):
+        tiers = built_in.document(name, "suite").value["tiers"].value
+        counts = ", ".join(f"{tier} ({len(settings.value)})" for tier, settings in tiers.items())
+        table.add_row(name, counts, built_in.about("suite", name))
+    return table
+
+
+def studies() -> Table:
+    """Every study that comes with the package."""
+    table = _table("study", "trials", "budgets", "about")
+    for name in built_in.builtin("study"):
+        study = built_in.document(name, "study")
+        budgets = study.get("budgets") or Node({}, study.place)
+        said = study.get("description")
+        about = built_in.about("study", name) if said is None else str(said.value)
+        table.add_row(name, _trials(name), ", ".join(budgets.value), about)
+    return table
+
+
+def plan_of(plan: Plan, rates: Rates) -> Table:
+    """What is to be trained, a line for each architecture on each task setting, with the least and the most of its trials."""
+    from search.engines.pricing import priced, said_minutes
+
+    columns = ("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
+    table = _table(*columns, *(["minutes"] if rates.known else []))
+    groups = priced(plan.missing)
+    for group in groups:
+        prices = [trial.price() for trial in group.trials]
+        figures = [p.parameters for p in prices], [p.state_bytes for p in prices], [t.steps for t in group.trials]
+        minutes = [said_minutes(group.seconds(rates))] if rates.known else []
+        cells = str(len(group.trials)), *map(_span, figures), f"{group.operations:.3g}", *minutes
+        table.add_row(group.arch, group.task, *cells)
+    table.add_section()
+    whole = [said_minutes(sum(group.seconds(rates) for group in groups))] if rates.known else []
+    operations = sum(group.operations for group in groups)
+    table.add_row("all", "", str(len(plan.missing)), "", "", "", f"{operations:.3g}", *whole)
+    table.caption = f"minutes {rates.source}" if rates.known else f"no minutes: {rates.source}"
+    return table
+
+
+def capacities_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What the probe measured, a line for each number of pairs."""
+    from results.page.probe_section import said
+
+    columns = ("arch", "mixer", "keys", "pairs", "load", "error", "recall", "chance", "bounds")
+    table = _table(*columns)
+    for number, row in enumerate(rows):
+        if number and row["pairs"] < rows[number - 1]["pairs"]:
+            table.add_section()
+        table.add_row(*(said(row[name]) for name in columns))
+    table.caption = (
+        "load: pairs in all heads over floats of state; error: |o - v| / |v|; recall: nearest value is right"
+    )
+    return table
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "tasks": tasks,
+    "mixers": mixers,
+    "archs": archs,
+    "differences": differences,
+    "suites": suites,
+    "studies": studies,
+}
+
+
+def markdown(table: Table, *left_out: str) -> list[str]:
+    """The lines of a table as Markdown, without some of its columns."""
+    columns = [column for column in table.columns if column.header not in left_out]
+    rows = zip(*([str(cell).replace("|", "\\|") for cell in column.cells] for column in columns), strict=True)
+    lines = [[str(column.header) for column in columns], ["---"] * len(columns), *(list(row) for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def stack_of(stack: tuple[Any, ...]) -> str:
+    """`2 x (gated_deltanet + swiglu, attention + swiglu)`."""
+    words = []
+    for part in stack:
+        if part.kind == "repeat":
+            inside = stack_of(part.blocks)
+            words.append(inside if part.times == 1 else f"{part.times} x ({inside})")
+            continue
+        inner = [getattr(part, name) for name in type_hints.plain(part) if name != "kind"]
+        words.append(" + ".join(spec.kind for spec in inner if hasattr(spec, "kind")) or part.kind)
+    return ", ".join(words)
+
+
+def _trials(name: str) -> str:
+    try:
+        return str(codec.read_study(name).most_trials)
+    except SpecError as error:
+        return f"faulty: {error.faults[0]}"
+
+
+def _dials(spec: type) -> str:
+    return "  ".join(f"{f.name} {_default(f)}" for f in type_hints.dials(spec) if f.name != "kind")
+
+
+def _default(dial: Field[Any]) -> str:
+    """As YAML says it; ? where there is none and one must be given."""
+    if dial.default is MISSING:
+        return "?" if dial.default_factory is MISSING else said(dial.default_factory())
+    return said(dial.default)
+
+
+def said(value: Any) -> str:
+    """A dial's value as YAML says it."""
+    data = type_hints.plain(value)
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def _span(figures: Sequence[int]) -> str:
+    """`8-1,024`, or the one figure that all have."""
+    least, most = min(figures), max(figures)
+    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0, style="bold" if index == 0 else None)
+    return table

@@ -1,0 +1,136 @@
+"""What a page or a report shows beyond records: architectures in YAML, memories probed untrained, published figures."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, cast
+
+from arch.backbone import BackboneSpec
+from arch.block import Block
+from arch.mixers import Mixer
+from arch.mixers.mixer import MixerSpec
+from arch.stack import flatten
+from results.analysis import published_figures
+from results.analysis.labels import row_names
+from results.analysis.published_figures import Published
+from results.page.architecture_section import Detail
+from results.record import Record
+from search import codec
+from search.documents import built_in, yaml_text
+from search.documents.nodes import SpecError
+from search.measurement.capacity_probe import probe
+
+PAIRS = (2, 4, 8, 16, 32, 64, 128)  # that a page probes: an octave apart, for it is drawn along a logarithm
+
+PATIENCE = 20.0  # seconds for all probing of a page; architectures that are dear to probe come last
+
+AT_ONCE = 1.0  # second that nobody minds waiting: probing that goes on for longer is said
+
+
+def architectures(records: Iterable[Record]) -> dict[str, BackboneSpec]:
+    """Every architecture that was trained and that this version reads, by its row in tables; online learners are none."""
+    read = {row: _read(text) for row, text in _texts(records).items()}
+    return {row: spec for row, spec in read.items() if isinstance(spec, BackboneSpec)}
+
+
+class Details(Mapping[str, Detail]):
+    """What is said of every architecture, by row, found when it is asked for: a page of very many shows some. One that this
+    version cannot read is shown as it was kept, and why."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._texts = _texts(records)
+
+    def __getitem__(self, row: str) -> Detail:
+        text = self._texts[row]
+        spec = _read(text)
+        if isinstance(spec, BackboneSpec):
+            mixers = {m.kind: (m.state_formula, m.equation) for m in _mixers(spec)}
+            return Detail(yaml=yaml_text.dump(spec), mixers=mixers)
+        return Detail(yaml=f"# {spec}\n{json.dumps(json.loads(text), indent=1)}\n", mixers={})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def _texts(records: Iterable[Record]) -> dict[str, str]:
+    records = list(records)
+    names = row_names(records)
+    kept = {names[r.key]: r.spec["arch"] for r in records if "stack" in r.spec.get("arch", {})}
+    return {row: json.dumps(arch, sort_keys=True) for row, arch in kept.items()}
+
+
+def probed(
+    records: Iterable[Record],
+    *,
+    only: Collection[str] | None = None,
+    seconds: float = PATIENCE,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Rows of the probe for every architecture with a memory of pairs, `arch` being its row; `only` those of some rows. The
+    cheapest come first, and there are no more once `seconds` have gone by. `say` hears of what takes long or is left out."""
+    began = time.perf_counter()
+    texts = {row: text for row, text in _texts(records).items() if only is None or row in only}
+    specs = {row: spec for row, text in texts.items() if isinstance(spec := _read(text), BackboneSpec)}
+    rows: list[dict[str, Any]] = []
+    said = False
+    for number, row in enumerate(sorted(specs, key=lambda row: _floats(specs[row]))):
+        gone = time.perf_counter() - began
+        if gone > seconds:
+            say(f"probed {number} of {len(specs)} architectures in {gone:.0f} s; the page shows those")
+            break
+        if gone > AT_ONCE and not said:
+            said = True
+            say(
+                f"probing the untrained memories of {len(specs)} architectures, at most {seconds:.0f} s; --no-probe skips it"
+            )
+        rows += [{**found, "arch": row} for found in _probed(_memories(specs[row]), specs[row].width)]
+    return sorted(rows, key=lambda found: found["arch"])
+
+
+def sources() -> list[Published]:
+    """Everything published that comes with the package."""
+    return [Published.from_dict(codec.read_published(name)) for name in published_figures.names()]
+
+
+@cache
+def _read(text: str) -> BackboneSpec | str:
+    """The architecture, or why this version cannot read it: dials come and go, records stay."""
+    try:
+        return built_in.from_plain(BackboneSpec, json.loads(text))
+    except SpecError as error:
+        return f"this version cannot read it: {'; '.join(map(str, error.faults))}"
+
+
+@cache
+def _probed(mixers: tuple[MixerSpec, ...], width: int) -> tuple[dict[str, Any], ...]:
+    """Once for architectures whose memories are the same, whatever is around them, and once for all pages that --watch
+    writes."""
+    if not mixers:
+        return ()
+    spec = BackboneSpec(name="probed", width=width, stack=tuple(Block(mixer=cast(Mixer, mixer)) for mixer in mixers))
+    try:
+        return tuple(probe(spec, pairs=PAIRS, draws=1))
+    except ValueError:  # none of its mixers has a memory of pairs
+        return ()
+
+
+def _memories(spec: BackboneSpec) -> tuple[MixerSpec, ...]:
+    """What `probe` measures of an architecture: the mixer of every block, each once."""
+    return tuple(dict.fromkeys(block.mixer for block in flatten(spec.stack)))
+
+
+def _mixers(spec: BackboneSpec) -> Iterator[MixerSpec]:
+    """All that mix, also those that stand side by side in one block."""
+    for block in flatten(spec.stack):
+        parts = [getattr(block, name, None) for name in vars(block)]
+        yield from (part for part in parts if isinstance(part, MixerSpec))
+
+
+def _floats(spec: BackboneSpec) -> int:
+    return sum(mixer.state_size(spec.width, PAIRS[-1]).total for mixer in _mixers(spec))

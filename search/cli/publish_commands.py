@@ -1,0 +1,209 @@
+"""Commands that show or keep records: table, dashboard, export, merge, report."""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from search.cli.app import MANY_RECORDS, Only, Records, Sets, Source, app, records_of, refuse, remedy_of
+from search.cli.streams import complain, say, width
+
+LOOK_AGAIN = 15  # seconds between looks for news of a page that is watched
+
+
+class Form(StrEnum):
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+    html = "html"
+
+
+@app.command()
+def table(
+    source: Source,
+    form: Annotated[Form, typer.Option("--format")] = Form.markdown,
+    beside: Annotated[str | None, typer.Option(help="Published figures to set beside, such as mesanet.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Cut by a part or a dial instead: depth, length, window, cg_steps, ...")
+    ] = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Tasks of MAD by setting too, never only the mean.")
+    ] = False,
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Print score tables, beside published figures with differences where asked; then other scores, parts, and costs."""
+    from results.analysis.published_figures import Published
+    from results.score_tables.breakdowns import further_tables, tables_by
+    from results.score_tables.rendering import render
+    from results.score_tables.scores import table_of
+    from search import codec
+
+    theirs = Published.from_dict(codec.read_published(beside)) if beside else None
+    records = records_of(source, ledger, sets, only, curves=False).records
+    try:
+        if by is not None:
+            tables = tables_by(records, by)
+        else:
+            tables = table_of(records, theirs, settings=settings) + further_tables(records)
+        text = render(tables, form.value, width=width())
+    except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
+        refuse(str(error))
+    say(text, end="" if text.endswith("\n") else "\n")
+
+
+@app.command()
+def dashboard(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("recallmap.html"),
+    watch: Annotated[bool, typer.Option("--watch", help="Write the page again whenever the ledger changed.")] = False,
+    probe: Annotated[bool, typer.Option(help="Probe, untrained, the memories that were trained.")] = True,
+    beside: Annotated[
+        str | None, typer.Option(help="Published figures to set beside in tables, such as mesanet.")
+    ] = None,
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
+    from results.analysis.published_figures import Published
+    from results.page import thinning
+    from results.page.dashboard import write_page
+    from results.score_tables.scores import table_of
+    from search import codec
+    from search.cli import page_context
+    from search.cli.page_context import Details
+
+    theirs = Published.from_dict(codec.read_published(beside)) if beside else None
+    seen: set[tuple[str, str]] | None = None
+    while True:
+        found = records_of(source, ledger, sets, only, patient=watch)
+        now: set[tuple[str, str]] = {(record.key, record.status) for record in found.records}
+        if now != seen:
+            seen = now
+            if len(found.records) >= MANY_RECORDS:
+                complain(f"making the page of {len(found.records):,} records")
+            try:
+                tables, details = table_of(found.records, theirs, settings=True), Details(found.records)
+                rows = thinning.names(details, tables)
+                write_page(
+                    output,
+                    found.records,
+                    title=found.title,
+                    tables=tables,
+                    beside=page_context.sources(),
+                    probed=page_context.probed(found.records, only=rows, say=complain) if probe else [],
+                    details=details,
+                    again=LOOK_AGAIN if watch else 0,
+                )
+            except OSError as error:
+                refuse(f"{output}: cannot be written: {remedy_of(error)}")
+            except UnicodeEncodeError:
+                raise
+            except ValueError as error:  # hyper-parameters that cannot be chosen
+                refuse(str(error))
+            say(f"{output}: {len(found.records)} records", flush=True)
+        if not watch:
+            return
+        time.sleep(2)
+
+
+@app.command()
+def export(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .parquet, .csv or .jsonl file.")],
+    only: Only = [],  # noqa: B006
+    ledger: Records = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Write records for other programs: a row a record, a column for every figure and every dial."""
+    from results.ledger import Ledger
+    from results.ledger import export as write
+    from search.cli.sources import is_ledger
+
+    if not (only or ledger or sets) and is_ledger(Path(source)):  # it may be larger than memory
+        with Ledger.open(source) as held:
+            held.export(output)
+            say(f"{output}: {len(held)} records")
+        return
+    records = records_of(source, ledger, sets, only).records
+    write(records, output)
+    say(f"{output}: {len(records)} records")
+
+
+@app.command()
+def merge(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="RECORDS...", help="Ledgers, .jsonl files of records, or folders of these.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .sqlite ledger, made or added to, or a .jsonl file.")
+    ],
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad", help="Leave out, and count, lines that are no records and records that are damaged."
+        ),
+    ] = False,
+) -> None:
+    """Put the records of several places into one: a trial counts once, done before failed. Of bad ones nothing is merged."""
+    from results.ledger import Ledger
+    from search.cli.sources import SUFFIXES, each, files, merge_lines
+
+    if output.suffix not in SUFFIXES:
+        refuse(f"--output: {output} may end in .sqlite or .jsonl")
+    places = [file for source in sources for file in files(Path(source))]
+    try:
+        if output.suffix == ".jsonl":
+            count, new = merge_lines(places, output, skip_bad=skip_bad, say=complain)
+        else:
+            made = not os.path.exists(output)
+            try:
+                with Ledger(output) as ledger:
+                    new = ledger.merge(*(each(place, skip_bad=skip_bad, say=complain) for place in places))
+                    count = len(ledger)
+            except BaseException:
+                if made:
+                    output.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {remedy_of(error)}")
+    say(f"{output}: {count} records, {new} of them new")
+
+
+@app.command()
+def report(
+    records: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of .jsonl files of records, or one of them, or a ledger.  [default: the records kept with "
+            "recallmap]",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The report to write.")] = Path("results/REPORT.md"),
+    fill: Annotated[
+        Path | None, typer.Option(help="A text whose marked excerpts are made anew, such as README.md.")
+    ] = None,
+) -> None:
+    """Say of every published claim what the kept records make of it, and write the tables of every record file."""
+    from results.publishing.report import report as made
+    from search.cli import page_context, sources
+
+    if fill is not None and not os.path.isfile(fill):
+        refuse(f"{fill}: is no text to fill")
+    here = Path("results/records")  # of a checkout
+    try:
+        found = made(sources.by_file(records or (here if here.is_dir() else sources.kept())), page_context.sources())
+        found.write(output, fill)
+    except ValueError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {remedy_of(error)}")
+    say(f"{output}: from {len(found.tables)} files of records")

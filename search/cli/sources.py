@@ -1,0 +1,318 @@
+"""Where verbs find records: in a ledger, in a file or a folder of records, or among those that come with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from results.exports.frame import FIELDS, leaves
+from results.ledger import Ledger, LedgerError, LeftOut
+from results.record import Record, read_records, records_in, unique
+from results.storage.layout import Row
+from search import codec
+from search.documents import built_in, content_key, type_hints, yaml_text
+from search.documents.nodes import Fault, Place, SpecError, fault
+
+if TYPE_CHECKING:
+    from search.study.spec import StudySpec
+
+RUNS = Path("runs")  # where ledgers lie unless told otherwise
+
+LEDGERS = (".sqlite", ".db")
+
+SUFFIXES = (*LEDGERS, ".jsonl")
+
+KEPT = "results/records"  # of the package
+
+MOST_VALUES = 12  # that are told where another was asked for
+
+_SQLITE = b"SQLite format 3\0"  # how every file of SQLite begins
+
+
+class Found(NamedTuple):
+    """Records, what they are records of, and what is to say of them."""
+
+    title: str
+    records: list[Record]
+    note: str = ""
+
+
+def found(
+    source: str,
+    ledger: Path | None = None,
+    sets: Sequence[str] = (),
+    *,
+    patient: bool = False,
+    curves: bool = True,
+) -> Found:
+    """The records of a ledger, of a file or a folder of records, or of those trials of a study that are kept.
+
+    patient  where there are no records yet, one waits for them
+    curves   whether with their curves; nothing but the page shows them
+
+    Raises SpecError or LedgerError, and where there are none.
+    """
+    if not holds_records(source):
+        result = of_study(codec.read_study(source, overrides=sets), source, ledger, patient=patient, curves=curves)
+    elif ledger or sets:
+        said = "--ledger" if ledger else "--set"
+        raise fault(
+            Place(said),
+            "",
+            f"{source} is records themselves, only a study has that; leave it out, or choose records with --only KEY=VALUE",
+        )
+    else:
+        result = Found(Path(source).stem or source, read(Path(source), patient=patient, curves=curves))
+    if not result.records and not patient:
+        raise fault(Place(source), "", "there are no records yet, fill it with: recallmap run STUDY")
+    return result
+
+
+def of_study(
+    study: StudySpec, source: str, ledger: Path | None, *, patient: bool = False, curves: bool = True
+) -> Found:
+    """The records of a study's trials in its ledger, or in another place of records. A study that comes with the package and
+    has no ledger finds those that come with the package, too."""
+    from search.engines.trial_sources import trials_of
+    from search.space.search_space import Search
+
+    path = ledger or default_ledger(study)
+    search = isinstance(study.space, Search)
+    own = {content_key.key(trial) for file in (files(path) if search else [path]) for trial in trials_of(study, file)}
+    if ledger is None and not patient and source in built_in.builtin("study") and not os.path.exists(path):
+        records = [record for record in read(kept()) if record.key in own]
+        if records:
+            few = f", of the {len(own)} trials of {study.name}" if len(records) < len(own) else ""
+            note = f"no ledger at {path}; using {len(records)} records kept with recallmap in {KEPT}{few}"
+            return Found(study.name, records, note)
+        if (shipped := kept() / f"{study.name}.jsonl").is_file():
+            raise LedgerError(
+                f"there is no ledger at {path}, and no trial of {study.name} is kept with recallmap as it is asked for; "
+                f"fill one with: recallmap run {source}; or look at others that are kept: recallmap table {shipped}"
+            )
+    held = read(path, patient=patient, curves=curves, keys=own)
+    others = 0 if held or patient else len(read(path, curves=False))
+    if search and not own and others and path.suffix not in LEDGERS and not os.path.exists(journal_at(path)):
+        raise fault(
+            Place(str(path)),
+            "",
+            f"which records belong to the search {study.name} is told by its journal, and there is none at "
+            f"{journal_at(path)}; give the ledger of the search, or look at all records: recallmap table {path}",
+        )
+    if others and not search:
+        raise fault(
+            Place(str(path)),
+            "",
+            f"holds {type_hints.counted(others, 'record')}, none of them of the {len(own)} trials of {study.name} as it is "
+            f"asked for; change what is --set, or look at all of them: recallmap table {path}",
+        )
+    note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
+    return Found(study.name, held, "" if patient else note)
+
+
+def default_ledger(study: StudySpec) -> Path:
+    return RUNS / f"{study.name}.sqlite"
+
+
+def journal_at(path: Path) -> Path:
+    """The journal of a place of records. Raises SpecError where a folder has several."""
+    from search.proposers.journal import journal_of
+
+    known = [journal_of(file) for file in files(path) if os.path.exists(journal_of(file))]
+    if len(known) > 1:
+        raise fault(Place(str(path)), "", "holds the journals of several ledgers, give one of these ledgers")
+    return known[0] if known else journal_of(files(path)[0])
+
+
+def kept() -> Path:
+    """The folder of the records that come with the package."""
+    return Path(str(resources.files("results").joinpath("records")))
+
+
+# From places to records. --------------------------------------------------------------------------
+
+
+def holds_records(source: str) -> bool:
+    """Whether a source means records, and not a study."""
+    if source in built_in.builtin("study"):
+        return False
+    return source.endswith(SUFFIXES) or os.path.isdir(source) or _begin(Path(source)) == _SQLITE
+
+
+def is_ledger(path: Path) -> bool:
+    """Whether a file is a ledger by how it begins."""
+    return _begin(path) == _SQLITE
+
+
+def read(
+    path: Path, *, patient: bool = False, curves: bool = True, keys: Collection[str] | None = None
+) -> list[Record]:
+    """The records of a ledger, of a file of records, or of all of these in a folder, or of those the ones under `keys`; a key
+    twice counts once, `done` first. Raises LedgerError."""
+    if patient and not os.path.exists(path):
+        return []
+    inside = files(path)
+    if inside == [path]:
+        return _read(path, curves, keys)
+    return unique(record for file in inside for record in _read(file, curves, keys))
+
+
+def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Record | Row]:
+    """The records of a ledger or of a file, one after another, as a ledger merges them. What is no record, or damaged, is left
+    out and counted where `skip_bad`; `say` hears of it. Raises LedgerError."""
+    if not _is_lines(path):
+        left_out = LeftOut()
+        with Ledger.open(path) as ledger:
+            yield from ledger.rows(left_out=left_out if skip_bad else None)
+        if len(left_out):
+            keys = f": {', '.join(key[:12] for key in left_out.keys[:5])}" if left_out.keys else ""
+            say(f"{path}: left out {type_hints.counted(len(left_out), 'damaged record')}{keys}")
+        return
+    skipped: list[str] = []
+    try:
+        yield from records_in(path, skipped=skipped if skip_bad else None)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # it names file and line
+        raise LedgerError(
+            f"{error}; nothing was merged: mend the line, or leave out what is no record with --skip-bad"
+        ) from error
+    if skipped:
+        say(f"left out {type_hints.counted(len(skipped), 'line')}, the first of them {skipped[0]}")
+
+
+def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Callable[[str], None]) -> tuple[int, int]:
+    """Merge into a file of records, by way of a ledger, for there may be more of them than memory holds: how many records the
+    file has then, and how many of them are new. Raises OSError or LedgerError."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=".merged.", dir=output.parent) as folder,
+        Ledger(Path(folder) / "merged.sqlite") as ledger,
+    ):
+        before = ledger.merge(each(output, skip_bad=skip_bad, say=say)) if os.path.exists(output) else 0
+        ledger.merge(*(each(place, skip_bad=skip_bad, say=say) for place in places))
+        ledger.export(output)
+        return len(ledger), len(ledger) - before
+
+
+def by_file(path: Path) -> dict[str, list[Record]]:
+    """As `read`, file by file: by its name without suffix, with it where two have one name. Raises LedgerError."""
+    inside = files(path)
+    stems = [file.stem for file in inside]
+    return {file.name if stems.count(file.stem) > 1 else file.stem: _read(file) for file in inside}
+
+
+def files(path: Path) -> list[Path]:
+    """The ledgers and files of records in a folder, of which there must be one; the path itself where it is none. Raises
+    LedgerError."""
+    if not os.path.isdir(path):
+        return [path]
+    try:
+        inside = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not inside:
+        raise LedgerError(f"{path}: there are no records in this folder, {type_hints.either(list(SUFFIXES))}")
+    return inside
+
+
+def _read(path: Path, curves: bool = True, keys: Collection[str] | None = None) -> list[Record]:
+    if not _is_lines(path):
+        with Ledger.open(path) as ledger:
+            return ledger.all(curves=curves) if keys is None else ledger.of(keys, curves=curves)
+    try:
+        return [record for record in read_records(path) if keys is None or record.key in keys]
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # it names the file and the line
+        raise LedgerError(str(error)) from error
+
+
+def _is_lines(path: Path) -> bool:
+    begin = _begin(path)
+    return begin != _SQLITE and (path.suffix == ".jsonl" or begin.lstrip().startswith(b"{"))
+
+
+def _begin(path: Path) -> bytes:
+    """How a file begins; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE))
+    except (OSError, ValueError):
+        return b""
+
+
+# Of records those that say something. -----------------------------------------------------------------
+
+
+def only(records: Sequence[Record], wishes: Iterable[str]) -> list[Record]:
+    """The records that say all of it, such as arch=mesa, pairs=4 or lr=1e-3; of values under one key any. A key is a field of
+    records or a path of their specs, or the end of one. Raises SpecError on what no record says."""
+    wanted: dict[str, list[str]] = {}
+    for text in wishes:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise fault(Place("--only"), "", f"came {text!r}, may come KEY=VALUE such as arch=mesa")
+        wanted.setdefault(key.strip(), []).append(value.strip())
+    said = [_values(record, wanted) for record in records]
+    faults = [f for key, values in wanted.items() for f in _unheard(records, [one[key] for one in said], key, values)]
+    if faults:
+        raise SpecError(faults)
+    chosen = [
+        record
+        for record, one in zip(records, said, strict=True)
+        if all(any(_is(value, text) for value in one[key] for text in texts) for key, texts in wanted.items())
+    ]
+    if not chosen and records:
+        raise fault(Place("--only"), "", f"no record says all of it: {', '.join(wishes)}")
+    return chosen
+
+
+def _cells(record: Record) -> Iterator[tuple[str, Any]]:
+    for name in FIELDS:
+        yield name, getattr(record, name)
+    yield from leaves(record)
+
+
+def _values(record: Record, keys: Iterable[str]) -> Mapping[str, list[Any]]:
+    """What a record says under each of these keys, which may be several things: a width of the model and of a mixer."""
+    paths = {key: re.sub(r"\[(\d+)\]", r".\1", key).removeprefix("trial.") for key in keys}
+    found: dict[str, list[Any]] = {key: [] for key in paths}
+    for name, value in _cells(record):
+        for key, path in paths.items():
+            if name == path or name.endswith(f".{path}"):
+                found[key].append(value)
+    return found
+
+
+def _is(value: Any, text: str) -> bool:
+    """Whether a value is what a text of the command line says, by the rules of YAML."""
+    said = yaml_text.plain_scalar(text)
+    return (isinstance(value, bool) == isinstance(said, bool) and value == said) or value == text
+
+
+def _unheard(records: Sequence[Record], said: Sequence[list[Any]], key: str, texts: Sequence[str]) -> Iterator[Fault]:
+    """What of a wish no record says."""
+    values = list(dict.fromkeys((type(value), value) for own in said for value in own))
+    if not values:
+        ends = {name.rpartition(".")[2] for record in records for name, _ in _cells(record)}
+        names = [*FIELDS, *sorted(ends - set(FIELDS))]
+        yield Fault(
+            Place("--only"),
+            key,
+            f"no record has that, may come arch, task, study, setting, seed, status or what a trial says, such as width or "
+            f"lr{type_hints.guess(key.rpartition('.')[2], names)}",
+        )
+        return
+    for text in texts:
+        if not any(_is(value, text) for _, value in values):
+            words = (value if isinstance(value, str) else json.dumps(value) for _, value in values)
+            known = sorted(words, key=lambda one: (len(one), one))
+            few = type_hints.either(known) if len(known) <= MOST_VALUES else f"{', '.join(known[:MOST_VALUES])}, ..."
+            yield Fault(Place("--only"), key, f"no record says {text}, may come {few}{type_hints.guess(text, known)}")

@@ -1,0 +1,242 @@
+"""Commands that train: run, and best for what a search found."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from search.cli.app import (
+    LedgerPath,
+    Records,
+    Sets,
+    app,
+    device_of,
+    refuse,
+    terminal,
+    with_note,
+    words_given,
+    write_text,
+)
+from search.cli.streams import complain, say
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+    from search.engines.plan import Plan
+    from search.study.spec import StudySpec
+
+
+@app.command()
+def run(
+    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    ledger: LedgerPath = None,
+    engine: Annotated[str, typer.Option(help="Where trials run: inline (this process), or ray.")] = "inline",
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")
+    ] = None,
+    part: Annotated[
+        str,
+        typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
+    ] = "1/1",
+    most: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Trials in a cohort at most; a family whose first phase is learnt once stays whole.  [default: by device]",
+        ),
+    ] = None,
+    abreast: Annotated[
+        int, typer.Option(min=1, max=1000, help="Of ray: cohorts that share a GPU; one trains, others compile.")
+    ] = 1,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10_000,
+            help="After the grid: seeds 0..N-1 of what won, by architecture and setting.",
+        ),
+    ] = 0,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
+) -> None:
+    """Train what the ledger lacks. The same command again goes on where it was stopped."""
+    from search import codec
+    from search.cli import sources
+    from search.cli.progress_bar import Live
+    from search.engines.driver import EngineError
+    from search.engines.stopping import stoppable
+    from search.space.search_space import Search
+    from search.study.differences import paths_of
+    from search.study.spec import MOST_POINTS
+
+    where = _engine(engine, address, device, abreast)
+    share = part_of(part)
+    spec = codec.read_study(study, overrides=sets)
+    if isinstance(spec.space, Search) and share != (1, 1):
+        refuse("--part: a search is not shared out, what it asks next depends on all that was answered")
+    if isinstance(spec.space, Search) and seeds:
+        refuse("--seeds: a search says itself over which seeds it trains, set space.over.trial.seed instead")
+    if seeds and share != (1, 1):
+        refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
+    if seeds and seeds * len(spec.trials()) > MOST_POINTS:
+        refuse(
+            f"--seeds: at most {MOST_POINTS // len(spec.trials()):,} of a grid of {len(spec.trials()):,}, got {seeds:,}"
+        )
+    path = ledger or sources.default_ledger(spec)
+    if path.suffix == ".jsonl":
+        refuse(
+            f"--ledger: {path} is a file of records, trials are kept in a ledger: recallmap merge {path} -o NAME.sqlite"
+        )
+    console = terminal()
+    for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
+        console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
+    if dry_run:
+        _say_plan(console, spec, path, device_of(device), share, most, seeds)
+        return
+    with stoppable() as stop, Live(console, paths_of(spec)) as live:
+        try:
+            where(spec, path, report=live, part=share, most=most, seeds=seeds)
+        except ConnectionError as error:
+            refuse(f"--address: {error}")
+        except (KeyboardInterrupt, EngineError) as error:
+            why = f": {error}" if isinstance(error, EngineError) else ""
+            with suppress(OSError):  # a terminal that was closed
+                complain(f"\nstopped{why}; {live.kept} in {path}. To go on:\n  {_same_command()}")
+            raise typer.Exit(1 if why else stop.code) from None
+    if live.last is None:
+        return
+    end = live.last
+    say(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
+    given = words_given(ledger, sets)
+    verb = "best" if isinstance(spec.space, Search) else "table"
+    say(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
+    if end.failed or (isinstance(spec.space, Search) and not end.known + end.done):
+        raise typer.Exit(1)
+
+
+@app.command()
+def best(
+    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .yaml file for the winner's architecture.")
+    ] = None,
+    point: Annotated[str | None, typer.Option(help="Another point than the winner, such as 'tpe 12'.")] = None,
+    ledger: Records = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Print the front of a study, what its proposers gained and which dials decide; write the winner's architecture."""
+    from search import codec
+    from search.cli import sources
+    from search.proposers import search_results
+    from search.proposers.journal import Journal
+
+    spec = codec.read_study(study, overrides=sets)
+    path = ledger or sources.default_ledger(spec)
+    given = words_given(ledger, sets)
+    records = with_note(sources.of_study(spec, study, ledger)).records
+    try:
+        found = search_results.findings_of(spec, records, Journal(sources.journal_at(path)))
+    except ValueError as error:  # a goal that nothing scores
+        refuse(f"best: {error}")
+    if not found.candidates:
+        refuse(
+            f"{path}: no point of {spec.name} is trained to its end yet: recallmap run {shlex.join([study, *given])}"
+        )
+    try:
+        one = search_results.winner(found, point)
+        text = search_results.arch_document(found, one) if output is not None else ""
+    except ValueError as error:
+        refuse(f"best: {error}")
+    terminal().print(search_results.front_table(found))
+    for line in search_results.lines_of(found):
+        say(line)
+    if output is not None:
+        write_text(output, text)
+        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
+
+
+def part_of(text: str) -> tuple[int, int]:
+    said = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if said is None or not 1 <= int(said[1]) <= int(said[2]):
+        refuse(f"--part: may come I/N with I from 1 to N, such as 2/4; got {text[:60]!r}")
+    return int(said[1]), int(said[2])
+
+
+def _engine(name: str, address: str | None, device: str | None, abreast: int) -> Callable[..., Plan]:
+    """The run of the engine that is asked for, told where to train."""
+    if name not in ("inline", "ray"):
+        refuse(f"--engine: no engine '{name}', may come inline or ray")
+    if name == "inline":
+        if address is not None:
+            refuse("--address: the inline engine runs in this process and has no address, leave it out")
+        if abreast > 1:
+            refuse("--abreast: the inline engine trains one cohort after another; take --engine ray, or --part")
+        from search.engines import inline
+
+        return partial(inline.run, device=str(device_of(device)))
+    if find_spec("ray") is None:
+        refuse("--engine: ray is not installed, add it with: pip install 'recallmap[ray]'")
+    if device not in (None, "cpu", "cuda"):
+        refuse(f"--device: {device} is for the inline engine; ray gives every cohort its own, may come cpu or cuda")
+    if address is None:
+        device_of(device)
+    from search.engines import ray_tune
+
+    return partial(ray_tune.run, device=device, address=address, abreast=abreast)
+
+
+def _same_command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _say_plan(
+    console: Console,
+    study: StudySpec,
+    path: Path,
+    device: torch.device,
+    part: tuple[int, int],
+    most: int | None,
+    seeds: int,
+) -> None:
+    """What `run` would train."""
+    from results.ledger import Ledger
+    from search.cli.file_summary import outlook_of, some_corners
+    from search.cli.listings import plan_of
+    from search.documents.type_hints import counted
+    from search.engines import pricing
+    from search.engines.plan import plan
+    from search.engines.trial_sources import most_further
+    from search.space.search_space import Search
+    from search.training.packing import at_most, room
+
+    ledger = Ledger(path)
+    rates = pricing.rates_on(device, ledger)
+    if isinstance(study.space, Search):
+        allowed = [trials for trials in some_corners(study) if not study.constraints.broken_by(trials[0])]
+        for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
+            say(line)
+        return
+    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
+    console.print(plan_of(work, rates))
+    if too_large := pricing.too_large(work.missing, device):
+        say(too_large)
+    known = len(work.trials) - len(work.missing)
+    train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
+    say(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
+    if seeds:
+        more = counted(most_further(study, seeds, ledger), "further trial")
+        say(f"then at most {more}: seeds 0..{seeds - 1} of what won")

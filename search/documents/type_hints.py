@@ -1,0 +1,432 @@
+"""Specs and documents, each made from the other by the type hints of frozen dataclasses; nothing here names a spec.
+
+A hint may be a dataclass, a union of dataclasses told apart by `kind`, Literal, int, float, bool, str, None,
+tuple[T, ...], tuple[A, B], Mapping[str, T], Node (a part that is read later), and unions and nestings of these.
+
+A field that a spec got after records of it were kept has the metadata {"later": True}, and as its default what those
+records meant. `plain` leaves that default out, so that their keys stay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from json.encoder import encode_basestring_ascii
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from search.documents.nodes import MAX_DEPTH, Fault, Node, Place, SpecError, cut, fault
+
+MOST_CHOICES, LONGEST_CHOICE = 40, 60  # that a message names, and characters of one
+
+LARGEST = 2**63 - 1  # whole numbers beyond it survive neither the ledger nor a seed
+
+Opener = Callable[[Node], Node]  # turns text that stands for a whole document into that document
+
+_CANONICAL = "_canonical"  # where a spec keeps its canonical text
+
+_KEYS = re.compile(r"\[\d{1,9}\]|[^.\[\]]+")  # of a path
+
+_BAD: Any = object()  # stands for a part that has faults
+
+
+def read(hint: Any, node: Node, *, openers: Mapping[type, Opener] | None = None, memo: Memo | None = None) -> Any:
+    """The value of type `hint` that `node` says. Raises SpecError with every fault.
+
+    memo  parts already read; give the same to several reads of documents that share nodes
+    """
+    reader = _Reader(openers or {}, {} if memo is None else memo)
+    value = reader.read(hint, node, "")
+    if reader.faults:
+        raise SpecError(reader.faults)
+    return value
+
+
+def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
+    """`value` as dicts, lists and scalars, every field said; whole numbers in float fields become floats.
+
+    whole  say the defaults of later fields too
+    """
+    if isinstance(value, Node):
+        return value.plain()
+    if is_dataclass(value):
+        spec: Any = type(value)
+        hints = hints_of(spec)
+        said = ((f, getattr(value, f.name)) for f in dials(spec))
+        return {
+            f.name: plain(part, hints[f.name], whole=whole)
+            for f, part in said
+            if whole or not f.metadata.get("later") or part != f.default
+        }
+    members = members_of(hint)
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return float(value) if float in members and int not in members else int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) + 0.0  # -0.0 says the same as 0.0
+    if isinstance(value, tuple | list):
+        parts = next((get_args(m) for m in members if get_origin(m) in (tuple, list)), ())
+        each = parts if len(parts) == len(value) and ... not in parts else (parts[:1] or (Any,)) * len(value)
+        return [plain(part, h, whole=whole) for part, h in zip(value, each, strict=True)]
+    if isinstance(value, Mapping):
+        inner = next((get_args(m)[1] for m in members if _is_mapping(m)), Any)
+        return {str(key): plain(part, inner, whole=whole) for key, part in value.items()}
+    raise TypeError(
+        f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs"
+    )
+
+
+def canonical(value: Any, hint: Any = Any) -> str:
+    """`plain` as JSON with sorted keys and no spaces. A spec keeps its own: trials of a study share most of their parts."""
+    if isinstance(value, Node) or not (is_dataclass(value) and not isinstance(value, type)):
+        return _canonical_of_data(value, hint)
+    known: str | None = value.__dict__.get(_CANONICAL)
+    if known is None:
+        parts = [f"{key}:{canonical(getattr(value, name), hint)}" for name, key, hint in _by_name(type(value))]
+        known = f"{{{','.join(parts)}}}"
+        object.__setattr__(value, _CANONICAL, known)  # it is frozen, so that this stays true
+    return known
+
+
+def _canonical_of_data(value: Any, hint: Any) -> str:
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, tuple) and value and all(is_dataclass(part) for part in value):
+        return f"[{','.join([canonical(part) for part in value])}]"
+    return json.dumps(plain(value, hint), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def _by_name(spec: Any) -> tuple[tuple[str, str, Any], ...]:
+    """Name, name as JSON, and type of every field that a document may say, in the order of names."""
+    hints = hints_of(spec)
+    return tuple((name, json.dumps(name), hints[name]) for name in sorted(f.name for f in dials(spec)))
+
+
+def node_of(value: Any, place: Place, depth: int = 0) -> Node:
+    """Plain Python data (specs too) as a document. Raises SpecError on what no document can hold."""
+    if depth > MAX_DEPTH:
+        raise fault(place, "", f"deeper than {MAX_DEPTH} levels")
+    if is_dataclass(value) and not isinstance(value, type):
+        value = plain(value)
+    if isinstance(value, Mapping):
+        bad = next((k for k in value if not isinstance(k, str)), None)
+        if bad is not None:
+            raise fault(place, "", f"came a key {bad!r}, may come text")
+        parts = {k: node_of(v, place, depth + 1) for k, v in value.items()}
+        return Node(parts, place, dict.fromkeys(parts, place))
+    if isinstance(value, list | tuple):
+        return Node(tuple(node_of(v, place, depth + 1) for v in value), place)
+    if value is None or isinstance(value, str | bool):
+        return Node(value, place, text=str(value))
+    if isinstance(value, numbers.Integral):
+        return Node(int(value), place, text=str(value) if abs(int(value)) <= LARGEST else "")
+    if isinstance(value, numbers.Real):
+        return Node(float(value), place, text=str(value))
+    raise fault(place, "", f"came {type(value).__name__}, may come text, a number, a truth value, a list or a mapping")
+
+
+@cache
+def hints_of(spec: type) -> dict[str, Any]:
+    """The type of every field, by name."""
+    return get_type_hints(spec)
+
+
+@cache
+def dials(spec: type) -> tuple[Field[Any], ...]:
+    """The fields that a document may say, `kind` first."""
+    said = (f for f in fields(spec) if f.init)
+    return tuple(sorted(said, key=lambda f: f.name != "kind"))
+
+
+@cache
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, flat; a hint that is no union is its own only one."""
+    if get_origin(hint) is Annotated:
+        return members_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(dict.fromkeys(m for part in get_args(hint) for m in members_of(part)))
+    return (hint,)
+
+
+@cache
+def kinds_of(hint: Any) -> dict[str, type]:
+    """The dataclasses of a union by the `kind` that chooses them; one class may serve several kinds."""
+    return {
+        kind: member
+        for member in members_of(hint)
+        if is_dataclass(member) and isinstance(member, type) and "kind" in hints_of(member)
+        for kind in get_args(hints_of(member)["kind"])
+    }
+
+
+def either(choices: list[str]) -> str:
+    """`a, b or c`; of very many the first."""
+    shown = [cut(choice, LONGEST_CHOICE) for choice in choices[:MOST_CHOICES]]
+    if len(choices) > MOST_CHOICES:
+        return f"{', '.join(shown)}, ... ({len(choices):,} in all)"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def guess(word: str, known: list[str]) -> str:
+    """` (did you mean 'window'?)`, or nothing."""
+    close = get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close and close[0] != word else ""
+
+
+def _word(hint: Any) -> str:
+    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+    if hint in simple:
+        return simple[hint]
+    if get_origin(hint) is Literal:
+        return either([f"'{choice}'" if isinstance(choice, str) else str(choice) for choice in get_args(hint)])
+    if get_origin(hint) is tuple:
+        parts = get_args(hint)
+        return "a list" if ... in parts else f"a list of {len(parts)}"
+    return "a mapping"
+
+
+def _is_mapping(hint: Any) -> bool:
+    return isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping)
+
+
+Memo = dict[
+    tuple[Any, int], tuple[Node, Any]
+]  # by hint and identity of the node, which is kept so that it stays unique
+
+
+class _Reader:
+    """One reading: what was found wrong so far, and what was already read."""
+
+    def __init__(self, openers: Mapping[type, Opener], memo: Memo) -> None:
+        self.openers = openers
+        self.memo = memo
+        self.faults: list[Fault] = []
+
+    def refuse(self, place: Place, path: str, message: str) -> Any:
+        self.faults.append(Fault(place, path, message))
+        return _BAD
+
+    def words(self, hint: Any) -> str:
+        """What may come, said to people."""
+        members = members_of(hint)
+        choices = [word for m in members for word in (["a name", "a path"] if m in self.openers else []) + [_word(m)]]
+        return either(list(dict.fromkeys(choices)))
+
+    def read(self, hint: Any, node: Node, path: str) -> Any:
+        known = self.memo.get((hint, id(node)))
+        if known is not None:
+            return known[1]
+        before = len(self.faults)
+        value = self._read(hint, node, path)
+        if len(self.faults) == before:
+            self.memo[hint, id(node)] = (node, value)
+        return value
+
+    def _read(self, hint: Any, node: Node, path: str) -> Any:
+        members = members_of(hint)
+        if Node in members:
+            return node
+        if isinstance(node.value, dict):
+            return self._mapping(hint, node, path)
+        if isinstance(node.value, tuple):
+            return self._list(hint, node, path)
+        value = _scalar(members, node.value)
+        if value is not _BAD:
+            return value
+        if isinstance(node.value, str):
+            return self._text(hint, node, path)
+        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{_advice(members, node)}")
+
+    def _text(self, hint: Any, node: Node, path: str) -> Any:
+        """Text where no text may come: the name of a document, or a kind for a mapping of nothing but its kind."""
+        members = members_of(hint)
+        for member in members:
+            if member in self.openers:
+                try:
+                    return self.read(member, self.openers[member](node), path)
+                except SpecError as error:
+                    return self._take(error, path)
+        kinds = kinds_of(hint)
+        if kinds and (str not in members):
+            if node.value in kinds:
+                return self._dataclass(kinds[node.value], _kind_alone(node), path)
+            if not any(get_origin(m) is Literal for m in members):
+                return self._unknown_kind(kinds, node, path)
+        said = [c for m in members if get_origin(m) is Literal for c in get_args(m) if isinstance(c, str)]
+        hint_words = guess(node.value, said) or _advice(members, node)
+        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{hint_words}")
+
+    def _list(self, hint: Any, node: Node, path: str) -> Any:
+        tuples = [m for m in members_of(hint) if get_origin(m) is tuple]
+        if not tuples:
+            return self.refuse(node.place, path, f"came a list, may come {self.words(hint)}")
+        parts = next((get_args(m) for m in tuples if ... in get_args(m) or len(get_args(m)) == len(node.value)), None)
+        if parts is None:
+            return self.refuse(node.place, path, f"came a list of {len(node.value)}, may come {self.words(hint)}")
+        each = (parts[0],) * len(node.value) if ... in parts else parts
+        items = [self.read(h, item, f"{path}[{i}]") for i, (h, item) in enumerate(zip(each, node.value, strict=True))]
+        return _BAD if _BAD in items else tuple(items)
+
+    def _mapping(self, hint: Any, node: Node, path: str) -> Any:
+        members = members_of(hint)
+        kinds = kinds_of(hint)
+        if "kind" in node and kinds:
+            named = node.value["kind"]
+            if isinstance(named.value, str) and named.value in kinds:
+                return self._dataclass(kinds[named.value], node, path)
+            return self._unknown_kind(kinds, named, f"{path}.kind" if path else "kind")
+        specs = [m for m in members if is_dataclass(m) and isinstance(m, type)]
+        if len(specs) == 1:
+            return self._dataclass(specs[0], node, path)
+        if kinds:
+            fitting = [k for k, spec in kinds.items() if set(node.value) <= {f.name for f in dials(spec)}]
+            meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else ""
+            return self.refuse(node.place, path, f"key 'kind' is missing, may come {_quoted(kinds)}{meant}")
+        mappings = [m for m in members if _is_mapping(m)]
+        if not mappings:
+            return self.refuse(node.place, path, f"came a mapping, may come {self.words(hint)}")
+        inner = get_args(mappings[0])[1]
+        parts = {key: self.read(inner, part, _join(path, key)) for key, part in node.value.items()}
+        return _BAD if _BAD in parts.values() else parts
+
+    def _unknown_kind(self, kinds: Mapping[str, type], node: Node, path: str) -> Any:
+        if not isinstance(node.value, str):
+            return self.refuse(node.place, path, f"came {_came(node)}, may come {_quoted(kinds)}")
+        meant = guess(node.value, list(kinds))
+        return self.refuse(node.place, path, f"unknown kind '{node.value}', may come {_quoted(kinds)}{meant}")
+
+    def _dataclass(self, spec: type, node: Node, path: str) -> Any:
+        hints, known = hints_of(spec), {f.name: f for f in dials(spec)}
+        before = len(self.faults)
+        values = {}
+        for key, part in node.value.items():
+            if key in known:
+                values[key] = self.read(hints[key], part, _join(path, key))
+            else:
+                may = ", ".join(name for name in known if name != "kind") or "nothing besides kind"
+                meant = guess(key, list(known))
+                self.refuse(node.keys[key], _join(path, key), f"unknown key, may come {may}{meant}")
+        for name, f in known.items():
+            if name not in node.value and f.default is MISSING and f.default_factory is MISSING:
+                self.refuse(node.place, path, f"key '{name}' is missing, may come {self.words(hints[name])}")
+        if len(self.faults) > before:
+            return _BAD
+        try:
+            return spec(**values)
+        except SpecError as error:
+            return self._take(error, path)
+        except ValueError as error:
+            return self._blame(node, path, str(error))
+
+    def _take(self, error: SpecError, path: str) -> Any:
+        """The faults that a part found in itself, with their paths as seen from the whole."""
+        self.faults += [Fault(f.place, _join(path, f.path), f.message) for f in error.faults]
+        return _BAD
+
+    def _blame(self, node: Node, path: str, message: str) -> Any:
+        """A spec that refuses itself names the dial first, as in "heads must be at least 1, got 0", by its path where it is
+        that of a part; where the document leaves it out, the deepest part on the way that it has is at fault."""
+        dial = message.split(maxsplit=1)[0].rstrip(":,") if message else ""
+        walked, part = "", node
+        for key in _KEYS.findall(dial):
+            index = int(key[1:-1]) if key.startswith("[") else 0
+            inside = part.value[index : index + 1] if key.startswith("[") and isinstance(part.value, tuple) else ()
+            below = part.get(key) if not key.startswith("[") else next(iter(inside), None)
+            if below is None:
+                break
+            walked, part = _join(walked, key), below
+        return self.refuse(part.place, _join(path, walked), message)
+
+
+def _scalar(members: tuple[Any, ...], value: Any) -> Any:
+    """`value` as one of the members says it, or _BAD. A whole number may stand for a float, never the reverse."""
+    for member in members:
+        if get_origin(member) is Literal and any(c == value and type(c) is type(value) for c in get_args(member)):
+            return value
+    if (
+        type(value) in members
+        and type(value) is not int
+        and not (isinstance(value, float) and not math.isfinite(value))
+    ):
+        return value
+    if type(value) is int and abs(value) <= LARGEST:
+        return value if int in members else float(value) if float in members else _BAD
+    return _BAD
+
+
+def _came(node: Node) -> str:
+    value = node.value
+    if value is None:
+        return "nothing" if node.text in ("", "None") else "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | tuple):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        return f"text {_short(value)}"
+    return f"the number {node.text or value}"
+
+
+def _advice(members: tuple[Any, ...], node: Node) -> str:
+    """What to write instead, where a slip of the pen is likely."""
+    value, text = node.value, node.text
+    if value is None or isinstance(value, dict | tuple):
+        return ""
+    items = [get_args(m)[0] for m in members if get_origin(m) is tuple]
+    if items:
+        fits = any(type(value) in members_of(item) or value in kinds_of(item) for item in items)
+        return f" (write [{text}])" if fits else ""
+    if isinstance(value, str):
+        return _text_advice(members, value)
+    if str in members:
+        return f" (write '{text or str(value).lower()}')"
+    if isinstance(value, float) and not math.isfinite(value):
+        return " that is finite"
+    if isinstance(value, float) and int in members and value.is_integer():
+        return f" (write {int(value)})"
+    wants_number = int in members or float in members
+    return f" between -{LARGEST} and {LARGEST}" if wants_number and not isinstance(value, bool | float) else ""
+
+
+def _text_advice(members: tuple[Any, ...], text: str) -> str:
+    truth = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+    if bool in members and text.lower() in truth:
+        return f" (write {truth[text.lower()]})"
+    return _number_advice(text) if int in members or float in members else ""
+
+
+def _number_advice(text: str) -> str:
+    digits = text.replace("_", "").replace(",", "")
+    if re.fullmatch(r"[-+]?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", digits, re.ASCII):
+        return " (write it without quotes)" if digits == text else f" (write {digits})"
+    return ""
+
+
+def _kind_alone(node: Node) -> Node:
+    return Node({"kind": node}, node.place, {"kind": node.place})
+
+
+def _quoted(kinds: Mapping[str, type]) -> str:
+    return either([f"'{kind}'" for kind in kinds])
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _join(path: str, part: str) -> str:
+    return f"{path}.{part}" if path and part and not part.startswith("[") else path + part

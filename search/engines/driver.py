@@ -1,0 +1,220 @@
+"""Where trials run: a driver asks what to train and keeps every record the moment it exists; engines only train."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from results.ledger import Ledger
+from results.record import Record
+from search.documents import content_key
+from search.engines.plan import Plan, Report, Work, share_of
+from search.engines.trial_sources import GridSource, LedgerBook, source_of, trials_of
+from search.measurement.forward_latency import milliseconds
+from search.proposers.generations import Inquiry
+from search.space.search_space import Search
+from search.study.spec import StudySpec
+from search.training import foreign
+from search.training.devices import default_device
+from search.training.outcome import Progress
+from search.training.packing import at_most, pack, room
+from search.trials import Trial
+from search.trials.single import TrialSpec
+
+
+class EngineError(Exception):
+    """What an engine trains with is gone, and no trial is at fault; the message says what. The same study again goes on."""
+
+
+class Driver:
+    """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
+    gives and hands the records to `keep`, in any order. Several works may be out at once.
+
+    most   members of a cohort at most; None: as cohort.room says
+    where  the device that the driver itself has
+    on     the kind of device that cohorts train on; None: as `where`
+    part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
+    seeds  after the whole grid, so many seeds of what won on it; see `Further`
+    laid   keys of trials that were interrupted together: each of these is a cohort of its own, to go on where it was
+    """
+
+    def __init__(
+        self,
+        study: StudySpec,
+        ledger: Ledger,
+        *,
+        report: Callable[[Report], None] = lambda _: None,
+        most: int | None = None,
+        where: torch.device | str | None = None,
+        on: str | None = None,
+        part: tuple[int, int] = (1, 1),
+        seeds: int = 0,
+        laid: Sequence[frozenset[str]] = (),
+    ) -> None:
+        if isinstance(study.space, Search) and part != (1, 1):
+            raise ValueError("a search is not shared out: what it asks next depends on all that was answered")
+        if seeds and (isinstance(study.space, Search) or part != (1, 1)):
+            raise ValueError("further seeds are of what won on a whole grid: not of a search, nor of a part")
+        self.part = part
+        self.laid = laid
+        self.study = study
+        self.ledger = ledger
+        self.where = torch.device(where or default_device())
+        self.room = room(torch.device(on) if on else self.where) if most is None else at_most(most)
+        self.plan = Plan(trials=(), missing=(), cohorts=())
+        self._planned: set[str] = set()
+        self._report = report
+        self._book = LedgerBook(ledger)
+        self._source = source_of(study, ledger.path, self._measure, seeds)
+        self._waiting: deque[Work] = deque()
+        self._out: dict[int, Work] = {}
+        self._ended = False
+        self._clock = _Clock(study, self._source, self._book)
+        if isinstance(self._source, Inquiry):
+            self._meet()
+            # A point may have its answer in the journal, and its records in a ledger that is gone.
+            self._take(trials_of(study, ledger.path))
+        else:
+            self._refill()
+            self._ended = self._ended or not seeds  # without them all is known before the first cohort
+        report(self._clock.report(self.plan))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come: all is trained and kept."""
+        return self._ended and not self._waiting and not self._out
+
+    def next(self) -> Work | None:
+        """A cohort to train now. None: nothing now, because all is done or because what comes next depends on what is
+        out: ask again after the next `keep`."""
+        if not self._waiting and not self._out:
+            self._refill()
+        if not self._waiting:
+            return None
+        work = self._waiting.popleft()
+        self._out[work.number] = work
+        return work
+
+    def _refill(self) -> None:
+        """Ask for trials until some must be trained, or none will come."""
+        while not self._waiting and not self._ended:
+            wanted = self._source.wanted(self._book)
+            self._meet()
+            notes = self._source.heard()
+            if wanted is None:
+                self._ended = True
+            else:
+                self._take(wanted)
+            if notes:
+                self._report(self._clock.report(self.plan, notes=tuple(notes)))
+
+    def _meet(self) -> None:
+        """Plan, as known, what points came to and the ledger had before this call: nobody wants it."""
+        met = self._source.met().items() if isinstance(self._source, Inquiry) else ()
+        known = {key: trial for key, trial in met if key in self._book.done and key not in self._planned}
+        self._planned.update(known)
+        self.plan = replace(self.plan, trials=(*self.plan.trials, *known.values()))
+
+    def _take(self, wanted: Sequence[Trial]) -> None:
+        """Plan what of it is ours and not in the ledger."""
+        wanted = share_of(wanted, self.room, self.part)
+        new = {key: trial for trial in wanted if (key := content_key.key(trial)) not in self._planned}
+        missing = [trial for trial in wanted if content_key.key(trial) not in self._book]
+        foreign.check(missing, self.where)
+        self._planned.update(new)
+        first = len(self.plan.missing)
+        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.laid)]
+        number = len(self.plan.cohorts)
+        self.plan = Plan(
+            trials=(*self.plan.trials, *new.values()),
+            missing=self.plan.missing + tuple(missing),
+            cohorts=(*self.plan.cohorts, *cohorts),
+        )
+        for cohort in cohorts:
+            number += 1
+            self._waiting.append(Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort)))
+        self._clock.begin(missing)
+
+    def _measure(self, spec: Trial) -> float:
+        """Milliseconds of a forward pass. It is asked for when no work is out."""
+        if not isinstance(spec, TrialSpec):
+            raise TypeError(f"a trial of kind {spec.kind} has no forward pass to measure")
+        return milliseconds(spec, self.where)
+
+    def progress(self, work: Work, progress: Progress) -> None:
+        """Say how far a work is, and keep what is through. Raises LedgerError where it cannot be written."""
+        for record in progress.ended.values():
+            self._add(record)
+        self._report(self._clock.report(self.plan, work, progress=progress))
+
+    def keep(self, work: Work, records: Sequence[Record]) -> None:
+        """Take the records of a work, one for each of its specs, in order. Raises LedgerError where they cannot be
+        written."""
+        if len(records) != len(work.specs):
+            raise ValueError(f"work {work.number} has {len(work.specs)} trials, got {len(records)} records")
+        for record in records:
+            self._add(record)
+        del self._out[work.number]
+        self._clock.finish(work)
+        self._report(self._clock.report(self.plan, work, records=tuple(records)))
+
+    def _add(self, record: Record) -> None:
+        self.ledger.add(record)
+        self._book.add(record)
+
+
+class _Clock:
+    """Counts trials and estimates what is left: by the share of points that have their answer, and within a generation
+    by the work (steps x operations) done."""
+
+    def __init__(self, study: StudySpec, source: Inquiry | GridSource, book: LedgerBook) -> None:
+        self.source = source
+        self.book = book
+        self.most = study.most_trials
+        self.points = study.space.most_points if isinstance(study.space, Search) else 0
+        self.began = time.perf_counter()
+        self.first = source.answered
+        self.total = self.spent = 0.0  # effort of what was last begun
+        self.under_way: dict[int, float] = {}  # effort by number of a work that is out
+
+    def begin(self, specs: Sequence[Trial]) -> None:
+        self.total, self.spent = sum(s.effort for s in specs), 0.0
+
+    def finish(self, work: Work) -> None:
+        self.under_way.pop(work.number, None)
+        self.spent += sum(s.effort for s in work.specs)
+
+    def report(
+        self,
+        plan: Plan,
+        work: Work | None = None,
+        *,
+        progress: Progress | None = None,
+        records: tuple[Record, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Report:
+        seconds = time.perf_counter() - self.began
+        if work is not None and progress is not None:
+            self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
+        spent = self.spent + sum(self.under_way.values())
+        share = self.source.answered + (self.source.under_way * spent / self.total if self.total else 0.0)
+        gained = share - self.first
+        asked = self.source.answered + self.source.under_way
+        return Report(
+            trials=len(plan.trials) + (round((1 - asked) * self.most) if self.points else 0),
+            known=len(plan.trials) - len(plan.missing),
+            done=self.book.ended("done"),
+            failed=self.book.ended("failed"),
+            cohort=work.number if work else 0,
+            cohorts=len(plan.cohorts),
+            seconds=seconds,
+            eta=seconds * (1 - share) / gained if gained > 0 else None,
+            progress=progress,
+            records=records,
+            points=self.points,
+            notes=notes,
+        )

@@ -1,0 +1,487 @@
+"""Ray Tune as the engine: a Tune trial is a cohort on one GPU (a share of it, or one CPU), on this machine or on a cluster.
+
+Tune executes and nothing more: what to train, what is known and where records lie is the driver's, in this process. So
+a killed driver loses the cohorts in hand, and Tune's own state is thrown away at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from results.ledger import Ledger
+from results.record import Record
+from search.engines.driver import Driver, EngineError
+from search.engines.plan import Plan, Report, Work
+from search.engines.processes import children, end_marked, how_it_ended, marking
+from search.engines.stopping import undisturbed
+from search.study.spec import StudySpec
+from search.training import checkpoints, run_cohort
+from search.training.checkpoints import Shelf
+from search.training.devices import default_device
+from search.training.outcome import Progress
+from search.trials import Trial
+
+LIVES = 3  # of a cohort whose worker dies; after them it is halved
+
+TURNS = 2  # that a trial alone gets, of LIVES each
+
+REST = (
+    10.0  # seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then
+)
+
+FOLDER = "recallmap-ray-"  # ours while a study runs, in the system's folder for temporary files
+
+INSIDE = "r"  # Ray's folder in it: Ray opens its own to everybody, and nobody else comes through ours
+
+LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, and 107 is a socket's limit
+
+MARK = (
+    "RECALLMAP_RAY"  # variable by which Ray's processes are known as those of one driver; it tells the driver's folder
+)
+
+CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
+
+LOOK = 1.0  # seconds between looks for them
+
+PATIENCE = 3.0  # seconds in which a study notices that one is gone, at most
+
+QUIET = {  # read by Ray when it is imported, or by the processes that it starts
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USAGE_STATS_REPORT_URL": "http://127.0.0.1:9/",  # clusters of `ray start` ping even where it is disabled
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables however quiet it is told to be
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # SIGTERM ends a study, it is no crash of Ray's
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is the command line's
+    "TUNE_GLOBAL_CHECKPOINT_S": str(10**9),  # nobody restores Tune's state
+}
+
+NOWHERE = "http://127.0.0.1:9"  # where nobody listens
+
+LOCAL = {  # where Ray is ours alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else Ray listens on every interface of this machine
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # it is on this machine: once it is gone it does not come again
+    "TUNE_STATE_REFRESH_PERIOD": str(10**9),  # this machine stays as large as it is
+    # Ray asks the hosts of clouds on which of them it runs, by HTTP, also where it is told to report nothing.
+    "http_proxy": NOWHERE,
+    "https_proxy": NOWHERE,
+    "all_proxy": NOWHERE,
+    "no_proxy": "127.0.0.1,::1,localhost",
+}
+
+
+def run(
+    study: StudySpec,
+    ledger_path: Path,
+    *,
+    report: Callable[[Report], None] = lambda _: None,
+    device: str | None = None,
+    most: int | None = None,
+    address: str | None = None,
+    part: tuple[int, int] = (1, 1),
+    abreast: int = 1,
+    seeds: int = 0,
+) -> Plan:
+    """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
+
+    device   "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
+    abreast  cohorts that share a GPU, and its memory in equal parts: while one is compiled, others train
+    address  of a running cluster that this machine is a part of: "auto" or "host:port"; None: Ray is started on this
+             machine, bound to loopback, and ends with the study
+    seeds    after the whole grid, so many seeds of what won on it
+
+    Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address,
+    EngineError where Ray itself does not start, or ends under way.
+    """
+    with Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
+        _sweep()
+        stack.callback(
+            lambda: Shelf(checkpoints.shelf_of(ledger_path)).tidy(ledger.keys())
+        )  # of what began without Ray
+        if address is not None:
+            stack.enter_context(_joined(address))
+        kind = torch.device(device or _device(address)).type
+        here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
+        driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part, seeds=seeds)
+        desk = _Desk(driver, kind, abreast)
+        if desk.prepare():
+            folder = stack.enter_context(_temporary_folder())
+            if address is None:
+                stack.enter_context(_started(folder, desk))
+            with _watched(desk, folder):
+                _fit(desk, folder, _resources(kind, abreast))
+    return driver.plan
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """What travels to a worker: members [start, stop) of a work."""
+
+    work: Work
+    start: int
+    stop: int
+    study: str
+    device: str
+    share: float = 1.0  # of a GPU
+    turn: int = 1
+
+    def __repr__(self) -> str:  # Tune names folders by it
+        return f"{self.work.number}-{self.start}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Cohort:
+        return self  # frozen; Tune copies what it is given several times over
+
+    @property
+    def specs(self) -> tuple[Trial, ...]:
+        return self.work.specs[self.start : self.stop]
+
+    def halves(self) -> tuple[_Cohort, _Cohort]:
+        middle = (self.start + self.stop) // 2
+        return replace(self, stop=middle), replace(self, start=middle)
+
+
+@dataclass
+class _Desk:
+    """Between Tune and the driver: hands out cohorts under Tune's names for them, and takes back what became of them.
+
+    What raises here is kept in `error` and ends the study: Tune would take it for a failure of the trial and try again.
+    """
+
+    driver: Driver
+    device: str
+    abreast: int = 1
+    error: BaseException | None = None
+    out: dict[str, _Cohort] = field(default_factory=dict)
+    resting: list[tuple[float, _Cohort]] = field(default_factory=list)  # with the time at which they may go out again
+    waiting: deque[_Cohort] = field(default_factory=deque)  # to hand out before the driver is asked again
+    kept: dict[int, dict[int, Record]] = field(default_factory=dict)  # of works in pieces: records by member
+
+    @property
+    def finished(self) -> bool:
+        return self.error is not None or (self.driver.finished and not self.waiting)
+
+    def prepare(self) -> bool:
+        """Whether there is a cohort to hand out; asks the driver for one if need be."""
+        now = time.monotonic()
+        self.waiting.extend(cohort for after, cohort in self.resting if after <= now)
+        self.resting = [(after, cohort) for after, cohort in self.resting if after > now]
+        if not self.waiting and (work := self.driver.next()) is not None:
+            name, share = self.driver.study.name, 1 / self.abreast
+            self.waiting.append(_Cohort(work, 0, len(work.specs), name, self.device, share))
+        return bool(self.waiting)
+
+    def ask(self, name: str) -> _Cohort | None:
+        """The cohort to train now under this name. None: nothing now."""
+        with self._guarded():
+            if self.error is None and self.prepare():
+                self.out[name] = self.waiting.popleft()
+        return self.out.get(name)
+
+    def progress(self, name: str, progress: Progress) -> None:
+        with self._guarded():
+            self.driver.progress(self.out[name].work, progress)
+
+    def keep(self, name: str, records: Sequence[Record]) -> None:
+        with self._guarded():
+            self._keep(self.out.pop(name), records)
+
+    def lost(self, name: str, why: str) -> None:
+        """The worker died LIVES times. A cohort goes on in halves, so that only the trial at fault fails."""
+        with self._guarded():
+            cohort = self.out.pop(name)
+            if len(cohort.specs) > 1:
+                self.waiting.extendleft(reversed(cohort.halves()))
+                return
+            if cohort.turn < TURNS:
+                self.resting.append((time.monotonic() + REST, replace(cohort, turn=cohort.turn + 1)))
+                return
+            why = f"the worker died {LIVES * TURNS} times: {why}"
+            record = run_cohort.failed(cohort.specs[0], why, study=cohort.study, device=torch.device("cpu"))
+            self._keep(cohort, [replace(record, device="")])
+
+    def _keep(self, cohort: _Cohort, records: Sequence[Record]) -> None:
+        work = cohort.work
+        kept = self.kept.setdefault(work.number, {})
+        kept.update(zip(range(cohort.start, cohort.stop), records, strict=True))
+        if len(kept) == len(work.specs):
+            del self.kept[work.number]
+            self.driver.keep(work, [kept[member] for member in range(len(work.specs))])
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.error = self.error or error
+            if not isinstance(error, Exception):
+                raise
+
+
+def _train(config: dict[str, Any]) -> None:
+    """What a worker does with a cohort."""
+    from ray import tune
+
+    cohort: _Cohort = config["cohort"]
+
+    def tell(progress: Progress) -> None:
+        tune.report({"progress": progress})
+
+    _keep_to(cohort.share, cohort.device)
+    records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
+    tune.report({"records": records})
+
+
+def _keep_to(share: float, device: str) -> None:
+    """Of a GPU that cohorts share each has its part of the memory: one that wants more is halved, and not its neighbours."""
+    if share < 1 and torch.device(device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(share)
+
+
+def _resources(kind: str, abreast: int) -> dict[str, float]:
+    """What a cohort takes of a machine."""
+    return {"cpu": 1, "gpu": 1 / abreast} if kind == "cuda" else {"cpu": 1}
+
+
+def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
+    """Have Tune train all that the desk hands out."""
+    from ray import tune
+    from ray.tune.search import Searcher
+
+    class Asking(Searcher):
+        """Asks the desk; saves nothing."""
+
+        def suggest(self, trial_id: str) -> Any:
+            cohort = desk.ask(trial_id)
+            if cohort is not None:
+                return {"cohort": cohort}
+            return Searcher.FINISHED if desk.finished else None
+
+        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+            if "progress" in result:
+                desk.progress(trial_id, result["progress"])
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            if result is not None:
+                desk.keep(trial_id, result["records"][:])
+                result["records"].clear()  # Tune holds on to the last result of every trial
+
+        def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
+            return True
+
+        def save(self, checkpoint_path: str) -> None: ...
+
+        def restore(self, checkpoint_path: str) -> None: ...
+
+    class Watching(tune.Callback):
+        """Tells the desk what a searcher is not told, and ends all where the desk cannot go on."""
+
+        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            desk.lost(trial.trial_id, _reason(trial.error_file))
+
+        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            if isinstance(desk.error, EngineError):
+                raise KeyboardInterrupt  # at an Exception Tune tidies up with Ray's help, and waits for it
+            if desk.error is not None:
+                raise desk.error
+
+    tune.run(
+        _train,
+        name="study",
+        search_alg=Asking(),
+        callbacks=[Watching()],
+        num_samples=-1,
+        reuse_actors=True,
+        max_failures=LIVES - 1,
+        raise_on_failed_trial=False,
+        resources_per_trial=resources,
+        storage_path=str(folder / "tune"),
+        verbose=0,
+    )
+    if desk.error is not None:
+        raise desk.error
+    if not desk.finished:
+        raise KeyboardInterrupt  # by SIGUSR1, at which Tune stops as if that were all
+
+
+# Ray itself. --------------------------------------------------------------------------------------
+
+
+def _ray(environment: dict[str, str]) -> Any:
+    """The library, imported only now that its environment is set."""
+    os.environ.update(environment)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations of the libraries that Ray imports; nothing of ours runs in here
+        import ray
+        import ray.tune
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost worker: the record says it, not a traceback
+    ray._private.worker._worker_logs_enabled = (
+        False  # what Ray says of one among our lines, and a raylet's last thousand
+    )
+    return ray
+
+
+@contextlib.contextmanager
+def _started(folder: Path, desk: _Desk) -> Iterator[None]:
+    """Ray on this machine, on loopback alone, for as long as the study goes."""
+    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # else Ray would leave one in the home folder
+    ray = _ray(QUIET | LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    try:
+        with marking(MARK, str(folder)), undisturbed():
+            try:
+                ray.init(
+                    address="local",  # never somebody's cluster
+                    include_dashboard=False,
+                    num_cpus=len(os.sched_getaffinity(0)),
+                    object_store_memory=80 * 2**20,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    _temp_dir=str(folder / INSIDE),
+                )
+            except Exception as error:  # time is up on a machine that is busy, a disk is full, ...
+                raise EngineError(f"Ray does not start: {_first_line(error)}") from error
+        yield
+    finally:
+        if isinstance(desk.error, EngineError):  # what is left of Ray would keep us waiting for what is gone
+            end_marked(MARK, str(folder))
+        else:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _joined(address: str) -> Iterator[None]:
+    """A cluster that runs already, and goes on after us."""
+    _knock(address)
+    ray = _ray(QUIET)
+    try:
+        try:
+            with undisturbed():
+                ray.init(address=address, log_to_driver=False, logging_level="WARNING")
+        except (ray.exceptions.AuthenticationError, RuntimeError) as error:
+            raise ConnectionError(f"cannot join {address}: {_first_line(error)}") from error
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises ConnectionError where nobody answers; Ray itself would go on trying for many minutes."""
+    if address == "auto":
+        return
+    if "://" in address:
+        here = "run recallmap on a machine of the cluster, with --address auto"
+        raise ConnectionError(f"{address}: through Ray's client the driver and its ledger would move away; {here}")
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and len(port) <= 5):
+        raise ConnectionError(f"{address[:80]} is no address, may come auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nobody answers at {address} ({error}); is the cluster up?") from error
+
+
+def _device(address: str | None) -> str:
+    """What cohorts train on unless told otherwise."""
+    if address is None:
+        return default_device()
+    import ray
+
+    return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+
+
+@contextlib.contextmanager
+def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
+    """Raises EngineError where a process that Ray cannot do without has ended. A cluster's are not ours to watch."""
+    core = {number: program for number, program in children(MARK, str(folder)).items() if program in CORE}
+    over = threading.Event()
+
+    def look() -> bool:
+        for number, program in core.items():
+            if desk.error is None and (how := how_it_ended(number)) is not None:
+                desk.error = EngineError(f"Ray is gone: its process {program} {how}")
+        return isinstance(desk.error, EngineError)
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            if look():  # Tune is told at its next step, unless it waits for what is gone, until Ray ends us
+                if not over.wait(PATIENCE):
+                    print(f"{desk.error}. What was trained is kept, the same command goes on.", file=sys.stderr)
+                return
+
+    watching = threading.Thread(target=watch, name="watch over Ray", daemon=True)
+    watching.start()
+    try:
+        yield
+    except BaseException:
+        if look() and desk.error is not None:
+            raise desk.error from None
+        raise
+    finally:
+        over.set()
+        watching.join()
+
+
+def _root() -> Path:
+    """Where temporary folders lie: short enough for Ray's sockets."""
+    root = Path(tempfile.gettempdir())
+    return root if len(str(root / FOLDER)) + 8 + len(f"/{INSIDE}") <= LONGEST else Path("/tmp")
+
+
+def _sweep() -> None:
+    """End the processes that drivers left behind when they were killed, and remove their folders."""
+    for old in _root().glob(f"{FOLDER}*"):
+        with contextlib.suppress(OSError), _locked(old):  # OSError: in use, somebody else's, or gone by now
+            end_marked(MARK, str(old))
+            shutil.rmtree(old)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder for nobody but us, that is gone afterwards."""
+    new = Path(tempfile.mkdtemp(prefix=f"new-{FOLDER}", dir=_root()))
+    with _locked(new):
+        folder = new.rename(new.with_name(new.name.removeprefix("new-")))  # ours already when others may sweep it
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # Ray's processes may still be leaving; the next study sweeps
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Held by this process; the lock goes with the process, however it ends. Raises OSError where another holds it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _reason(errors: str | None) -> str:
+    """The last line of Tune's file of a trial's errors: what Ray knows of the worker's end."""
+    lines = Path(errors).read_text(encoding="utf-8").split("\n") if errors else []
+    said = next((line for line in reversed(lines) if line.strip()), "Ray does not say why")
+    return textwrap.shorten(said, 200, placeholder=" ...")

@@ -1,0 +1,162 @@
+"""Sources of trials: a grid and the further seeds of its winners, or a search."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from results.analysis.selection import choose_hyperparameters
+from results.ledger import Ledger
+from results.record import Record
+from search.documents import content_key
+from search.documents.type_hints import counted
+from search.proposers.generations import Book, Inquiry, told_points
+from search.proposers.journal import Journal, journal_of
+from search.proposers.proposer import point_of
+from search.space.search_space import Search
+from search.study.spec import StudySpec
+from search.trials import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Further:
+    """The first seeds, beyond those of a grid, of the hyper-parameters that won on it: for each architecture on each
+    setting, on validation, among the trials of the grid alone, so that further seeds do not change what won.
+
+    chosen  of what won, where all of the grid is trained
+    open    where not, so that nothing has won yet: for each architecture on each setting the most that there can be
+    """
+
+    chosen: tuple[Trial, ...]
+    open: tuple[tuple[Trial, ...], ...]
+
+    def missing(self, book: Book) -> list[Trial]:
+        """Those that are to train; at most, while some are open."""
+        every = [*self.chosen, *(trial for trials in self.open for trial in trials)]
+        return [trial for trial in every if content_key.key(trial) not in book]
+
+
+def further(grid: Sequence[Trial], seeds: int, book: Book) -> Further:
+    """What comes after a grid. Raises ValueError where there is a choice and no score to make it by."""
+    own = {content_key.key(trial): trial for trial in grid}
+    rivals: dict[str, list[str]] = defaultdict(list)
+    for key, trial in own.items():
+        shared = {name: part for name, part in content_key.plain(trial).items() if name not in ("training", "seed")}
+        rivals[content_key.key(shared)].append(key)
+    whole = [keys for keys in rivals.values() if all(key in book for key in keys)]
+    half = [keys for keys in rivals.values() if not all(key in book for key in keys)]
+
+    def reseeded(key: str) -> tuple[Trial, ...]:
+        trials = [replace(own[key], seed=seed) for seed in range(seeds)]
+        return tuple(trial for trial in trials if content_key.key(trial) not in own)
+
+    choices = choose_hyperparameters(book[key] for keys in whole for key in keys)
+    return Further(
+        chosen=tuple(trial for choice in choices if choice.trials for trial in reseeded(choice.trials[0].key)),
+        open=tuple(max(map(reseeded, keys), key=len) for keys in half),
+    )
+
+
+def most_further(study: StudySpec, seeds: int, ledger: Ledger) -> int:
+    """How many further trials there are to train after the grid, at most."""
+    book = LedgerBook(ledger)
+    return len(further(study.trials(), seeds, book).missing(book))
+
+
+def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
+    """The trials that a study has so far: all of a grid; of a search those of the points that its journal tells of."""
+    if not isinstance(study.space, Search):
+        return study.trials()
+    told = told_points(study, Journal(journal_of(ledger_path)))
+    points = [point_of(study.space, one, kind) for kind, many in told.items() for one in many if one.end == "done"]
+    found = {content_key.key(trial): trial for point in points for trial in study.expanded(point)}
+    return tuple(found.values())
+
+
+class LedgerBook(Mapping[str, Record]):
+    """What is trained: records of the ledger that are done, and all of this call (what failed is not tried twice)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.done = ledger.keys()
+        self.read: dict[str, Record] = {}
+        self.new: dict[str, Record] = {}  # of this call
+
+    def add(self, record: Record) -> None:
+        """Take a record of this call. A done one stands, as in the ledger: a cohort may die after a member was through."""
+        earlier = self.read.get(record.key)
+        if earlier is None or earlier.status != "done":
+            self.read[record.key] = self.new[record.key] = record
+
+    def ended(self, status: str) -> int:
+        """How many trials of this call ended so."""
+        return sum(record.status == status for record in self.new.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.done or key in self.read
+
+    def __getitem__(self, key: str) -> Record:
+        if key not in self.read:
+            if key not in self.done:
+                raise KeyError(key)
+            found = self.ledger.get(key)
+            (self.read[key],) = [found] if found is not None else self.ledger.of({key})  # which says what is damaged
+        return self.read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.done | set(self.read))
+
+    def __len__(self) -> int:
+        return len(self.done | set(self.read))
+
+
+class GridSource:
+    """A grid as a source of trials: all at once, and after them the further seeds of what won, if any are wanted.
+
+    answered, under_way  shares of the effort: of what was asked before, and of what was asked last
+    """
+
+    def __init__(self, grid: tuple[Trial, ...], seeds: int) -> None:
+        self.grid = grid
+        self.seeds = seeds
+        self.asked = 0
+        self.notes: list[str] = []
+        self.answered, self.under_way = 0.0, 1.0
+
+    def wanted(self, book: Book) -> tuple[Trial, ...] | None:
+        """The grid, then what won on it by then, then None."""
+        self.asked += 1
+        if self.asked == 1:
+            self.under_way = self._share(book) if self.seeds else 1.0
+            return self.grid
+        if self.asked == 2 and self.seeds:
+            self.answered, self.under_way = self.under_way, 1 - self.under_way
+            return self._further(book)
+        return None
+
+    def heard(self) -> list[str]:
+        """Lines about the further seeds since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def _share(self, book: Book) -> float:
+        """How much of what is left to do is the grid."""
+        first = sum(trial.effort for trial in self.grid if content_key.key(trial) not in book)
+        after = sum(trial.effort for trial in further(self.grid, self.seeds, book).missing(book))
+        return first / (first + after) if after else 1.0
+
+    def _further(self, book: Book) -> tuple[Trial, ...]:
+        found = further(self.grid, self.seeds, book)
+        if missing := found.missing(book):
+            self.notes.append(f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of what won")
+        return found.chosen
+
+
+def source_of(
+    study: StudySpec, ledger_path: Path, measure: Callable[[Trial], float], seeds: int
+) -> Inquiry | GridSource:
+    if isinstance(study.space, Search):
+        return Inquiry(study, Journal(journal_of(ledger_path)), measure)
+    return GridSource(study.trials(), seeds)

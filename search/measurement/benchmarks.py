@@ -1,0 +1,258 @@
+"""Time the training step: a cohort beside the same trials one by one, after both gave the same losses."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from arch.backbone import BackboneSpec
+from arch.kernels import select
+from arch.kernels.benchmark.timing import SHAPES, Shape, bench
+from search.measurement.forward_latency import taken
+from search.training.batches import EvaluationSet
+from search.training.cohort import Cohort
+from search.trials import memory_needs
+from search.trials.pools import Pool
+from search.trials.settings import Data, Training
+from search.trials.single import TrialSpec
+from synth.tasks import Task
+
+Row = dict[str, Any]  # plain values by name
+
+KERNELS: list[tuple[str, str, dict[str, int]]] = [
+    ("attention", "full", {}),
+    ("gated_linear", "plain", {}),
+    ("gated_linear", "head", {}),
+    ("gated_linear", "channel", {}),
+    ("delta", "plain", {}),
+    ("delta", "head", {}),
+    ("delta", "pair_channel", {}),
+    ("mesa", "head", {"steps": 5}),
+    ("mesa", "head", {"steps": 15}),
+    ("mesa", "head", {"steps": 30}),
+    ("mlstm", "head", {}),
+    ("linear_scan", "scan", {}),
+    ("gated_scan", "gates", {}),
+    ("selective_scan", "rates", {}),
+    ("kernel_attention", "exponential", {}),
+    ("short_conv", "unit", {}),
+    ("norm_gate", "silu", {}),
+    ("monomials", "quadratic", {}),
+    ("newton_schulz", "muon", {}),
+    ("spanned", "atlas", {}),
+    ("spanned_newton_schulz", "atlas", {}),
+    ("spanned_sum", "atlas", {}),
+    ("retained", "memora", {}),
+    ("retained", "moneta", {}),
+    ("memory", "deep", {}),
+    ("memory", "linear", {}),
+    ("memory", "ttt", {}),
+]
+
+# How time and memory grow: one axis at a time, from a small model's heads. Batches shrink as sequences lengthen.
+GROWTH = {
+    "T": [f"{max(1, 8192 // time)},{time},4,64,64" for time in (128, 256, 512, 1024, 2048, 4096, 8192)],
+    "K": [f"16,512,4,{width},{width}" for width in (16, 32, 64, 128, 256)],
+}
+
+CG_STEPS = (1, 2, 5, 10, 15, 20, 30)
+
+WARM_UPS = 3
+
+EXAMINED = 512  # sequences
+
+AGREEMENT = 1e-3  # relative difference of losses after the warm-up, in float32
+
+AGREEMENT_BF16 = 5e-2
+
+
+def bench_step(
+    arch: BackboneSpec,
+    task: Task,
+    *,
+    members: int = 8,
+    batch: int = 32,
+    steps: int = 20,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> list[Row]:
+    """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
+    by one (the first stands for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
+    gathering a batch) and how much the optimizer, the rest being forward and backward; besides, milliseconds of examining
+    512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
+    matrices reaches on this device in this precision. Raises ValueError where the device has no memory for so many members,
+    and RuntimeError where the losses disagree: what is wrong is not timed."""
+    if dtype not in get_args(get_type_hints(Training)["dtype"]):
+        raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
+    training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
+    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
+    where = torch.device(device)
+    most = memory_needs.fitting(base.needs, where)
+    if where.type != "cpu":  # where all members keep what a step needs at once
+        most = min(most, int(memory_needs.held_by(where) // base.bytes))
+    if members > most:
+        held, needed = memory_needs.said(memory_needs.held_by(where)), memory_needs.said(members * base.bytes)
+        raise ValueError(
+            f"members {members:,} take about {needed} of memory, {where.type} has {held}: may come at most {most:,}"
+        )
+    specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
+    alone = specs if where.type == "cpu" else specs[:1]
+    together, losses, preparing = _time([specs], where, steps)
+    single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
+    worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
+    if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
+        raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
+    row: Row = {
+        "arch": arch.name,
+        "task": task.kind,
+        "batch": batch,
+        "length": task.shape[0],
+        "dtype": dtype,
+    }
+    operations = 3 * base.price().flops_per_token * batch * task.shape[0]
+    ceiling = _ceiling(where, getattr(torch, dtype))
+    rows = []
+    for name, phases, count, before in (
+        (f"{members} together", together, members, preparing),
+        ("one by one", single, len(alone), preparing_alone),
+    ):
+        each = {phase: milliseconds / count for phase, milliseconds in phases.items()}
+        reached = operations / each["step"] / 1e9  # of operations in milliseconds, in TFLOP/s
+        rows.append(
+            row
+            | {"trained": name, "ms a step and member": each["step"], "member steps/s": 1e3 / each["step"]}
+            | {"data ms": each["data"], "optimizer ms": each["optimizer"], "examining ms": each["examining"]}
+            | {"TFLOP/s": reached, "of ceiling": reached / ceiling, "prepared s": before}
+            | {"faster": single["step"] / len(alone) / each["step"]}
+        )
+    return rows
+
+
+def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
+    """Rows of how time and memory of every op grow with sequence length, with width of heads, and Mesa's with its steps: of
+    the implementation that "auto" takes. One that cannot be timed is a row that says why."""
+    asked = [
+        (axis, op, variant, dict[str, int](), text)
+        for op, variant in _kinds()
+        for axis in GROWTH
+        for text in GROWTH[axis]
+    ]
+    asked += [("steps", "mesa", "head", {"steps": steps}, GROWTH["T"][2]) for steps in CG_STEPS]
+    for axis, op, variant, more, text in asked:
+        for row in _rows_of(op, variant, more, [text], dtype=dtype, device=device, beside=False):
+            yield {"axis": axis} | row
+
+
+def bench_op(
+    op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
+) -> list[Row]:
+    """Rows of milliseconds of an op's implementations, and with `beside` of its peer, at shapes "B,T,H,K,V" or S1, S2, S4, L1
+    (benchmark.timing.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
+    implementation disagrees with the definition."""
+    which = [_shape(text) for text in shapes]
+    return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
+
+
+def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
+    """Rows of `bench_op` for every kind of inputs that a published kernel takes, of the implementation that "auto" takes. One
+    that cannot be timed is a row that says why: the table is to be whole."""
+    for op, variant, more in KERNELS:
+        yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
+
+
+def _kinds() -> list[tuple[str, str]]:
+    return list(dict.fromkeys((op, variant) for op, variant, _ in KERNELS))
+
+
+def _rows_of(
+    op: str, variant: str, more: dict[str, int], shapes: Sequence[str], *, dtype: str, device: str, beside: bool
+) -> Iterator[Row]:
+    where, precision = torch.device(device), getattr(torch, dtype)
+    able = [select.choose(op, device=where, dtype=precision)]
+    for text in shapes:
+        try:
+            rows = bench(
+                op,
+                [_shape(text)],
+                variant=variant,
+                implementations=able,
+                dtype=precision,
+                device=where,
+                beside=beside,
+                **more,
+            )
+        except (ValueError, RuntimeError) as error:
+            rows = [{"op": op, "variant": variant, "implementation": " ".join(able), "note": str(error)[:300]}]
+        yield from ({"shape": text, **row, **more} for row in rows)
+
+
+def _shape(text: str) -> Shape:
+    if text in SHAPES:
+        return SHAPES[text]
+    names = [f.name for f in fields(Shape)]
+    parts = text.split(",")
+    if len(parts) != len(names) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
+        raise ValueError(
+            f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, or one of "
+            f"{', '.join(SHAPES)}; got {text[:60]!r}"
+        )
+    return Shape(**dict(zip(names, map(int, parts), strict=True)))
+
+
+def _time(
+    cohorts: Sequence[Sequence[TrialSpec]], device: torch.device, steps: int
+) -> tuple[dict[str, float], Tensor, float]:
+    """Median milliseconds of all cohorts one after the other, of a step and its phases; the losses [N] after the warm-up, and
+    seconds of preparation."""
+    total: dict[str, float] = {}
+    losses, preparing = [], 0.0
+    for specs in cohorts:
+        cohort = Cohort(specs, device)
+        cohort.saved = math.inf  # as in a long training
+        try:
+            began = time.perf_counter()
+            feed = iter(cohort.feed)
+            for _ in range(WARM_UPS):
+                loss_N = cohort.train_step(*next(feed))
+            losses.append(loss_N.clone().cpu())
+            preparing += time.perf_counter() - began
+            for phase, milliseconds in _phases(cohort, feed, steps).items():
+                total[phase] = total.get(phase, 0.0) + milliseconds
+        finally:
+            cohort.close()
+    return total, torch.cat(losses), preparing
+
+
+def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> dict[str, float]:
+    gradient_NP, rate_N1 = torch.randn_like(cohort.model.flat), cohort.rates[0]
+    tests = EvaluationSet([(s.task, s.seed, s.data.validation) for s in cohort.specs], "validation", cohort.device)
+
+    def data() -> object:
+        pool, rows_NB = next(feed)
+        return pool.batch(rows_NB)
+
+    def timed(call: Callable[[], object], times: int) -> float:
+        return statistics.median(taken(call, cohort.device) for _ in range(times))
+
+    return {
+        "step": timed(lambda: cohort.train_step(*next(feed)), steps),
+        "data": timed(data, steps),
+        "optimizer": timed(lambda: cohort.optimize(cohort.model.flat, gradient_NP, rate_N1), steps),
+        "examining": timed(lambda: cohort.evaluate(cohort.model.flat, tests), 3),
+    }
+
+
+def _ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """TFLOP/s of a large product of matrices."""
+    width = 8192 if device.type == "cuda" else 1024
+    x = torch.randn(width, width, device=device, dtype=dtype)
+    milliseconds = statistics.median(taken(lambda: x @ x, device) for _ in range(10))
+    return 2 * width**3 / milliseconds / 1e9

@@ -1,0 +1,120 @@
+"""The journal of a search: every point asked and told, one JSON line each."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from results.ledger import LedgerError
+from search.proposers.proposer import Proposer, Told, is_answered, told_of
+from search.space.search_space import Search
+
+
+def journal_of(ledger_path: Path) -> Path:
+    """Where the searches of a ledger keep their points."""
+    return ledger_path.with_suffix(".journal")
+
+
+class Journal:
+    """The points of all searches that share a ledger, in a file beside it. Reading it changes nothing, and raises LedgerError
+    where it is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def proposer(self, name: str, space: Search, kind: str, maximise: Sequence[bool]) -> Proposer:
+        """The proposer of a search that the caller drives alone; it goes on where the one before was stopped."""
+        import optuna
+
+        if self.path.is_symlink():
+            raise LedgerError(
+                f"{self.path} is a symbolic link, it must be a file that recallmap makes beside the ledger; remove the link, "
+                "or put the ledger itself where it points to"
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(self.path)
+        directions = ["maximize" if more else "minimize" for more in maximise]
+        study = optuna.create_study(
+            study_name=name, storage=self._storage(), directions=directions, load_if_exists=True
+        )
+        return Proposer(study, space, kind)
+
+    def told(self, name: str) -> tuple[Told, ...]:
+        """The points of a search that have their answer, in the order of asking."""
+        study = self._study(name)
+        trials = () if study is None else study.get_trials(deepcopy=False)
+        return tuple(told_of(trial) for trial in trials if is_answered(trial))
+
+    def names(self) -> tuple[str, ...]:
+        """Of all searches in it."""
+        import optuna
+
+        if not self.path.exists():
+            return ()
+        return tuple(optuna.get_all_study_names(self._storage()))
+
+    def importances(self, name: str) -> dict[str, float]:
+        """How much each dial decides whether a point is among the best tenth, shares of 1, most first (PED-ANOVA, Watanabe
+        et al. 2023). Empty with fewer than four points done, or without dials."""
+        import optuna
+        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+        study = self._study(name)
+        done = [] if study is None else study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])
+        if study is None or len(done) < 4 or not any(trial.params for trial in done):
+            return {}
+        # At least two points on the better side, or it has nothing to compare.
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 2 / len(done))))
+        with warnings.catch_warnings():  # that a dial which hardly any point has is weighed roughly
+            warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
+            return dict(get_param_importances(study, evaluator=evaluator))
+
+    def _study(self, name: str) -> Any:
+        import optuna
+
+        if name not in self.names():
+            return None
+        return optuna.load_study(study_name=name, storage=self._storage())
+
+    def _storage(self) -> Any:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            return JournalStorage(JournalFileBackend(str(self.path)))
+        except ValueError as error:
+            after = "what was trained is in the ledger, and the search asks the same again"
+            raise LedgerError(
+                f"{self.path}: line {_damaged(self.path)} is damaged; move the file away: {after}"
+            ) from error
+
+
+def _damaged(path: Path) -> int:
+    """The number of the first line that is not JSON."""
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            return number
+    return len(lines)
+
+
+def _mend(path: Path) -> None:
+    """Remove what a killed driver may leave: half a last line, and its lock. The ledger's lock keeps other drivers out."""
+    lock = Path(f"{path}.lock")
+    if lock.is_symlink() or lock.exists():
+        lock.unlink()
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        data = file.read()
+        if not data.endswith(b"\n"):
+            file.truncate(data.rfind(b"\n") + 1)
+            os.fsync(file.fileno())

@@ -1,0 +1,354 @@
+"""What a study found: its front, how sure that is, what proposers gained, which dials decide, whether tiers agree.
+
+A point is chosen by its goals on validation; what is shown of it is measured on test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from results.analysis.labels import flatten
+from results.analysis.pareto import front, hypervolume
+from results.analysis.rank_correlation import FEW, spearman
+from results.escape import one_line
+from results.record import Record
+from search.documents import content_key, yaml_text
+from search.proposers.generations import ranked, said_choices
+from search.proposers.journal import Journal
+from search.proposers.proposer import Told, point_of
+from search.space.parameters import Choices
+from search.space.search_space import ANCHORS, Search
+from search.study.differences import telling, values_of
+from search.study.goals import Goal
+from search.study.spec import StudySpec
+from search.trials import Trial
+from search.trials.single import TrialSpec
+
+DRAWS = 1000  # of the bootstrap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A point that is trained, with the records of all its trials.
+
+    chosen  values of the goals on validation: what the point is chosen by
+    by_seed values of the goals on test, a row a seed
+    """
+
+    proposer: str
+    ordinal: int
+    choices: Choices
+    trial: Trial  # the first of the point: all have its architecture
+    records: tuple[Record, ...]
+    chosen: tuple[float, ...]
+    by_seed: tuple[tuple[float, ...], ...]
+    rungs: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.proposer} {self.ordinal}"
+
+    @property
+    def tested(self) -> tuple[float, ...]:
+        """Means over seeds."""
+        return tuple(float(x) for x in np.mean(np.asarray(self.by_seed), axis=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """All that is known of a study. `candidates` are in the order of asking, proposer by proposer; a point that several
+    proposers asked for is several candidates."""
+
+    study: StudySpec
+    candidates: tuple[Candidate, ...]
+    importances: Mapping[str, Mapping[str, float]]  # of dials, by proposer
+    agreements: tuple[Agreement, ...]
+
+    @property
+    def maximise(self) -> list[bool]:
+        return [goal.direction == "maximise" for goal in self.study.goals]
+
+    def on_front(self) -> list[Candidate]:
+        """Those that no other beats on every goal at once, best first goal first; of equal points the first."""
+        values = [one.chosen for one in self.candidates]
+        if not values:
+            return []
+        kept = front(values, self.maximise)
+        found: dict[tuple[str, ...], Candidate] = {}
+        for index in ranked(values, self.maximise):
+            if kept[index]:
+                one = self.candidates[index]
+                found.setdefault(tuple(sorted(record.key for record in one.records)), one)
+        return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How two tiers rank the same points by the first goal: Spearman's correlation, 1 where they agree."""
+
+    lower: str
+    higher: str
+    points: int
+    correlation: float
+
+
+def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -> Findings:
+    """Everything about a study from its records and journal. Points without all their records are left out."""
+    kept = {record.key: record for record in records if record.status == "done"}
+    if not isinstance(study.space, Search):
+        return Findings(study=study, candidates=tuple(_of_grid(study, kept)), importances={}, agreements=())
+    arms = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
+    candidates = tuple(c for kind in arms for c in _of_search(study, kind, journal.told(study.address(kind)), kept))
+    importances = {kind: journal.importances(study.address(kind)) for kind in study.space.kinds}
+    return Findings(
+        study=study,
+        candidates=candidates,
+        importances={kind: shares for kind, shares in importances.items() if shares},
+        agreements=(*_rungs_agree(candidates, study), *_budgets_agree(study, journal)),
+    )
+
+
+def _of_search(study: StudySpec, kind: str, told: Iterable[Told], kept: Mapping[str, Record]) -> Iterator[Candidate]:
+    if not isinstance(study.space, Search):
+        return
+    for one in told:
+        if one.end != "done":
+            continue
+        trials = study.expanded(point_of(study.space, one, kind))
+        records = [kept.get(content_key.key(trial)) for trial in trials]
+        found = tuple(record for record in records if record is not None)
+        if len(found) < len(trials):
+            continue
+        yield Candidate(
+            proposer=kind,
+            ordinal=one.ordinal,
+            choices=one.choices,
+            trial=trials[0],
+            records=found,
+            chosen=one.values,
+            by_seed=_by_seed(study.goals, found, one.milliseconds),
+            rungs=one.rungs,
+        )
+
+
+def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate]:
+    """A point of a grid is what its trials share: all but the seed, and the tasks where several points have the same."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in study.trials():
+        said = content_key.plain(trial)
+        shared = {name: said[name] for name in said if name not in ("seed", "task", "tests", "mix", "data")}
+        groups.setdefault(content_key.canonical(shared), []).append(trial)
+    leaves = [dict(flatten(json.loads(shared))) for shared in groups]
+    paths = telling([(own.get("arch.name"), own.get("training.lr")) for own in leaves], leaves)
+    most = max((len(trials) for trials in groups.values()), default=0)
+    scored, why = 0, ""
+    for ordinal, (trials, own) in enumerate(zip(groups.values(), leaves, strict=True)):
+        found = tuple(kept[content_key.key(trial)] for trial in trials if content_key.key(trial) in kept)
+        if len(found) < most:
+            continue
+        try:
+            chosen = tuple(goal.of(found, None) for goal in study.goals)
+            by_seed = _by_seed(study.goals, found, None)
+        except ValueError as error:  # a goal that these tasks do not score
+            why = str(error)
+            continue
+        scored += 1
+        yield Candidate(
+            proposer="grid",
+            ordinal=ordinal,
+            choices={"arch": trials[0].name, **values_of(own, ("training.lr", *paths))},
+            trial=trials[0],
+            records=found,
+            chosen=chosen,
+            by_seed=by_seed,
+        )
+    if why and not scored:
+        raise ValueError(f"{why}; give the study other goals")
+
+
+def _by_seed(
+    goals: Sequence[Goal], records: Sequence[Record], milliseconds: float | None
+) -> tuple[tuple[float, ...], ...]:
+    seeds = sorted({record.seed for record in records})
+    rows = [[record for record in records if record.seed == seed] for seed in seeds]
+    return tuple(tuple(goal.of(row, milliseconds, split="test") for goal in goals) for row in rows)
+
+
+# How sure it is. ----------------------------------------------------------------------------------
+
+
+def intervals(one: Candidate, rng: np.random.Generator) -> list[tuple[float, float] | None]:
+    """The 95 % percentile bootstrap interval over seeds of every goal on test; None where nothing varies or one seed is
+    all there is."""
+    values = np.asarray(one.by_seed)
+    if len(values) < 2:
+        return [None] * values.shape[1]
+    means = values[rng.integers(len(values), size=(DRAWS, len(values)))].mean(axis=1)
+    ends = np.quantile(means, [0.025, 0.975], axis=0)
+    return [(float(low), float(high)) if low < high else None for low, high in ends.T]
+
+
+def shares_on_front(found: Findings, rng: np.random.Generator, draws: int = 200) -> NDArray[np.float64]:
+    """float [N]: how often each candidate is on the front of test scores when its seeds are drawn anew."""
+    samples = [np.asarray(one.by_seed) for one in found.candidates]
+    on = np.zeros(len(samples))
+    for _ in range(draws):
+        means = [sample[rng.integers(len(sample), size=len(sample))].mean(axis=0) for sample in samples]
+        on += front(means, found.maximise)
+    return on / draws
+
+
+def volumes(found: Findings) -> dict[str, list[float]]:
+    """The hypervolume after every point, by proposer, in units of the room between the worst and the best of every goal
+    over all points (costs by their logarithm). Empty with more than three goals; with one goal it is the best so far."""
+    goals, maximise = found.study.goals, found.maximise
+    if len(goals) > 3 or not found.candidates:
+        return {}
+    scaled = _scaled(np.asarray([one.chosen for one in found.candidates]), maximise)
+    curves: dict[str, list[float]] = {}
+    for proposer in dict.fromkeys(one.proposer for one in found.candidates):
+        own = scaled[[i for i, one in enumerate(found.candidates) if one.proposer == proposer]]
+        if proposer == ANCHORS:
+            continue
+        curves[proposer] = [
+            float(own[:n].max())
+            if len(goals) == 1
+            else hypervolume(own[:n], [-0.01] * len(goals), [True] * len(goals)) / 1.01 ** len(goals)
+            for n in range(1, len(own) + 1)
+        ]
+    return curves
+
+
+def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np.float64]:
+    """[N, G] between 0 (worst) and 1 (best)."""
+    logs = (values > 0).all(axis=0) & ~np.asarray(maximise)
+    gains = np.where(logs, np.log(np.maximum(values, 1e-12)), values) * np.where(maximise, 1.0, -1.0)
+    low, high = gains.min(axis=0), gains.max(axis=0)
+    return np.asarray((gains - low) / np.where(high > low, high - low, 1.0))
+
+
+def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[Agreement]:
+    rungs = study.space.rungs if isinstance(study.space, Search) else None
+    for step, value in enumerate(rungs.values if rungs else ()):
+        # Proposers may begin with the same points.
+        apart = {tuple(r.key for r in one.records): one for one in candidates}
+        pairs = [(one.rungs[step][0], one.chosen[0]) for one in apart.values() if len(one.rungs) > step]
+        name = rungs.path.rpartition(".")[2] if rungs else ""
+        yield from _agreement(f"{name}={value}", "whole budget", pairs)
+
+
+def _budgets_agree(study: StudySpec, journal: Journal) -> Iterator[Agreement]:
+    """Points that this budget and another one have in common: those of equal seed that no proposer had learnt before."""
+    ours = _first_goal(journal, _searches(study, journal, study.budget))
+    for name in [*study.budgets.value, None]:
+        if name == study.budget:
+            continue
+        theirs = _first_goal(journal, _searches(study, journal, name))
+        pairs = [(theirs[key], value) for key, value in ours.items() if key in theirs]
+        yield from _agreement(f"budget {name or 'whole'}", f"budget {study.budget or 'whole'}", pairs)
+
+
+def _searches(study: StudySpec, journal: Journal, budget: str | None) -> list[str]:
+    start = f"{study.name}/{budget or 'whole'}/"
+    return [name for name in journal.names() if name.startswith(start) and f"/{ANCHORS}/" not in name]
+
+
+def _first_goal(journal: Journal, names: Sequence[str]) -> dict[str, float]:
+    done = [one for name in names for one in journal.told(name) if one.end == "done"]
+    return {content_key.canonical(one.choices): one.values[0] for one in done}
+
+
+def _agreement(lower: str, higher: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Agreement]:
+    correlation = spearman(*zip(*pairs, strict=True)) if len(pairs) >= FEW else None
+    if correlation is not None:
+        yield Agreement(lower=lower, higher=higher, points=len(pairs), correlation=correlation)
+
+
+# Tables, and the winner. --------------------------------------------------------------------------
+
+
+def front_table(found: Findings) -> Table:
+    """The front, a line a point."""
+    rng = np.random.default_rng(0)
+    shares = dict(zip((one.name for one in found.candidates), shares_on_front(found, rng), strict=True))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for name in ("point", "arch", *(f"{goal.name} (test)" for goal in found.study.goals), "on front", "dials"):
+        table.add_column(name, overflow="fold")
+    for one in found.on_front():
+        ends = intervals(one, rng)
+        figures = [_figure(value, interval) for value, interval in zip(one.tested, ends, strict=True)]
+        dials = said_choices({name: value for name, value in one.choices.items() if name != "arch"})
+        table.add_row(one.name, one.trial.name, *figures, f"{shares[one.name]:.0%}", dials)
+    seeds = max(len(one.by_seed) for one in found.candidates)
+    sure = "one seed, so no intervals" if seeds == 1 else f"in brackets 95 % bootstrap intervals over {seeds} seeds"
+    table.caption = (
+        f"{len(found.candidates)} points; chosen on validation, shown on test; {sure}; on front: the share of draws of seeds "
+        "in which no other point beats it on test"
+    )
+    return table
+
+
+def lines_of(found: Findings) -> Iterator[str]:
+    """Hypervolume, importance of dials, agreement of tiers."""
+    for proposer, curve in volumes(found).items():
+        marks = sorted({max(1, len(curve) // 4), max(1, len(curve) // 2), len(curve)})
+        said = ", ".join(f"{curve[n - 1]:.3f} after {n}" for n in marks)
+        what = "best so far" if len(found.study.goals) == 1 else "hypervolume"
+        yield f"{what} ({proposer}): {said} points"
+    for proposer, shares in found.importances.items():
+        said = ", ".join(f"{_dial(name)} {share:.2f}" for name, share in list(shares.items())[:8])
+        yield f"importance of dials ({proposer}, PED-ANOVA): {said}"
+    for one in found.agreements:
+        yield f"rank correlation of {one.lower} with {one.higher}: {one.correlation:.2f} over {one.points} points"
+
+
+def winner(found: Findings, name: str | None = None) -> Candidate:
+    """The point of that name, or the best of the first goal on the front that a proposer found (an anchor where there is
+    nothing else). Raises ValueError where there is none."""
+    if name is not None:
+        chosen = next((one for one in found.candidates if one.name == name), None)
+        if chosen is None:
+            raise ValueError(
+                f"no point '{name}', may come a name of the first column such as '{found.candidates[0].name}'"
+            )
+        return chosen
+    best = found.on_front()
+    if not best:
+        raise ValueError("no point is trained to its end yet")
+    return next((one for one in best if one.proposer != ANCHORS), best[0])
+
+
+def arch_document(found: Findings, one: Candidate) -> str:
+    """The architecture of a point as a YAML document, with whence it comes. Raises ValueError where it has none."""
+    if not isinstance(one.trial, TrialSpec):
+        raise ValueError(f"a trial of kind {one.trial.kind} has no architecture of its own to write")
+    arch = replace(one.trial.arch, name=_file_name(found.study.name, one))
+    figures = ", ".join(f"{g.name} {v:.5g}" for g, v in zip(found.study.goals, one.tested, strict=True))
+    training = one.trial.training
+    head = [
+        f"Point {one.name} of the study {found.study.name}: {figures} on test, mean over {len(one.by_seed)} seeds.",
+        f"Trained with lr {training.lr:g}, weight decay {training.weight_decay:g}, {one.trial.steps} steps of "
+        f"{training.batch} sequences.",
+        *([said_choices(one.choices)] if one.choices else []),
+    ]
+    return "".join(f"# {one_line(line)}\n" for line in head) + yaml_text.dump(arch)
+
+
+def _file_name(study: str, one: Candidate) -> str:
+    return f"{study}_{one.proposer}_{one.ordinal}"
+
+
+def _figure(value: float, interval: tuple[float, float] | None) -> str:
+    said = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return said if interval is None else f"{said} [{interval[0]:.4g}, {interval[1]:.4g}]"
+
+
+def _dial(name: str) -> str:
+    return name.removeprefix("trial.").removeprefix("arch.")

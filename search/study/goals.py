@@ -1,0 +1,91 @@
+"""Goals that a search pursues, and constraints that points must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from results.record import Record
+from search.trials import Trial
+
+Split = Literal["validation", "test"]
+
+STATIC = ("parameters", "state_bytes", "state_floats", "flops_per_token")  # figures known before training
+
+SPEED = "milliseconds"  # of a forward pass over a batch, measured when nothing else runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A score, or a figure, and which way is better. Where a point is several trials it is their mean.
+
+    score  a score's name, parameters, state_bytes, state_floats, flops_per_token, or milliseconds (measured after
+           training, one architecture after the other)
+    task   of trials on this task alone; null: of all
+    """
+
+    score: str
+    direction: Literal["maximise", "minimise"]
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.score in ("seconds", "compile_seconds"):
+            raise ValueError(
+                f"score {self.score} is timed while other trials train beside and tells nothing: use {SPEED}"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.score if self.task is None else f"{self.score} on {self.task}"
+
+    def of(self, records: Sequence[Record], milliseconds: float | None, *, split: Split = "validation") -> float:
+        """The mean over the records of a point. Raises ValueError where there is no such figure."""
+        if self.score == SPEED:
+            if milliseconds is None:
+                raise ValueError(f"{SPEED} were not measured")
+            return milliseconds
+        meant = [record for record in records if self.task in (None, record.task)]
+        if not meant:
+            raise ValueError(f"no trial on the task {self.task}")
+        return sum(self._figure(record, split) for record in meant) / len(meant)
+
+    def _figure(self, record: Record, split: Split) -> float:
+        if self.score in STATIC:
+            return float(getattr(record, self.score))
+        scores = record.validation if split == "validation" else record.scores
+        if self.score not in scores:
+            known = ", ".join(name for name in scores if "/" not in name)
+            raise ValueError(f"{record.task} has no {split} score '{self.score}', has {known or 'none'}")
+        return scores[self.score]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """What a trial may cost at most; one that costs more is not trained. None: whatever."""
+
+    parameters: int | None = None
+    state_bytes: int | None = None
+    flops_per_token: float | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            most = getattr(self, f.name)
+            if most is not None and most < 1:
+                raise ValueError(f"{f.name} must be at least 1 or null, got {most}")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def broken_by(self, spec: Trial) -> str:
+        """Why a trial is not trained, "" where it may be."""
+        return ", ".join(
+            f"{name} {getattr(spec.price(), name):,} (at most {self.limits[name]:,})" for name in self.excess(spec)
+        )
+
+    def excess(self, spec: Trial) -> dict[str, float]:
+        """By how much of itself each limit is passed, of those that are."""
+        found = {name: getattr(spec.price(), name) / most - 1 for name, most in self.limits.items()}
+        return {name: over for name, over in found.items() if over > 0}

@@ -1,0 +1,97 @@
+"""Reading the trials of a study: each point laid over the base trial, faults told at their place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from search.documents import built_in, type_hints
+from search.documents.nodes import Fault, Node, Patch, Place, SpecError, patched
+from search.documents.type_hints import Memo, Opener
+from search.space.axis_values import Point
+from search.trials import Trial
+from search.trials.single import TrialSpec
+
+
+class TrialReader:
+    """Reads the trials of one study. Parts that they share are read once."""
+
+    def __init__(self, base: Node) -> None:
+        self.archs: dict[tuple[str, str], Node] = {}
+        self.memo: Memo = {}
+        self.openers = dict.fromkeys(built_in.openers(), self.open_arch)
+        whole = Node({"trial": opened(base, self.open_arch)}, base.place, {"trial": base.place})
+        self.walk: list[tuple[Patch | None, Node, tuple[Fault, ...]]] = [(None, whole, ())]
+
+    def trial(self, point: Point) -> Trial:
+        node, found = self._laid(point)
+        trial, faults = node.value["trial"], list(found)
+        try:
+            sort = Trial if "kind" in trial else TrialSpec
+            spec: Trial = type_hints.read(sort, trial, openers=self.openers, memo=self.memo)
+        except SpecError as error:
+            faults += [Fault(f.place, _of_trial(f.path), f.message) for f in error.faults]
+        if faults:
+            raise SpecError(faults)
+        return spec
+
+    def _laid(self, point: Point) -> tuple[Node, tuple[Fault, ...]]:
+        """The trial with the patches of a point laid over it, and what is wrong with them. The points of a grid differ in their
+        last patches first: what was laid for the point before is taken from there, so that its parts are read once."""
+        same = 0
+        while same < min(len(point), len(self.walk) - 1) and self.walk[same + 1][0] is point[same]:
+            same += 1
+        del self.walk[same + 1 :]
+        for patch in point[same:]:
+            _, node, faults = self.walk[-1]
+            try:
+                node = patched(node, patch)
+            except SpecError as error:
+                faults = (*faults, *error.faults)
+            node = node.with_key("trial", opened(node.value["trial"], self.open_arch), node.keys["trial"])
+            self.walk.append((patch, node, faults))
+        return self.walk[-1][1:]
+
+    def open_arch(self, node: Node) -> Node:
+        named = (node.place.source, node.value)
+        if named not in self.archs:
+            self.archs[named] = built_in.open_arch(node)
+        return self.archs[named]
+
+
+def opened(trial: Node, open_arch: Opener) -> Node:
+    """The trial with its architecture written out, so that a patch can reach inside. One that cannot be opened stays a
+    name: reading the trial finds that out again, and says it beside all else that is wrong."""
+    arch = trial.get("arch")
+    if arch is None or not isinstance(arch.value, str):
+        return trial
+    try:
+        return trial.with_key("arch", open_arch(arch), trial.keys["arch"])
+    except SpecError:
+        return trial
+
+
+def at_their_axes(base: Node, faulty: Sequence[tuple[Point, Fault]], points: int) -> Iterator[Fault]:
+    """A fault that stands in the base, but that only some points suffer, is moved to the axis that brought it."""
+    suffering = Counter(f for _, f in faulty)
+    places = set(_places(base))
+    for point, f in faulty:
+        guilty = [p.value.place for p in point if is_within(p.path, f.path) or p.path == "trial"]
+        is_axis = guilty and f.place in places and suffering[f] < points
+        yield Fault(guilty[-1], f.path, f.message) if is_axis else f
+
+
+def _places(node: Node) -> Iterator[Place]:
+    yield node.place
+    parts = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, tuple) else ()
+    for part in parts:
+        yield from _places(part)
+
+
+def _of_trial(path: str) -> str:
+    return f"trial.{path}" if path else "trial"
+
+
+def is_within(path: str, whole: str) -> bool:
+    """Whether a path is that of a part of what is at another, or of all of it."""
+    return path == whole or path.startswith((f"{whole}.", f"{whole}["))

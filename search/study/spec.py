@@ -1,0 +1,231 @@
+"""A named question: a base trial, what of it varies, what is best, what is not worth training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from search.documents import content_key, type_hints
+from search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
+from search.space import grid
+from search.space.axis_values import Point
+from search.space.corners import Given
+from search.space.grid import Grid
+from search.space.parameters import Choices, words_of
+from search.space.search_space import ANCHORS, Search, Space
+from search.study.goals import SPEED, STATIC, Constraints, Goal
+from search.study.reading import TrialReader, at_their_axes
+from search.study.trial_filter import filtered
+from search.trials import Trial
+from search.trials.single import TrialSpec
+
+MOST_FAULTS = 100  # different ones, after which no more are looked for
+
+MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """A study. The base trial stays a document, for the space patches it before it is read.
+
+    budgets  by name, patches (path: value) of the study; `budget` names the one that is laid over it
+    only     what the trials of a grid must say to be meant, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}:
+             of a list any; a name or a kind stands for what has it
+    """
+
+    name: str
+    description: str = ""
+    trial: Node
+    space: Space = field(default_factory=Grid)
+    goals: tuple[Goal, ...] = (
+        Goal(score="accuracy", direction="maximise"),
+        Goal(score="state_bytes", direction="minimise"),
+    )
+    constraints: Constraints = field(default_factory=Constraints)
+    budgets: Node = field(default_factory=lambda: Node({}, Place("budgets")))
+    budget: str | None = None
+    only: Node = field(default_factory=lambda: Node({}, Place("only")))
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name must be letters, digits and _ - . (it names the ledger's file), got {self.name!r}")
+        if not self.goals:
+            raise ValueError("goals must hold at least one goal, got none")
+        rungs = self.space.rungs if isinstance(self.space, Search) else None
+        if rungs is not None and rungs.kind == "asha" and len(self.goals) > 1:
+            raise ValueError(
+                f"space has rungs of kind asha and {len(self.goals)} goals: asha ranks points by one figure as they come, "
+                "and what it stops would enter the front as if it were trained; use kind: halving, or one goal"
+            )
+        if not isinstance(self.trial.value, dict):
+            raise fault(self.trial.place, "trial", "may come a mapping: task, arch, training, ...")
+        if not isinstance(self.budgets.value, dict):
+            raise fault(self.budgets.place, "budgets", "may come a mapping of budgets by name")
+        if not isinstance(self.only.value, dict):
+            raise fault(self.only.place, "only", "may come a mapping, such as {arch: mesa, seed: [0, 1]}")
+
+    def check(self, document: Node) -> None:
+        """Read every trial of a grid, every corner of a search, whose goals must be known. Raises SpecError with all that is
+        wrong, where the `document` that the study was read from has it."""
+        if isinstance(self.space, Search):
+            if self.only.value:
+                raise fault(self.only.place, "only", "a search has no list of trials to choose from: narrow its space")
+            wrong = list(_goals_astray(self.goals, _corners_of(self, self.space), document))
+            if wrong:
+                raise SpecError(wrong)
+        else:
+            self._judged  # noqa: B018 - it is kept
+
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials within the constraints, in the order of the space, none twice. Raises SpecError. A search has none
+        before it has run: its points have, see `expanded`."""
+        return tuple(spec for spec, why in self._judged if not why)
+
+    def rejected(self) -> tuple[tuple[Trial, str], ...]:
+        """The trials that break a constraint, and which."""
+        return tuple((spec, why) for spec, why in self._judged if why)
+
+    @property
+    def most_trials(self) -> int:
+        """How many trials there are; of a search, at most."""
+        if not isinstance(self.space, Search):
+            return len(self.trials())
+        rungs = len(self.space.rungs.values) if self.space.rungs else 0
+        on_rungs = rungs * self.space.points * len(self.space.kinds)
+        return (self.space.most_points + on_rungs) * len(self.space.each)
+
+    def expanded(self, point: Point) -> tuple[Trial, ...]:
+        """The trials of a point of a search: one for each of what it is trained over. An architecture whose blocks are a
+        word over an alphabet has the word in its name. Raises SpecError."""
+        arch = self.trial.get("arch")
+        named = arch.get("name") if arch is not None else None
+        words = words_of(point)
+        if words and named is not None and not any(patch.path == "trial.arch.name" for patch in point):
+            name = "_".join([str(named.value), *words])
+            point = (*point, Patch("trial.arch.name", Node(name, named.place, text=name), named.place))
+        each = self.space.each if isinstance(self.space, Search) else ((),)
+        return tuple(self._reading.trial((*point, *patches)) for patches in each)
+
+    def address(self, kind: str) -> str:
+        """The name of a search in its journal: another question is another search."""
+        if not isinstance(self.space, Search):
+            raise TypeError(f"{self.name} is a grid, which keeps no journal")
+        said: dict[str, Any] = {
+            name: content_key.plain(getattr(self, name)) for name in ("trial", "goals", "constraints")
+        }
+        free = {"kind", "points", "beside", *(() if kind == ANCHORS else ("anchors",))}
+        said["space"] = {name: value for name, value in content_key.plain(self.space).items() if name not in free}
+        return f"{self.name}/{self.budget or 'whole'}/{kind}/{content_key.key(said)[:8]}"
+
+    @cached_property
+    def _reading(self) -> TrialReader:
+        return TrialReader(self.trial)
+
+    @cached_property
+    def _judged(self) -> tuple[tuple[Trial, str], ...]:
+        if isinstance(self.space, Search):
+            raise TypeError(f"{self.name} is a search, which has no list of trials before it has run")
+        specs: dict[str, Trial] = {}
+        faulty: list[tuple[Point, Fault]] = []
+        different: set[Fault] = set()
+        points = grid.count(self.space)
+        if points > MOST_POINTS:
+            raise fault(self.trial.place, "space", f"has {points:,} points, may come at most {MOST_POINTS:,}")
+        for number, point in enumerate(grid.grid(self.space), start=1):
+            try:
+                spec = self._reading.trial(point)
+                specs.setdefault(content_key.key(spec), spec)
+            except SpecError as error:
+                faulty += [(point, f) for f in error.faults]
+                different.update(error.faults)
+                if len(different) > MOST_FAULTS:
+                    raise SpecError(at_their_axes(self.trial, faulty, number)) from None
+        if faulty:
+            raise SpecError(at_their_axes(self.trial, faulty, points))
+        meant = filtered(list(specs.values()), self.only) if self.only.value else specs.values()
+        return tuple((spec, self.constraints.broken_by(spec)) for spec in meant)
+
+
+def _corners_of(study: StudySpec, space: Search) -> list[Trial]:
+    """What a search may ask, all of which can be built: every corner that is not excluded, the points to try first, and the
+    anchors. One corner is read with all that it is trained over, the others with the first of it. Raises SpecError."""
+    faulty: list[tuple[Point, Fault]] = []
+    at: dict[Fault, Choices] = {}
+    specs: list[Trial] = []
+    corners = list(space.corners())
+    if not corners:
+        raise SpecError(
+            Fault(rule.place, "space.exclude", "forbids every corner of the space") for rule in space.exclude
+        )
+    firsts = [(values, space.point(Given(values))) for values in map(_plain_values, space.first)]
+    anchors: list[tuple[Choices, Point]] = [({}, point) for point in space.anchor_points()]
+    for number, (choices, point) in enumerate([*corners, *firsts, *anchors]):
+        for patches in space.each if number == 0 else space.each[:1]:
+            try:
+                specs.append(study._reading.trial((*point, *patches)))
+            except SpecError as error:
+                for f in error.faults:
+                    faulty.append(((*point, *patches), f))
+                    at[f] = {n: v for n, v in at.get(f, choices).items() if choices.get(n, not v) == v}
+        if len(at) > MOST_FAULTS:
+            break
+    if faulty:
+        told = [(point, _with_corner(f, at[f])) for point, f in faulty]
+        raise SpecError(at_their_axes(study.trial, told, len(corners)))
+    for value in space.rungs.values if space.rungs else ():
+        lower = _on_rung(study, space, corners[0][1], value)
+        if not lower.steps < specs[0].steps:
+            said = (
+                f"rung {value} takes {lower.steps} steps and the whole budget {specs[0].steps}: a rung must be cheaper"
+            )
+            raise fault(study.trial.place, "space.rungs.values", said)
+    return specs
+
+
+def _goals_astray(goals: Sequence[Goal], specs: Sequence[Trial], document: Node) -> Iterator[Fault]:
+    """What is wrong with goals that ask for a task, or for a figure of it, that these trials do not have."""
+    said = document.get("goals")
+    tasks = {spec.task.kind: spec for spec in specs}
+    for number, goal in enumerate(goals):
+
+        def wrong(key: str, message: str, number: int = number) -> Fault:
+            part = said.value[number].get(key) if said is not None else None
+            return Fault(document.place if part is None else part.place, f"goals[{number}].{key}", message)
+
+        if goal.task is not None and goal.task not in tasks:
+            may = f"may come {type_hints.either(sorted(tasks))}{type_hints.guess(goal.task, list(tasks))}"
+            yield wrong("task", f"no trial is on the task '{goal.task}', {may}")
+        elif goal.score == SPEED and not all(isinstance(spec, TrialSpec) for spec in specs):
+            yield wrong("score", f"{SPEED} can be measured of trials of kind 'trial' alone")
+        elif goal.score not in (*STATIC, SPEED):
+            for kind, spec in tasks.items():
+                known = [*spec.task.score_names(), "loss", *STATIC, SPEED]
+                if goal.task in (None, kind) and goal.score.partition("/")[0] not in known:
+                    guess = type_hints.guess(goal.score, known)
+                    yield wrong(
+                        "score", f"{kind} has no score '{goal.score}', may come {type_hints.either(known)}{guess}"
+                    )
+
+
+def _on_rung(study: StudySpec, space: Search, point: Point, value: int) -> Trial:
+    try:
+        return study.expanded(space.on_rung(point, value))[0]
+    except SpecError as error:
+        raise SpecError(Fault(f.place, f.path, f"{f.message} (on the rung {value})") for f in error.faults) from error
+
+
+def _with_corner(f: Fault, choices: Choices) -> Fault:
+    """The fault with what the corners that have it agree in."""
+    if not choices:
+        return f
+    where = ", ".join(f"{name}={value}" for name, value in list(choices.items())[:4])
+    return Fault(f.place, f.path, f"{f.message} (at the corner {where}; turn the dial otherwise, or space.exclude it)")
+
+
+def _plain_values(node: Node) -> Choices:
+    return {name: part.value for name, part in node.value.items()}

@@ -1,0 +1,169 @@
+"""Train one cohort: trials of equal shape, stacked into one model whose every parameter has a leading member axis.
+
+N members, P parameters of one member, S sequences of a pool, B batch, T time, Q positions read out, V vocabulary
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from search.training.batches import EvaluationSet
+from search.training.best_checkpoint import BestCheckpoint, evaluation_steps
+from search.training.checkpoints import place_of
+from search.training.cohort import TOKENS_AT_ONCE, Cohort
+from search.training.mixer_statistics import gauges
+from search.training.outcome import Outcome, Progress
+from search.training.resume import resume, save
+
+if TYPE_CHECKING:
+    from search.trials.single import TrialSpec
+
+
+def train(
+    specs: Sequence[TrialSpec],
+    device: torch.device,
+    *,
+    at_once: int | None = None,
+    starts: Sequence[Mapping[str, Tensor]] | None = None,
+) -> Generator[Progress, None, list[Outcome]]:
+    """Train trials of equal shape together (see search.cohort.shape), `at_once` of them a call of the stacked model.
+    `starts` are the weights that each begins with, by name; None: those of a new model.
+
+    Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
+    finite fails alone."""
+    cohort = Cohort(specs, device, at_once, starts)
+    try:
+        return (yield from _train(cohort))
+    finally:
+        cohort.close()
+
+
+def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
+    started = time.perf_counter()
+    specs, device = cohort.specs, cohort.device
+    outcomes = [Outcome() for _ in specs]
+    keepers = [BestCheckpoint(spec) for spec in specs]
+    validation = EvaluationSet([(s.task, s.seed, s.data.validation) for s in specs], "validation", device)
+    published = [s.task.protocol != "repaired" for s in specs]
+    test = EvaluationSet([(s.task, s.seed, s.data.test) for s in specs], "test", device)
+    stops = evaluation_steps(cohort.steps, specs[0].training.evaluations)
+    chosen_NP = cohort.model.flat.clone()
+
+    place = place_of(specs, cohort.model.flat)
+    known = resume(place, cohort, outcomes, keepers, chosen_NP)
+    begin = known or 0
+    going = [m for m, (o, k) in enumerate(zip(outcomes, keepers, strict=True)) if o.error is None and not k.satisfied]
+    if known == cohort.steps:
+        going = []
+    ended = [m for m in range(len(specs)) if m not in going]
+    _report(cohort, outcomes, keepers, chosen_NP, test, ended)
+    spent = _Spent(cohort, started)
+    since, total_N = begin, torch.zeros(())  # the losses of all steps since an evaluation
+    for step, loss_N in cohort.trained(begin) if going else ():
+        total_N = total_N + loss_N
+        if step not in stops:
+            continue
+        loss, bad = (total_N / max(step - since, 1)).cpu().numpy(), cohort.bad_step.cpu().numpy()
+        since, total_N = step, torch.zeros(())
+        flat_NP = cohort.model.flat
+        scores = cohort.evaluate(flat_NP, validation.of(cohort.members))
+        on_test = cohort.evaluate(flat_NP, test.of(cohort.members)) if any(published) else [{}] * len(cohort.members)
+        on = []  # members that train on
+        for position, member in enumerate(cohort.members):
+            if member not in going:
+                continue  # still carried along: a smaller cohort would cost more than it saves
+            outcome, keeper = outcomes[member], keepers[member]
+            outcome.steps = step
+            if bad[position] >= 0 or not math.isfinite(scores[position]["loss"]):
+                when = bad[position] + 1 if bad[position] >= 0 else step
+                outcome.error = f"diverged: the loss was not finite at step {when} of {cohort.steps}"
+                continue
+            if keeper.see(step, float(loss[position]), scores[position], on_test[position]):
+                chosen_NP[member] = flat_NP[position]
+            if not keeper.satisfied and step < cohort.steps:
+                on.append(member)
+        through = [m for m in going if m not in on]
+        _report(cohort, outcomes, keepers, chosen_NP, test, through)
+        spent.share([outcomes[m] for m in going])
+        ended, going = [*ended, *through], on
+        if cohort.better_fewer(len(going), step - begin, cohort.steps - step, time.perf_counter() - started):
+            cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
+        if place is not None and place.due:
+            save(place, cohort, outcomes, keepers, chosen_NP, step)
+        yield Progress(
+            step=step,
+            steps=cohort.steps,
+            members=len(specs),
+            loss=float(np.mean(loss)),
+            accuracy=tuple(k.last for k in keepers),
+            ended={m: outcomes[m] for m in ended},
+        )
+        ended = []
+        if not going:
+            break
+    return outcomes
+
+
+class _Spent:
+    """Whose the time is that a cohort takes: of those that train, to equal parts."""
+
+    def __init__(self, cohort: Cohort, started: float) -> None:
+        self.cohort, self.until = cohort, started
+        self.preparing = 0.0  # seconds of compiling and recording that were shared out
+
+    def share(self, outcomes: Sequence[Outcome]) -> None:
+        """Share what passed since the last call among these."""
+        now = time.perf_counter()
+        recorded = self.cohort.recorded
+        preparing = recorded.seconds - self.preparing if recorded else 0.0
+        for outcome in outcomes:
+            outcome.seconds += (now - self.until - preparing) / len(outcomes)
+            outcome.compile_seconds += preparing / len(outcomes)
+            outcome.compiled = recorded.compiled if recorded else outcome.compiled
+        self.until, self.preparing = now, self.preparing + preparing
+
+
+def _report(
+    cohort: Cohort,
+    outcomes: list[Outcome],
+    keepers: list[BestCheckpoint],
+    chosen_NP: Tensor,
+    test: EvaluationSet,
+    through: Sequence[int],
+) -> None:
+    """Test the chosen checkpoints of those of these members that did not fail."""
+    done = [member for member in through if outcomes[member].error is None]
+    if not done:
+        return
+    flat_NP = chosen_NP[torch.tensor(done, device=cohort.device)]
+    tested = test.of(done)
+    scores = cohort.evaluate(flat_NP, tested)
+    further = [
+        cohort.evaluate(
+            flat_NP,
+            EvaluationSet(
+                [(cohort.specs[m].tests[i], cohort.specs[m].seed, cohort.specs[m].data.test) for m in done],
+                "test",
+                cohort.device,
+            ),
+        )
+        for i in range(len(cohort.specs[0].tests))
+    ]
+    parameters = cohort.model.parameters(flat_NP)
+    for position, member in enumerate(done):
+        outcome, keeper = outcomes[member], keepers[member]
+        own = {name: value[position] for name, value in parameters.items()}
+        inputs_ST = tested.pool.inputs[tested.owner[position]]
+        further_figures = gauges(cohort.model.base, own, inputs_ST, TOKENS_AT_ONCE // inputs_ST.shape[1])
+        outcome.scores, outcome.validation = scores[position] | further_figures, keeper.best
+        outcome.tests = [one[position] for one in further]
+        outcome.curve, outcome.selected_step = keeper.curve, keeper.best_step
+        outcome.published_choice = keeper.published
+        outcome.weights = {name: value.cpu() for name, value in own.items()}

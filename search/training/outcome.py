@@ -1,0 +1,41 @@
+"""What training reports while it goes, and what it leaves of each member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A report from within a cohort. `loss` is the members' mean over the steps since the last report; `accuracy` holds the
+    last validation score of each (NaN before the first); `ended` what is known of members that are through since the last
+    report, by member."""
+
+    step: int
+    steps: int
+    members: int
+    loss: float
+    accuracy: tuple[float, ...]
+    ended: Mapping[int, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What training leaves of one member."""
+
+    error: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    tests: list[dict[str, float]] = field(default_factory=list)
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    published_choice: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    selected_step: int = 0
+    seconds: float = 0.0  # the member's share of the cohort's wall time: who is through takes no more of it
+    compile_seconds: float = 0.0  # likewise, of compiling and recording; not in `seconds`
+    compiled: str = "no: on a CPU"  # whether the optimizer step was compiled, and why not
+    weights: dict[str, Tensor] = field(default_factory=dict)  # of the checkpoint that validation chose

@@ -1,0 +1,50 @@
+"""Saving a cohort in the middle of training, and resuming it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from search.training.best_checkpoint import BestCheckpoint
+from search.training.checkpoints import Place
+from search.training.cohort import Cohort
+from search.training.outcome import Outcome
+
+TOLD = ("error", "steps", "seconds", "compile_seconds", "compiled")  # of an outcome, before its test
+
+
+def save(
+    place: Place, cohort: Cohort, outcomes: list[Outcome], keepers: list[BestCheckpoint], chosen_NP: Tensor, step: int
+) -> None:
+    rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.rows())}
+    said = {
+        "step": step,
+        "members": cohort.members,
+        "columns": cohort.feed.columns,
+        "outcomes": [{name: getattr(outcome, name) for name in TOLD} for outcome in outcomes],
+        "keepers": [keeper.known() for keeper in keepers],
+    }
+    place.lay_down(rows | {"chosen": chosen_NP}, said)
+
+
+def resume(
+    place: Place | None, cohort: Cohort, outcomes: list[Outcome], keepers: list[BestCheckpoint], chosen_NP: Tensor
+) -> int | None:
+    """Go on from where these trials were laid down: the steps taken so far; None where they were not."""
+    found = None if place is None else place.take_up()
+    if found is None:
+        return None
+    tensors, said, which = found  # which of the trials laid down each of these is: there may have been more
+    for outcome, keeper, place_in in zip(outcomes, keepers, which, strict=True):
+        vars(outcome).update(said["outcomes"][place_in])
+        vars(keeper).update(said["keepers"][place_in])
+    kept = [member for member, place_in in enumerate(which) if place_in in said["members"]]
+    if kept and kept != cohort.members:
+        cohort.keep(kept)
+    rows = torch.tensor([said["members"].index(which[member]) for member in kept], dtype=torch.int64)
+    for number, tensor in enumerate(cohort.rows() if kept else ()):
+        tensor.copy_(tensors[f"row {number}"][rows])
+    cohort.clock.fill_(said["step"])
+    cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions do not tell
+    chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
+    return int(said["step"])

@@ -1,0 +1,100 @@
+"""Group trials by shape, train each group as one model, and give every trial the record it would have alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from arch.kernels.select import record_choices
+from results.ledger import LedgerError
+from results.record import Record
+from search.documents.nodes import SpecError
+from search.training import foreign, loop, online, phases
+from search.training.devices import begin_afresh, default_device
+from search.training.origin import device_name
+from search.training.outcome import Outcome, Progress
+from search.training.trial_record import record_of
+from search.trials import Trial, memory_needs
+from search.trials.online import OnlineTrial
+from search.trials.phased import PhasedTrial
+from search.trials.single import TrialSpec
+
+Loop = Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]]
+
+LOOPS: Mapping[
+    type, Loop
+] = {  # how trials of each kind train: all of one shape, together; an Outcome for each, in order
+    TrialSpec: loop.train,
+    PhasedTrial: phases.train,
+    OnlineTrial: online.train,
+}
+
+
+def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
+    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ, SpecError
+    where a kind from outside breaks a law."""
+    steps = follow_cohort(specs, study=study, device=device)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def follow_cohort(
+    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
+) -> Generator[Progress, None, list[Record]]:
+    """run_cohort that reports its progress while it goes; who `ended` before the others comes as a record."""
+    if len({(s.kind, s.shape) for s in specs}) != 1:
+        raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
+    where = torch.device(device or default_device())
+    foreign.check(specs, where)
+    name = device_name(where)  # before the members are shared out among threads of one core
+    memory_needs.check_room(specs[0].needs, len(specs), where)
+    begin_afresh(where)
+    with record_choices() as chosen:
+        steps = LOOPS[type(specs[0])](specs, where)
+
+        def record(member: int, outcome: Outcome) -> Record:
+            spec, members = specs[member], len(specs)
+            ways = dict(chosen)
+            found = record_of(spec, outcome, study=study, device=where, members=members, implementation=ways)
+            return replace(found, device=name)
+
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                outcomes: list[Outcome] = end.value
+                break
+            yield replace(progress, ended={m: record(m, outcome) for m, outcome in progress.ended.items()})
+    return [record(member, outcome) for member, outcome in enumerate(outcomes)]
+
+
+def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
+    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails; the records say
+    that it was, and why. Raises LedgerError where what it learns cannot be kept."""
+    try:
+        steps = follow_cohort(specs, study=study, device=device)
+        while True:
+            report(next(steps))
+    except StopIteration as end:
+        return end.value
+    except (LedgerError, SpecError):  # no trial's fault; a kind that must not train
+        raise
+    except Exception as error:  # whatever a trial does, the study goes on and its record says why
+        why = f"{type(error).__name__}: {error}"
+    # Only out here is the memory of the cohort free again: the error held on to it.
+    if len(specs) == 1:
+        return [failed(specs[0], why, study=study, device=device)]
+    half = len(specs) // 2
+    records = [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
+    return [replace(r, implementation={"halved": why, **r.implementation}) for r in records]
+
+
+def failed(spec: Trial, why: str, *, study: str, device: torch.device) -> Record:
+    """The record of a trial that died."""
+    return record_of(spec, Outcome(error=why), study=study, device=device, members=1, implementation={})

@@ -1,0 +1,205 @@
+"""One architecture, one task setting, one set of hyper-parameters, one seed, trained once: TrialSpec -> Record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Literal
+
+from arch.backbone import BackboneSpec
+from arch.cost import Cost, cost
+from arch.stack import flatten
+from search.trials import memory_needs
+from search.trials.geometry import geometry
+from search.trials.memory_needs import MODEL
+from search.trials.pools import HORIZON, positions
+from search.trials.settings import MOST_STEPS, VERSION, Data, Portion, Training
+from synth.tasks import Task
+
+FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
+
+BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
+
+# Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
+# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit. Those peaks are of
+# processes, whose earlier cohorts may have taken more. Of five cohorts whose own peaks are known (Atlas on MAD, OmegaNet,
+# PolySketch and RLS on MQAR, Mesa on parity) the peak is 1.4 to 1.6 times `bytes`, Mesa's 2.4 times; a cohort is made for a
+# quarter of the memory.
+KEPT_OF_MAPS, KEPT_OF_LOGITS = 4, 3  # times the bytes of a number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """One trial. `task` is trained on (unless `mix` is given), validated on and tested on; `tests` are tested besides.
+
+    `version` is that of the training protocol: part of the trial, so that its key changes when numbers do.
+    """
+
+    kind: Literal["trial"] = "trial"
+    task: Task
+    arch: BackboneSpec
+    training: Training
+    data: Data = field(default_factory=Data)
+    mix: tuple[Portion, ...] = ()
+    tests: tuple[Task, ...] = ()
+    seed: int = 0
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+        if self.version != VERSION:
+            raise ValueError(
+                f"version {self.version} of the training protocol is not this one ({VERSION}): leave it out"
+            )
+        for name, tasks in (("mix", [portion.task for portion in self.mix]), ("tests", self.tests)):
+            for task in tasks:
+                if _interface(task) != _interface(self.task):
+                    raise ValueError(
+                        f"{name}: one model answers all, but {task.kind} has {_in_words(task)}, task {self.task.kind} "
+                        f"{_in_words(self.task)}"
+                    )
+        if self.training.epochs is not None and self.data.train is None and not self.mix:
+            raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
+        if self.task.signal == "vectors" and self.arch.tied:
+            raise ValueError(
+                f"arch.tied must be false for {self.task.kind}, which has vectors and no embedding, got true"
+            )
+        if self.epoch > MOST_STEPS:
+            path = "mix" if self.mix else "data.train"
+            raise ValueError(f"{path} makes {self.epoch:,} steps an epoch, may come at most {MOST_STEPS:,}: lower it")
+        if self.steps > MOST_STEPS:
+            raise ValueError(
+                f"training.epochs make {self.steps:,} steps, may come at most {MOST_STEPS:,}: lower epochs"
+            )
+        memory_needs.check(self.needs)
+
+    @property
+    def name(self) -> str:
+        """Of the architecture in tables."""
+        return self.arch.name
+
+    @property
+    def shape(self) -> Hashable:
+        """Trials of equal shape train as one cohort: they differ in values (seed, learning rate, decay, which task of the
+        same geometry), not in tensors."""
+        training = tuple(getattr(self.training, f.name) for f in fields(self.training) if f.name not in FREE)
+        mix = tuple((geometry(p.task), p.examples) for p in self.mix)
+        return (self.arch, geometry(self.task), training, self.data, mix, tuple(geometry(t) for t in self.tests))
+
+    @property
+    def family(self) -> Hashable:
+        """Trials that agree in it share what they begin with, if they are in one cohort: here each is on its own."""
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """Optimizer steps in which every sequence of a fixed set, or of a mix, comes once; 0 where there is neither."""
+        return sum(self._batches)
+
+    @property
+    def _batches(self) -> list[int]:
+        """Of an epoch, by portion."""
+        sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
+        return [math.ceil(size / self.training.batch) for size in sizes]
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps."""
+        return (self.training.epochs or 0) * self.epoch if self.training.steps is None else self.training.steps
+
+    @property
+    def tokens(self) -> int:
+        """Positions of all steps together."""
+        return self.steps * self.training.batch * self.task.shape[0]
+
+    @property
+    def stretches(self) -> tuple[tuple[Hashable, float], ...]:
+        """Operations of what is trained one after the other, and what tells it apart: trials that have one alike train it
+        once. A step costs three forward passes."""
+        shares = [batches / self.epoch for batches in self._batches] if self.mix else [1.0]
+        each = [self.price(task.shape[0]).flops_per_token * task.shape[0] for task in self._trained]
+        a_sequence = sum(share * forward for share, forward in zip(shares, each, strict=True))
+        return ((self, 3 * a_sequence * self.training.batch * self.steps),)
+
+    @property
+    def effort(self) -> float:
+        """Roughly the operations of training: good enough to share out time."""
+        return self.tokens * sum(1 for _ in flatten(self.arch.stack)) * self.arch.width * (self.arch.width + 64)
+
+    @property
+    def bytes(self) -> float:
+        """Roughly what training it takes of a GPU's memory: weights, gradient and moments, and what a step keeps."""
+        kept = self._kept(self._length)
+        kept += KEPT_OF_LOGITS * self._number * self.task.shape[1] * max(positions(task) for task in self._trained)
+        return BYTES_A_PARAMETER * self.price().parameters + self.training.batch * kept
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """Bytes of memory that it surely takes, by the path of what asks for them: sequences, model, what a step keeps."""
+        data, batch = self.data, self.training.batch
+        train = {"data.train": self.task.drawn_bytes(data.train or 0)}
+        if self.mix and self.training.epochs is not None:
+            train = {f"mix[{i}].examples": p.task.drawn_bytes(p.examples) for i, p in enumerate(self.mix)}
+        elif self.mix or data.train is None:
+            train = {f"mix[{i}].examples": 8.0 * p.examples / batch for i, p in enumerate(self.mix)}
+            train["training.batch"] = max(task.drawn_bytes(batch * HORIZON) for task in self._trained)
+        train["training.batch"] = train.get("training.batch", 0) + batch * self._kept(self._length)
+        return {
+            MODEL: float(BYTES_A_PARAMETER * self.price().parameters),
+            "data.validation": self.task.drawn_bytes(data.validation),
+            "data.test": max(task.drawn_bytes(data.test) for task in (self.task, *self.tests)),
+            "task": self.task.drawn_bytes(self.task.exam),
+            **train,
+        }
+
+    @property
+    def _trained(self) -> list[Task]:
+        return [portion.task for portion in self.mix] or [self.task]
+
+    @property
+    def _length(self) -> int:
+        """Of the longest sequences that are trained on."""
+        return max(task.shape[0] for task in self._trained)
+
+    @property
+    def _number(self) -> int:
+        """Bytes of a number in the forward pass."""
+        return 2 if self.training.dtype == "bfloat16" else 4
+
+    def _kept(self, length: int) -> float:
+        """Roughly the bytes that a step keeps of a sequence, but for its logits."""
+        return length * (KEPT_OF_MAPS * self._number * _outputs(self.arch) + 4 * _own(self.arch, length))
+
+    def price(self, length: int | None = None) -> Cost:
+        """What the model costs on sequences of this length; None: of its task."""
+        own, vocab = self.task.shape
+        return _price(self.arch, length or own, vocab)
+
+
+def _interface(task: Task) -> tuple[object, ...]:
+    """What the model must fit: tasks that agree in it can be answered by one."""
+    return task.signal, task.shape[1], task.readout
+
+
+def _in_words(task: Task) -> str:
+    return f"{task.shape[1]} {'channels' if task.signal == 'vectors' else 'tokens'} and readout {task.readout!r}"
+
+
+@cache
+def _outputs(arch: BackboneSpec) -> float:
+    """Numbers that the linear maps of a token put out, but for those of embedding and head."""
+    return arch.parameters(0) / arch.width
+
+
+@cache
+def _own(arch: BackboneSpec, length: int) -> float:
+    """Floats that blocks keep of a token besides."""
+    return sum(block.kept_floats(arch.width, length) for block in flatten(arch.stack))
+
+
+@cache
+def _price(arch: BackboneSpec, length: int, vocab: int) -> Cost:
+    return cost(arch, vocab=vocab, length=length)
