@@ -25,4 +25,5 @@ stamp:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	mkdir -p .venv/src && ln -sfn ../.. .venv/src/recallmap
 	touch .venv/ready

@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from arch.block import BlockModule
-from arch.mixers.mixer import MixerModule, State
-from arch.parts.norm import Norm, build_norm, count_norm
-from arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
+from recallmap.arch.block import BlockModule
+from recallmap.arch.mixers.mixer import MixerModule, State
+from recallmap.arch.parts.norm import Norm, build_norm, count_norm
+from recallmap.arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
 Init = Literal["fan_in", "normal", "torch"]
 

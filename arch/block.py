@@ -12,10 +12,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from arch.mixers import Mixer
-from arch.mixers.mixer import State, StateSize
-from arch.mlp import Mlp
-from arch.parts.norm import Norm, build_norm, count_norm
+from recallmap.arch.mixers import Mixer
+from recallmap.arch.mixers.mixer import State, StateSize
+from recallmap.arch.mlp import Mlp
+from recallmap.arch.parts.norm import Norm, build_norm, count_norm
 
 
 @dataclass(frozen=True, kw_only=True)

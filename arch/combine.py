@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.block import Block, BlockModule
-from arch.mixers import Mixer
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.mlp import Mlp
-from arch.parts.heads import HeadsState, check_at_least, check_at_most
-from arch.parts.memory_heads import MemoryHeads
-from arch.parts.norm import Norm, RMSNorm, count_norm
+from recallmap.arch.block import Block, BlockModule
+from recallmap.arch.mixers import Mixer
+from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.mlp import Mlp
+from recallmap.arch.parts.heads import HeadsState, check_at_least, check_at_most
+from recallmap.arch.parts.memory_heads import MemoryHeads
+from recallmap.arch.parts.norm import Norm, RMSNorm, count_norm
 
 MOST_PERSISTENT = 100_000  # tokens: every sequence is that much longer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arch.backbone import BackboneSpec
-from arch.mixers.mixer import StateSize
-from arch.stack import flatten
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.stack import flatten
 
 BYTES_PER_FLOAT = 4  # states are carried in float32
 

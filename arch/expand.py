@@ -13,10 +13,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.mixers.mixer import Channels, MixerSpec
-from arch.stack import flatten
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.mixers.mixer import Channels, MixerSpec
+from recallmap.arch.stack import flatten
 
 Start = Literal["reinitialise", "inherit", "zero"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from arch.mixers.mixer import State, StateSize
+from recallmap.arch.mixers.mixer import State, StateSize
 
 LENGTHS = (1, 3, 7, 33)  # tokens; odd, so that what works in chunks has a ragged one
 FEW = 7  # up to so many tokens all places are tried, and they are read one by one

@@ -12,7 +12,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.parts.heads import check_expansion
+from recallmap.arch.parts.heads import check_expansion
 
 
 @dataclass(frozen=True, kw_only=True)

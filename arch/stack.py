@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from arch.block import Block
-from arch.combine import Context, Gate, Layer
+from recallmap.arch.block import Block
+from recallmap.arch.combine import Context, Gate, Layer
 
 MOST_BLOCKS = 10_000  # of a stack, repeats written out
 

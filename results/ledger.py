@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from results.atomic_write import remedy
-from results.exports.frame import frame
-from results.exports.pieces import export as write_rows
-from results.plain_data.shared_parts import Pool
-from results.record import ORDER, Record, write_lines, write_records
-from results.storage.layout import (
+from recallmap.results.atomic_write import remedy
+from recallmap.results.exports.frame import frame
+from recallmap.results.exports.pieces import export as write_rows
+from recallmap.results.plain_data.shared_parts import Pool
+from recallmap.results.record import ORDER, Record, write_lines, write_records
+from recallmap.results.storage.layout import (
     COLUMNS,
     COUNT,
     INDICES,
@@ -41,7 +41,7 @@ from results.storage.layout import (
     row_of,
     whole,
 )
-from results.storage.lock import LedgerError, lock, refuse_names
+from recallmap.results.storage.lock import LedgerError, lock, refuse_names
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
-from results.atomic_write import write_whole
-from results.plain_data.record_checks import Faults, Least, Loose, check_of, told
-from results.plain_data.shared_parts import Joined, Pool, Scores, is_finite, text_of
+from recallmap.results.atomic_write import write_whole
+from recallmap.results.plain_data.record_checks import Faults, Least, Loose, check_of, told
+from recallmap.results.plain_data.shared_parts import Joined, Pool, Scores, is_finite, text_of
 
 SCHEMA = 1  # of Record; raise it when a field changes meaning
 SHORT = 12  # letters of a key that tell records apart where people or pages read them

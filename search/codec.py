@@ -11,34 +11,34 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from search.documents import type_hints
-from search.documents.built_in import BUILT_IN as BUILT_IN
-from search.documents.built_in import FORMER as FORMER
-from search.documents.built_in import TELLING as TELLING
-from search.documents.built_in import Source, document, is_path, openers, settings_of
-from search.documents.built_in import about as about
-from search.documents.built_in import builtin as builtin
-from search.documents.built_in import from_plain as from_plain
-from search.documents.built_in import named as named
-from search.documents.built_in import one as one
-from search.documents.built_in import open_arch as open_arch
-from search.documents.built_in import open_named as open_named
-from search.documents.built_in import sort_of as sort_of
-from search.documents.content_key import canonical as canonical
-from search.documents.content_key import key as key
-from search.documents.content_key import plain as plain
-from search.documents.nodes import Node, Place, patched
-from search.documents.yaml_text import MAX_BYTES as MAX_BYTES
-from search.documents.yaml_text import MAX_DIGITS as MAX_DIGITS
-from search.documents.yaml_text import dump as dump
-from search.documents.yaml_text import override
-from search.documents.yaml_text import parse as parse
-from search.documents.yaml_text import plain_scalar as plain_scalar
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.built_in import BUILT_IN as BUILT_IN
+from recallmap.search.documents.built_in import FORMER as FORMER
+from recallmap.search.documents.built_in import TELLING as TELLING
+from recallmap.search.documents.built_in import Source, document, is_path, openers, settings_of
+from recallmap.search.documents.built_in import about as about
+from recallmap.search.documents.built_in import builtin as builtin
+from recallmap.search.documents.built_in import from_plain as from_plain
+from recallmap.search.documents.built_in import named as named
+from recallmap.search.documents.built_in import one as one
+from recallmap.search.documents.built_in import open_arch as open_arch
+from recallmap.search.documents.built_in import open_named as open_named
+from recallmap.search.documents.built_in import sort_of as sort_of
+from recallmap.search.documents.content_key import canonical as canonical
+from recallmap.search.documents.content_key import key as key
+from recallmap.search.documents.content_key import plain as plain
+from recallmap.search.documents.nodes import Node, Place, patched
+from recallmap.search.documents.yaml_text import MAX_BYTES as MAX_BYTES
+from recallmap.search.documents.yaml_text import MAX_DIGITS as MAX_DIGITS
+from recallmap.search.documents.yaml_text import dump as dump
+from recallmap.search.documents.yaml_text import override
+from recallmap.search.documents.yaml_text import parse as parse
+from recallmap.search.documents.yaml_text import plain_scalar as plain_scalar
 
 if TYPE_CHECKING:
-    from arch.backbone import BackboneSpec
-    from search.study.spec import StudySpec
-    from synth.tasks import Task
+    from recallmap.arch.backbone import BackboneSpec
+    from recallmap.search.study.spec import StudySpec
+    from recallmap.synth.tasks import Task
 
 # Doors. -------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     Every trial of the study is read too (of a search: every corner), so that whatever is wrong with one is known before
     any is trained.
     """
-    from search.study import overlay
+    from recallmap.search.study import overlay
 
     chosen = overlay.with_budget(document(source, "study"), [override(text) for text in overrides])
     spec: StudySpec = type_hints.read(_hint("study"), chosen)
@@ -85,7 +85,7 @@ def read_published(name: str) -> dict[str, Any]:
 
 def schema(what: str) -> dict[str, Any]:
     """The JSON schema of a task, an arch, a trial or a study, for editors."""
-    from search.documents import json_schema as schemas
+    from recallmap.search.documents import json_schema as schemas
 
     found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
     if what == "trial":  # without a kind it is that of a model, trained once
@@ -112,19 +112,19 @@ def task_document(source: Source) -> Node:
 def _hint(what: str) -> Any:
     """The type of a document. torch comes with all but tasks, hence no import before it is asked for."""
     if what == "task":
-        from synth.tasks import Task
+        from recallmap.synth.tasks import Task
 
         return Task
     if what == "arch":
-        from arch.backbone import BackboneSpec
+        from recallmap.arch.backbone import BackboneSpec
 
         return BackboneSpec
     if what == "trial":
-        from search.trials import Trial
+        from recallmap.search.trials import Trial
 
         return Trial
     if what == "study":
-        from search.study.spec import StudySpec
+        from recallmap.search.study.spec import StudySpec
 
         return StudySpec
     raise ValueError(f"what must be task, arch, trial or study, got '{what}'")

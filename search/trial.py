@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from results.record import Record
-from search.training.run_cohort import run_cohort
-from search.trials.settings import Data as Data
-from search.trials.settings import Portion as Portion
-from search.trials.settings import Schedule as Schedule
-from search.trials.settings import Training as Training
-from search.trials.single import TrialSpec as TrialSpec
+from recallmap.results.record import Record
+from recallmap.search.training.run_cohort import run_cohort
+from recallmap.search.trials.settings import Data as Data
+from recallmap.search.trials.settings import Portion as Portion
+from recallmap.search.trials.settings import Schedule as Schedule
+from recallmap.search.trials.settings import Training as Training
+from recallmap.search.trials.single import TrialSpec as TrialSpec
 
 
 def run_trial(spec: TrialSpec, *, study: str = "", device: str | None = None) -> Record:

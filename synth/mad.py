@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth import score
-from synth.batch import IGNORE, Batch
-from synth.task import Task
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import Task
 
 Protocol = Literal["repaired", "mad-lab"]
 

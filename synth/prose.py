@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.draws import weighted_order
+from recallmap.synth.draws import weighted_order
 
 Tokens = NDArray[np.uint16]
 

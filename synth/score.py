@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE
+from recallmap.synth.batch import IGNORE
 
 _WHOLE: Mapping[str, NDArray[Any]] = MappingProxyType({})
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.prose import ADJECTIVES, NOUNS, Ids, Tokens, ZipfMarkov, new_names, python_manual
-from synth.vocab import Roles
+from recallmap.synth.prose import ADJECTIVES, NOUNS, Ids, Tokens, ZipfMarkov, new_names, python_manual
+from recallmap.synth.vocab import Roles
 
 Positions = NDArray[np.int64]
 Piece = tuple[int, ...] | Literal["key", "value"]  # token ids, or what stands there

@@ -9,8 +9,8 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 
-from synth.batch import Batch
-from synth.task import Split, Task
+from recallmap.synth.batch import Batch
+from recallmap.synth.task import Split, Task
 
 _SPLITS: tuple[Split, ...] = get_args(Split)
 _KEPT = 2  # blocks in memory: a batch may straddle two

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth import score
-from synth.batch import Batch
-from synth.vocab import Roles
+from recallmap.synth import score
+from recallmap.synth.batch import Batch
+from recallmap.synth.vocab import Roles
 
 Split = Literal["train", "validation", "test"]
 

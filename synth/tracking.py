@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth import score
-from synth.batch import IGNORE, Batch
-from synth.task import Split, Task
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import Split, Task
 
 WINDOW = 255  # width of all inputs under "unlocking": 256 tokens less the last, which is only a target
 

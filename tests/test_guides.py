@@ -19,8 +19,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from search import codec
-from search.cli.app import app
+from recallmap.search import codec
+from recallmap.search.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))

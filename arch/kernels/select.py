@@ -24,7 +24,7 @@ import torch
 PREFERENCE = ("fused", "chunked", "recurrent")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
 _TRITON = find_spec("triton") is not None
-_PACKAGE = "arch.kernels"
+_PACKAGE = "recallmap.arch.kernels"
 
 
 def _found() -> dict[str, tuple[str, ...]]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from arch.mixers.attention import Attention
-from arch.mixers.base_conv import BaseConv
-from arch.mixers.deltanet import DeltaNet
-from arch.mixers.gated_deltanet import GatedDeltaNet
-from arch.mixers.gla import GatedLinearAttention
-from arch.mixers.hawk import Hawk
-from arch.mixers.hgrn2 import HGRN2
-from arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
-from arch.mixers.linear_attention import LinearAttention
-from arch.mixers.longhorn import Longhorn
-from arch.mixers.mamba1 import Mamba1
-from arch.mixers.mamba2 import Mamba2
-from arch.mixers.memory import (
+from recallmap.arch.mixers.attention import Attention
+from recallmap.arch.mixers.base_conv import BaseConv
+from recallmap.arch.mixers.deltanet import DeltaNet
+from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.gla import GatedLinearAttention
+from recallmap.arch.mixers.hawk import Hawk
+from recallmap.arch.mixers.hgrn2 import HGRN2
+from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
+from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mixers.longhorn import Longhorn
+from recallmap.arch.mixers.mamba1 import Mamba1
+from recallmap.arch.mixers.mamba2 import Mamba2
+from recallmap.arch.mixers.memory import (
     Atlas,
     AtlasPp,
     Dla,
@@ -28,12 +28,12 @@ from arch.mixers.memory import (
     TttMlp,
     Yaad,
 )
-from arch.mixers.mesa import Mesa
-from arch.mixers.mesa_rls import MesaRls
-from arch.mixers.mlstm import MLSTM
-from arch.mixers.polysketch import PolySketchFormer
-from arch.mixers.retnet import RetNet
-from arch.mixers.rwkv7 import Rwkv7
+from recallmap.arch.mixers.mesa import Mesa
+from recallmap.arch.mixers.mesa_rls import MesaRls
+from recallmap.arch.mixers.mlstm import MLSTM
+from recallmap.arch.mixers.polysketch import PolySketchFormer
+from recallmap.arch.mixers.retnet import RetNet
+from recallmap.arch.mixers.rwkv7 import Rwkv7
 
 Mixer = (
     Atlas

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import check_at_least, head_size
-from arch.parts.rotary import rotate
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import check_at_least, head_size
+from recallmap.arch.parts.rotary import rotate
 
 SHARPEST = 1e4  # of the probe: scores that leave all weight to the best key
 

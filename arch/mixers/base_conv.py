@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import check_at_least
-from arch.parts.short_conv import ShortConv
+from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import check_at_least
+from recallmap.arch.parts.short_conv import ShortConv
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import WriteStrength
-from arch.parts.heads import HeadsState, QueryKeyValue, ReadOut, ScaledHeads
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import WriteStrength
+from recallmap.arch.parts.heads import HeadsState, QueryKeyValue, ReadOut, ScaledHeads
 
 
 @dataclass(frozen=True, kw_only=True)

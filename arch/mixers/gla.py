@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import LowRankDecay, SigmoidDecay, SignedDecay, WriteStrength
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, merge_heads
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import LowRankDecay, SigmoidDecay, SignedDecay, WriteStrength
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, merge_heads
 
 MESANET = "MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector"
 

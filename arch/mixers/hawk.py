@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, check_at_least, check_expansion
-from arch.parts.precision import widen
-from arch.parts.short_conv import ShortConv
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import HeadsState, check_at_least, check_expansion
+from recallmap.arch.parts.precision import widen
+from recallmap.arch.parts.short_conv import ShortConv
 
 FIRST_DECAYS = (0.9, 0.999)  # of a channel under a gate of 1 / 8, before training
 

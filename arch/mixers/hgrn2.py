@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import LEAST_LOG_DECAY
-from arch.parts.heads import check_at_least, head_size
-from arch.parts.norm import RMSNorm
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import LEAST_LOG_DECAY
+from recallmap.arch.parts.heads import check_at_least, head_size
+from recallmap.arch.parts.norm import RMSNorm
+from recallmap.arch.parts.precision import widen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.kernels.monomials import count_monomials
-from arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most
-from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import MOST_DEGREE, PolyFeatures
+from recallmap.arch import kernels
+from recallmap.arch.kernels.monomials import count_monomials
+from recallmap.arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most
+from recallmap.arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
+from recallmap.arch.parts.poly import MOST_DEGREE, PolyFeatures
 
 KEPT_SCORES = 9  # floats for every token that one looks at, of 256: 5 to 9 on an H200
 STEEPEST = 40  # scale of the exponent: its gradients are squares of e^40

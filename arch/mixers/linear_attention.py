@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut
 
 EPS = 1e-6  # beside the normaliser, which is 0 where no feature of the query has been written
 

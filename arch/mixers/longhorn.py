@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Channels as KeyChannels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.channels import ChannelBlock, ChannelInputs, Channels
-from arch.parts.heads import HeadsState
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Channels as KeyChannels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.channels import ChannelBlock, ChannelInputs, Channels
+from recallmap.arch.parts.heads import HeadsState
 
 
 @dataclass(frozen=True, kw_only=True)

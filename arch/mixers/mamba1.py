@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.channels import ChannelBlock, Channels
-from arch.parts.gates import inverse_softplus
-from arch.parts.heads import HeadsState
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.channels import ChannelBlock, Channels
+from recallmap.arch.parts.gates import inverse_softplus
+from recallmap.arch.parts.heads import HeadsState
 
 FIRST_STEPS = (1e-3, 1e-1)  # before training, log-uniform
 

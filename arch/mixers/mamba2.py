@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Channels, Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, SignedDecay, SoftplusDecay
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
-from arch.parts.norm import RMSNorm
-from arch.parts.short_conv import ShortConv
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Channels, Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import SigmoidDecay, SignedDecay, SoftplusDecay
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
+from recallmap.arch.parts.norm import RMSNorm
+from recallmap.arch.parts.short_conv import ShortConv
 
 RATES = (1.0, 16.0)  # of decay, before training
 MESANET = "MesaNet's baseline of that name, which is no state-space model; Mamba-2 itself is mamba2_shared_qk"

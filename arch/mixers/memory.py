@@ -16,10 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.kernels import select
-from arch.kernels.monomials import count_monomials
-from arch.kernels.test_time.learning_rule import (
+from recallmap.arch import kernels
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.monomials import count_monomials
+from recallmap.arch.kernels.test_time.learning_rule import (
     DOT,
     HUBER,
     KL,
@@ -34,12 +34,12 @@ from arch.kernels.test_time.learning_rule import (
     Retention,
     Rule,
 )
-from arch.kernels.test_time.network import LayerNorm
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import WriteStrength
-from arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most, check_normed
-from arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
-from arch.parts.poly import MOST_DEGREE, PolyFeatures
+from recallmap.arch.kernels.test_time.network import LayerNorm
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import WriteStrength
+from recallmap.arch.parts.heads import HeadsState, ReadOut, check_at_least, check_at_most, check_normed
+from recallmap.arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
+from recallmap.arch.parts.poly import MOST_DEGREE, PolyFeatures
 
 MOST_STEPS = 100  # of Newton-Schulz: after ten at most every update is orthogonal
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength, inverse_softplus
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength, inverse_softplus
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
+from recallmap.arch.parts.precision import widen
 
 MOST_STEPS = 10_000  # of the solver, which is through after as many as a key has channels
 UNROLLED = 5  # steps from which on the implicit gradient is close to theirs

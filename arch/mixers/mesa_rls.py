@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import SigmoidDecay, WriteStrength, inverse_softplus
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import SigmoidDecay, WriteStrength, inverse_softplus
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
+from recallmap.arch.parts.precision import widen
 
 LEAST_RIDGE = 1e-6  # in a memory that is measured: the recursion loses digits by it
 

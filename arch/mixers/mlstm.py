@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.gates import RETENTION
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import RETENTION
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, merge_heads
+from recallmap.arch.parts.precision import widen
 
 NEVER = -1e30  # the pre-activation of a gate that is shut
 

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_normed
-from arch.parts.poly import PolySketch
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_normed
+from recallmap.arch.parts.poly import PolySketch
+from recallmap.arch.parts.precision import widen
 
 
 @dataclass(frozen=True, kw_only=True)

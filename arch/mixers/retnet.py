@@ -13,11 +13,11 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import Heads, QueryKeyValue, ReadOut, head_size, merge_heads
-from arch.parts.precision import widen
-from arch.parts.rotary import rotate
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import Heads, QueryKeyValue, ReadOut, head_size, merge_heads
+from recallmap.arch.parts.precision import widen
+from recallmap.arch.parts.rotary import rotate
 
 
 @dataclass(frozen=True, kw_only=True)

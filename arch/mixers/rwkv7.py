@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch import kernels
-from arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from arch.parts.heads import HeadsState, check_at_least, check_normed, head_size
-from arch.parts.norm import l2_norm
-from arch.parts.precision import widen
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.heads import HeadsState, check_at_least, check_normed, head_size
+from recallmap.arch.parts.norm import l2_norm
+from recallmap.arch.parts.precision import widen
 
 FASTEST = math.exp(-0.5)  # the most that a log decay can be below 0
 # How far an input leans on the token before, by what it makes: 1 - (channel / D)^power, at first.

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.parts.heads import check_at_least, check_expansion
-from arch.parts.precision import widen
-from arch.parts.short_conv import ShortConv
+from recallmap.arch.parts.heads import check_at_least, check_expansion
+from recallmap.arch.parts.precision import widen
+from recallmap.arch.parts.short_conv import ShortConv
 
 
 @dataclass(frozen=True, kw_only=True)

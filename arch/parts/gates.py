@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.parts.precision import widen
+from recallmap.arch.parts.precision import widen
 
 RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5 of a zero bias forgets within a token
 LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a chunk sums up after it

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arch.kernels.norm_gate import GateActivation, norm_gate
-from arch.parts.norm import RMSNorm, l2_norm
-from arch.parts.short_conv import ShortConv
+from recallmap.arch.kernels.norm_gate import GateActivation, norm_gate
+from recallmap.arch.parts.norm import RMSNorm, l2_norm
+from recallmap.arch.parts.short_conv import ShortConv
 
 MOST_SHARES = 12  # numbers of heads that a refusal names
 WIDEST = 1_000_000  # hidden units over the width of what they read

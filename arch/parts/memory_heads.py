@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from arch.parts.gates import WriteStrength
-from arch.parts.heads import Heads, QueryKeyValue, check_at_least, check_at_most, check_expansion
-from arch.parts.precision import widen
+from recallmap.arch.parts.gates import WriteStrength
+from recallmap.arch.parts.heads import Heads, QueryKeyValue, check_at_least, check_at_most, check_expansion
+from recallmap.arch.parts.precision import widen
 
 RETENTION = (
     0.999  # of a token, before training: all matrices of a deep memory fade at once, and near zero none can learn

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from arch.parts.precision import widen
+from recallmap.arch.parts.precision import widen
 
 Norm = Literal["rms", "layer"]
 

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from arch.kernels.monomials import monomials
-from arch.parts.precision import widen
+from recallmap.arch.kernels.monomials import monomials
+from recallmap.arch.parts.precision import widen
 
 MOST_DEGREE = 32  # 1 / 32! is still a float32
 

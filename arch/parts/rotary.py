@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.parts.precision import widen
+from recallmap.arch.parts.precision import widen
 
 
 def rotate(x_BTHK: Tensor, position_T: Tensor, base: float = 10_000.0) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from arch.kernels.short_conv import Activation, short_conv
+from recallmap.arch.kernels.short_conv import Activation, short_conv
 
 
 class ShortConv(nn.Module):

@@ -1,0 +1,1 @@
+"""Analysis of records: selection, labels, confidence, breakdowns, fronts, published figures."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.labels import differing, words
-from results.analysis.measures import Measure
-from results.analysis.natural_order import by_number
+from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.natural_order import by_number
 
 OF_EVERY_TASK = "distance_up_to"  # how far back answers lie: every task that does not know better is cut by it
 

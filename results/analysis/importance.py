@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from results.analysis.labels import differing
+from recallmap.results.analysis.labels import differing
 
 MOST_DIALS = 12
 

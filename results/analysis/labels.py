@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from results.record import Record
+from recallmap.results.record import Record
 
 MOST_DIALS = 4  # in a name
 

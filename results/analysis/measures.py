@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from results.analysis.labels import canonical_text, flatten, leaves_of, ordered, row_names
-from results.analysis.selection import Choice, On, choose_hyperparameters, extent, reported
-from results.record import Record
+from recallmap.results.analysis.labels import canonical_text, flatten, leaves_of, ordered, row_names
+from recallmap.results.analysis.selection import Choice, On, choose_hyperparameters, extent, reported
+from recallmap.results.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)

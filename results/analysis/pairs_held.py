@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.labels import differing, words
-from results.analysis.measures import Measure
-from results.analysis.pareto import largest_pairs
+from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.pareto import largest_pairs
 
 Row = Mapping[str, Any]  # of search.probe.probe
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parents[1] / "published"
 
 Value = str | int | float | bool
 

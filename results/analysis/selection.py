@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from results.analysis.labels import canonical_text
-from results.plain_data.shared_parts import Memo
-from results.record import Record
+from recallmap.results.analysis.labels import canonical_text
+from recallmap.results.plain_data.shared_parts import Memo
+from recallmap.results.record import Record
 
 On = Literal["validation", "test"]
 

@@ -1,0 +1,1 @@
+"""Records for other programs: frames, written in pieces."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.analysis.labels import flatten
-from results.escape import cell
-from results.record import Record
+from recallmap.results.analysis.labels import flatten
+from recallmap.results.escape import cell
+from recallmap.results.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.atomic_write import write_whole
-from results.exports.frame import columns_of, frame, harmless
-from results.record import Record
+from recallmap.results.atomic_write import write_whole
+from recallmap.results.exports.frame import columns_of, frame, harmless
+from recallmap.results.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd

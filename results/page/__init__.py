@@ -1,0 +1,1 @@
+"""The offline page: figures, heat map, sections, captions."""

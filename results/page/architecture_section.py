@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results import escape
-from results.analysis.labels import row_names
-from results.analysis.natural_order import by_number
-from results.record import Record
-from results.score_tables.table import size
+from recallmap.results import escape
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.analysis.natural_order import by_number
+from recallmap.results.record import Record
+from recallmap.results.score_tables.table import size
 
 
 @dataclass(frozen=True, kw_only=True)

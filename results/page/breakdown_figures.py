@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.breakdown import (
+from recallmap.results.analysis.breakdown import (
     OF_EVERY_TASK,
     Cut,
     Strand,
@@ -22,16 +22,16 @@ from results.analysis.breakdown import (
     joined,
     neighbours,
 )
-from results.analysis.confidence import half_width, t_interval
-from results.analysis.measures import Measure, measures
-from results.analysis.pairs_held import Held, Row, holdings
-from results.analysis.published_figures import Column, Published
-from results.page import thinning
-from results.page.name_index import Index, carried
-from results.page.thinning import MOST_LINES, MOST_MEANS, MOST_VALUES
-from results.record import Record
-from results.score_tables.columns import Sheet, tables_about
-from results.score_tables.table import is_share, readable, size
+from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.pairs_held import Held, Row, holdings
+from recallmap.results.analysis.published_figures import Column, Published
+from recallmap.results.page import thinning
+from recallmap.results.page.name_index import Index, carried
+from recallmap.results.page.thinning import MOST_LINES, MOST_MEANS, MOST_VALUES
+from recallmap.results.record import Record
+from recallmap.results.score_tables.columns import Sheet, tables_about
+from recallmap.results.score_tables.table import is_share, readable, size
 
 Drawn = dict[str, Any]
 

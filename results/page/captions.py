@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from results.page.name_index import Index
-from results.record import Record
-from results.score_tables.rendering import figure
-from results.score_tables.table import size
+from recallmap.results.page.name_index import Index
+from recallmap.results.record import Record
+from recallmap.results.score_tables.rendering import figure
+from recallmap.results.score_tables.table import size
 
 
 def caption_of(means: list[dict[str, Any]], index: Index, percent: bool, near: float) -> str:

@@ -17,21 +17,21 @@ from string import Template
 from types import MappingProxyType
 from typing import Any
 
-from results import escape
-from results.analysis.measures import answers
-from results.analysis.pairs_held import Row
-from results.analysis.published_figures import Published
-from results.atomic_write import write_whole
-from results.page import thinning
-from results.page.architecture_section import Detail
-from results.page.architecture_section import section as architectures_section
-from results.page.figure_data import figures, hyper_names
-from results.page.heat_map import says_no_more
-from results.page.learnability_section import section as online_section
-from results.page.probe_section import section as probe_section
-from results.record import Record
-from results.score_tables.rendering import html as table_html
-from results.score_tables.table import Table
+from recallmap.results import escape
+from recallmap.results.analysis.measures import answers
+from recallmap.results.analysis.pairs_held import Row
+from recallmap.results.analysis.published_figures import Published
+from recallmap.results.atomic_write import write_whole
+from recallmap.results.page import thinning
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.architecture_section import section as architectures_section
+from recallmap.results.page.figure_data import figures, hyper_names
+from recallmap.results.page.heat_map import says_no_more
+from recallmap.results.page.learnability_section import section as online_section
+from recallmap.results.page.probe_section import section as probe_section
+from recallmap.results.record import Record
+from recallmap.results.score_tables.rendering import html as table_html
+from recallmap.results.score_tables.table import Table
 
 NOTHING = "'none'"  # in the words of a content security policy
 
@@ -313,7 +313,7 @@ def _digest(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return importlib.resources.files("results").joinpath("page", name).read_text(encoding="utf-8")
+    return importlib.resources.files("recallmap.results").joinpath("page", "assets", name).read_text(encoding="utf-8")
 
 
 def _plotly() -> str:

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.importance import hypervolumes, importance
-from results.analysis.labels import differing, flatten, row_names, words
-from results.analysis.measures import Answer, Measure, answers, measures
-from results.analysis.natural_order import by_size
-from results.analysis.pairs_held import Row
-from results.analysis.published_figures import Published
-from results.page import thinning
-from results.page.breakdown_figures import Known, cuts_of, cuts_of_mean, held_by, hollow
-from results.page.captions import caption_of, learnt_caption
-from results.page.heat_map import heat_maps
-from results.page.mad_view import mad_views
-from results.page.name_index import Index, Names
-from results.page.points import NEAR, common_fields, interval_of, millionths, point_of
-from results.record import SHORT, Record
-from results.score_tables.table import MAD, Table, is_share
+from recallmap.results.analysis.importance import hypervolumes, importance
+from recallmap.results.analysis.labels import differing, flatten, row_names, words
+from recallmap.results.analysis.measures import Answer, Measure, answers, measures
+from recallmap.results.analysis.natural_order import by_size
+from recallmap.results.analysis.pairs_held import Row
+from recallmap.results.analysis.published_figures import Published
+from recallmap.results.page import thinning
+from recallmap.results.page.breakdown_figures import Known, cuts_of, cuts_of_mean, held_by, hollow
+from recallmap.results.page.captions import caption_of, learnt_caption
+from recallmap.results.page.heat_map import heat_maps
+from recallmap.results.page.mad_view import mad_views
+from recallmap.results.page.name_index import Index, Names
+from recallmap.results.page.points import NEAR, common_fields, interval_of, millionths, point_of
+from recallmap.results.record import SHORT, Record
+from recallmap.results.score_tables.table import MAD, Table, is_share
 
 CURVE_POINTS = 60  # of one learning curve, at most
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.confidence import half_width
-from results.page import thinning
-from results.page.name_index import Index, carried
-from results.score_tables.rendering import figure
-from results.score_tables.table import MAD, Cell, Line, Table
+from recallmap.results.analysis.confidence import half_width
+from recallmap.results.page import thinning
+from recallmap.results.page.name_index import Index, carried
+from recallmap.results.score_tables.rendering import figure
+from recallmap.results.score_tables.table import MAD, Cell, Line, Table
 
 
 def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from results import escape
-from results.analysis.confidence import t_interval
-from results.analysis.labels import row_names
-from results.record import Record
+from recallmap.results import escape
+from recallmap.results.analysis.confidence import t_interval
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.record import Record
 
 MAPPINGS = {  # in the order of the paper: how they are called, and how their lines are dashed
     "low_rank": ("low rank", ""),

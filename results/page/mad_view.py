@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.confidence import half_width
-from results.analysis.measures import Measure, measures
-from results.analysis.published_figures import Column, Published
-from results.page.captions import caption_of
-from results.page.name_index import Index, carried
-from results.page.points import NEAR, common_fields, interval_of, millionths
-from results.record import Record
-from results.score_tables.columns import Sheet, tables_about
-from results.score_tables.table import MAD, Cell, protocol_of
+from recallmap.results.analysis.confidence import half_width
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.published_figures import Column, Published
+from recallmap.results.page.captions import caption_of
+from recallmap.results.page.name_index import Index, carried
+from recallmap.results.page.points import NEAR, common_fields, interval_of, millionths
+from recallmap.results.record import Record
+from recallmap.results.score_tables.columns import Sheet, tables_about
+from recallmap.results.score_tables.table import MAD, Cell, protocol_of
 
 
 def mad_views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:

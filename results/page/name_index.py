@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from results.analysis.labels import differing, flatten, leaves_of
-from results.record import Record
+from recallmap.results.analysis.labels import differing, flatten, leaves_of
+from recallmap.results.record import Record
 
 
 def carried(figure: float | None) -> float | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from results.analysis.confidence import half_width, t_interval
-from results.analysis.measures import Measure
-from results.analysis.pareto import front_band, front_shares
-from results.page import thinning
-from results.page.name_index import Index, carried
+from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.pareto import front_band, front_shares
+from recallmap.results.page import thinning
+from recallmap.results.page.name_index import Index, carried
 
 DRAWS = 500  # of seeds, for the front's band
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from results import escape
-from results.analysis.natural_order import by_number
-from results.atomic_write import write_whole
+from recallmap.results import escape
+from recallmap.results.analysis.natural_order import by_number
+from recallmap.results.atomic_write import write_whole
 
 Row = Mapping[str, Any]  # of search.probe.probe
 
@@ -172,4 +172,4 @@ def said(value: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return importlib.resources.files("results").joinpath("page", name).read_text(encoding="utf-8")
+    return importlib.resources.files("recallmap.results").joinpath("page", "assets", name).read_text(encoding="utf-8")

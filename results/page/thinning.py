@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from results.analysis.confidence import half_width, t_interval
-from results.record import Record
-from results.score_tables.table import Table
+from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.record import Record
+from recallmap.results.score_tables.table import Table
 
 MOST_MEANS = 250  # of one view, as large markers
 

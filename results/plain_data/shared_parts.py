@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from results.plain_data.record_checks import HUGE
+from recallmap.results.plain_data.record_checks import HUGE
 
 T = TypeVar("T")
 

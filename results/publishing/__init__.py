@@ -1,0 +1,1 @@
+"""Publishing: claims judged by records, the report, tables of documents."""

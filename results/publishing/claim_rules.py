@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from results.analysis.confidence import difference_interval, half_width, t_interval
-from results.analysis.labels import words
-from results.analysis.measures import Measure
-from results.score_tables.table import more_is_better
+from recallmap.results.analysis.confidence import difference_interval, half_width, t_interval
+from recallmap.results.analysis.labels import words
+from recallmap.results.analysis.measures import Measure
+from recallmap.results.score_tables.table import more_is_better
 
 Verdict = Literal["reproduced", "not reproduced", "not decided"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from results.publishing.claim_rules import Above, Each, OnAverage, Rises, Rule, Which
+from recallmap.results.publishing.claim_rules import Above, Each, OnAverage, Rises, Rule, Which
 
 LINEAR = ("deltanet", "gated_deltanet", "gla", "linear_attention", "mamba2", "mlstm", "rwkv7", "retnet", "hgrn2")
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-from results.score_tables.rendering import cell_text, shown
-from results.score_tables.table import Cell, Line, Table, Unit
+from recallmap.results.score_tables.rendering import cell_text, shown
+from recallmap.results.score_tables.table import Cell, Line, Table, Unit
 
 _NAMES = "Names. "  # begins the line below a table that says what it names like another model
 

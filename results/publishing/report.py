@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.analysis.measures import Measure, measures
-from results.analysis.natural_order import by_number
-from results.analysis.published_figures import Published
-from results.atomic_write import write_whole
-from results.escape import markdown as escaped
-from results.publishing.claim_rules import Evidence, verdict_of
-from results.publishing.claims import CLAIMS, Claim
-from results.publishing.readme_tables import filled
-from results.record import Record
-from results.score_tables.breakdowns import further_tables
-from results.score_tables.rendering import markdown
-from results.score_tables.scores import table_of
-from results.score_tables.table import Table
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.natural_order import by_number
+from recallmap.results.analysis.published_figures import Published
+from recallmap.results.atomic_write import write_whole
+from recallmap.results.escape import markdown as escaped
+from recallmap.results.publishing.claim_rules import Evidence, verdict_of
+from recallmap.results.publishing.claims import CLAIMS, Claim
+from recallmap.results.publishing.readme_tables import filled
+from recallmap.results.record import Record
+from recallmap.results.score_tables.breakdowns import further_tables
+from recallmap.results.score_tables.rendering import markdown
+from recallmap.results.score_tables.scores import table_of
+from recallmap.results.score_tables.table import Table
 
 SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
 

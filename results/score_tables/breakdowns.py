@@ -9,16 +9,34 @@ from typing import Literal
 
 import numpy as np
 
-from results.analysis.breakdown import OF_EVERY_TASK, Cut, Strand, by_dials, by_parts, by_settings, further_scores
-from results.analysis.confidence import t_interval
-from results.analysis.labels import differing, words
-from results.analysis.measures import Measure, measures
-from results.analysis.namesakes import remark
-from results.record import Record
-from results.score_tables.costs import cost_tables
-from results.score_tables.notes import notes_of
-from results.score_tables.scores import best, states_of, task_table
-from results.score_tables.table import MAD, Cell, Line, Table, is_count, more_is_better, protocol_of, readable, unit_of
+from recallmap.results.analysis.breakdown import (
+    OF_EVERY_TASK,
+    Cut,
+    Strand,
+    by_dials,
+    by_parts,
+    by_settings,
+    further_scores,
+)
+from recallmap.results.analysis.confidence import t_interval
+from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.namesakes import remark
+from recallmap.results.record import Record
+from recallmap.results.score_tables.costs import cost_tables
+from recallmap.results.score_tables.notes import notes_of
+from recallmap.results.score_tables.scores import best, states_of, task_table
+from recallmap.results.score_tables.table import (
+    MAD,
+    Cell,
+    Line,
+    Table,
+    is_count,
+    more_is_better,
+    protocol_of,
+    readable,
+    unit_of,
+)
 
 ERROR = "relative_error"
 

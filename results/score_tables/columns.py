@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from results.analysis.confidence import t_interval
-from results.analysis.measures import Measure, trait
-from results.analysis.published_figures import Column, Published, PublishedTable, Row
-from results.score_tables.table import MAD, Cell
+from recallmap.results.analysis.confidence import t_interval
+from recallmap.results.analysis.measures import Measure, trait
+from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
+from recallmap.results.score_tables.table import MAD, Cell
 
 
 class Sheet:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from results.analysis.labels import leaves_of, row_names
-from results.analysis.namesakes import remark
-from results.analysis.natural_order import by_number
-from results.record import Record
-from results.score_tables.notes import remarks_of
-from results.score_tables.table import Cell, Line, Table, Unit
+from recallmap.results.analysis.labels import leaves_of, row_names
+from recallmap.results.analysis.namesakes import remark
+from recallmap.results.analysis.natural_order import by_number
+from recallmap.results.record import Record
+from recallmap.results.score_tables.notes import remarks_of
+from recallmap.results.score_tables.table import Cell, Line, Table, Unit
 
 COSTS: dict[
     str, tuple[Unit, Callable[[Record], float | None]]

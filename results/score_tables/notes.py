@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from results.analysis.measures import Measure
-from results.analysis.published_figures import Published
-from results.analysis.rank_correlation import FEW, spearman
-from results.analysis.selection import On
-from results.score_tables.columns import Sheet
-from results.score_tables.table import Line, is_share, readable
+from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.rank_correlation import FEW, spearman
+from recallmap.results.analysis.selection import On
+from recallmap.results.score_tables.columns import Sheet
+from recallmap.results.score_tables.table import Line, is_share, readable
 
 
 def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from results import escape
-from results.analysis.confidence import half_width
-from results.score_tables.table import Cell, Line, Table, Unit, size
+from recallmap.results import escape
+from recallmap.results.analysis.confidence import half_width
+from recallmap.results.score_tables.table import Cell, Line, Table, Unit, size
 
 Format = Literal["markdown", "csv", "latex", "html"]
 

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from results.analysis.labels import differing, words
-from results.analysis.measures import Measure, measures
-from results.analysis.namesakes import remark
-from results.analysis.natural_order import by_number, by_size
-from results.analysis.published_figures import Column, Published
-from results.analysis.selection import On
-from results.record import Record
-from results.score_tables.columns import Sheet, tables_about
-from results.score_tables.notes import notes_of, order_notes, source_notes
-from results.score_tables.table import (
+from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.namesakes import remark
+from recallmap.results.analysis.natural_order import by_number, by_size
+from recallmap.results.analysis.published_figures import Column, Published
+from recallmap.results.analysis.selection import On
+from recallmap.results.record import Record
+from recallmap.results.score_tables.columns import Sheet, tables_about
+from recallmap.results.score_tables.notes import notes_of, order_notes, source_notes
+from recallmap.results.score_tables.table import (
     MAD,
     Cell,
     Line,

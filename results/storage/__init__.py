@@ -1,0 +1,1 @@
+"""How a ledger lies on disk: its layout and its lock."""

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
-from results.record import FIELDS, SHORT, Record, address, faults_of
+from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
+from recallmap.results.record import FIELDS, SHORT, Record, address, faults_of
 
 LAYOUT = 2  # of the file; raise it when a reader of the layout before could not read it
 

@@ -10,7 +10,7 @@ import stat
 import weakref
 from pathlib import Path
 
-from results.atomic_write import FULL, remedy
+from recallmap.results.atomic_write import FULL, remedy
 
 
 class LedgerError(Exception):

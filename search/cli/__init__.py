@@ -1,12 +1,15 @@
-"""The door of the command line: `recallmap`, with the commands in the order of its help."""
+"""The door of the command line: `recallmap`."""
 
 from __future__ import annotations
 
-from search.cli.app import app
-from search.cli.streams import made_ready
+from importlib import import_module
+
+from recallmap.search.cli.app import app
+
+for _commands in ("train_commands", "publish_commands", "inspect_commands"):  # in the order of the help
+    import_module(f"recallmap.search.cli.{_commands}")
 
 
 def main() -> None:
     """The door of the console script."""
-    with made_ready():
-        app()
+    app()

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from results.escape import one_line
-from search.cli.streams import complain, say
-from search.documents.nodes import SpecError
+from recallmap.results.escape import one_line
+from recallmap.search.cli.streams import complain, say
+from recallmap.search.documents.nodes import SpecError
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from search.cli.sources import Found
+    from recallmap.search.cli.sources import Found
 
 MANY_RECORDS = 5000  # of which a page takes seconds to make
 
@@ -41,7 +41,7 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except OSError as error:
-            from results.atomic_write import FULL, remedy
+            from recallmap.results.atomic_write import FULL, remedy
 
             if error.filename is None and error.errno not in FULL:  # of an output stream, see `made_ready`
                 raise
@@ -97,7 +97,7 @@ Only = Annotated[
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        from search.training.origin import summary
+        from recallmap.search.training.origin import summary
 
         say(summary())
         raise typer.Exit
@@ -124,19 +124,19 @@ def refuse(*lines: str) -> NoReturn:
 
 
 def remedy_of(error: OSError) -> str:
-    from results.atomic_write import remedy
+    from recallmap.results.atomic_write import remedy
 
     return remedy(error)
 
 
 def _is_ledger_error(error: Exception) -> bool:
     """Without importing the ledger, which a verb that raised one has imported."""
-    ledger = sys.modules.get("results.ledger")
+    ledger = sys.modules.get("recallmap.results.ledger")
     return ledger is not None and isinstance(error, ledger.LedgerError)
 
 
 def terminal() -> Console:
-    from search.cli.terminal import Terminal
+    from recallmap.search.cli.terminal import Terminal
 
     return Terminal()
 
@@ -150,7 +150,7 @@ def write_rows(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    from results.atomic_write import write_whole
+    from recallmap.results.atomic_write import write_whole
 
     try:
         write_whole(path, text)
@@ -168,7 +168,7 @@ def records_of(
     curves: bool = True,
 ) -> Found:
     """The records that a verb is to show. What there is to say of them is said."""
-    from search.cli import sources
+    from recallmap.search.cli import sources
 
     found = with_note(sources.found(source, ledger, sets, patient=patient, curves=curves))
     return found._replace(records=sources.only(found.records, only)) if only else found
@@ -189,7 +189,7 @@ def device_of(name: str | None) -> torch.device:
     """The device that is asked for, if this machine has it."""
     import torch
 
-    from search.training.devices import default_device
+    from recallmap.search.training.devices import default_device
 
     try:
         device = torch.device(name or default_device())

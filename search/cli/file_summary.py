@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from search import codec
-from search.cli.listings import stack_of
-from search.documents import built_in, content_key, type_hints
-from search.documents.built_in import TELLING
-from search.documents.nodes import Fault, Place, SpecError, fault, merged
-from search.space.search_space import Search
-from search.study.spec import StudySpec
-from search.trials import Trial
+from recallmap.search import codec
+from recallmap.search.cli.listings import stack_of
+from recallmap.search.documents import built_in, content_key, type_hints
+from recallmap.search.documents.built_in import TELLING
+from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
 
 PRICED = 60  # corners of a search whose cost is looked at
 
 
 def check(source: str) -> str:
     """What a file, or everything built in under a name, holds. Raises SpecError with all that is wrong with it."""
-    from synth.tasks import Task
+    from recallmap.synth.tasks import Task
 
     names = {what: list(built_in.named(what)) for what in ("study", "arch", "suite")}
     names["task"] = list(type_hints.kinds_of(Task))
@@ -51,7 +51,7 @@ def _task(source: str) -> str:
 
 
 def _arch(source: str) -> str:
-    from arch.cost import cost
+    from recallmap.arch.cost import cost
 
     spec = codec.read_arch(source)
     price = cost(spec, vocab=64, length=128)
@@ -119,7 +119,7 @@ def outlook_of(study: StudySpec) -> list[str]:
 
 def _suite(source: str) -> str:
     """Every setting is read as a trial would be, on a base that lacks nothing."""
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
     suite = built_in.document(source, "suite")
     bare = {"task": {}, "arch": content_key.plain(codec.read_arch("attention")), "training": {"steps": 1}}

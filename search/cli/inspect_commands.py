@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from search.cli.app import Precision, app, device_of, refuse, remedy_of, terminal, write_rows
-from search.cli.streams import say
+from recallmap.search.cli.app import Precision, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli.streams import say
 
 
 class What(StrEnum):
@@ -48,7 +48,7 @@ def check(
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
 ) -> None:
     """Say all that is wrong with a file, or what it holds."""
-    from search import codec
+    from recallmap.search import codec
 
     if schema is not None:
         import json
@@ -57,7 +57,7 @@ def check(
         return
     if file is None:
         refuse("check: may come a FILE, or --schema task|arch|study")
-    from search.cli.file_summary import check as summary
+    from recallmap.search.cli.file_summary import check as summary
 
     say(f"ok: {summary(file)}")
 
@@ -68,7 +68,7 @@ def list_(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of the README.")] = False,
 ) -> None:
     """Show what there is to choose from."""
-    from search.cli.listings import TABLES, markdown
+    from recallmap.search.cli.listings import TABLES, markdown
 
     table = TABLES[what.value]()
     if not as_markdown:
@@ -89,8 +89,8 @@ def preview(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
 ) -> None:
     """Print a few sequences: roles of tokens coloured, what is asked where, and where its answer stands."""
-    from search import codec
-    from search.cli import task_preview as pages
+    from recallmap.search import codec
+    from recallmap.search.cli import task_preview as pages
 
     console = terminal()
     spec = codec.read_task(task, overrides=dials or [])
@@ -105,9 +105,9 @@ def cost(
     vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Token ids.")] = 64,
 ) -> None:
     """Print parameters, state and operations before anything is trained."""
-    from arch.cost import cost as cost_of
-    from search import codec
-    from search.cli.listings import stack_of
+    from recallmap.arch.cost import cost as cost_of
+    from recallmap.search import codec
+    from recallmap.search.cli.listings import stack_of
 
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
@@ -146,16 +146,16 @@ def bench(
 ) -> None:
     """Time implementations of an op, or a cohort's step and its trials one by one, after they agree; or tell of every task
     whence it comes, what it bounds and how fast it is drawn, as Markdown."""
-    from search import codec
+    from recallmap.search import codec
 
     if what == "tasks":
-        from search.cli import task_table
+        from recallmap.search.cli import task_table
 
         for line in task_table.markdown(task_table.rows()):
             say(line, flush=True)
         return
-    from search.cli.listings import timings
-    from search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step
+    from recallmap.search.cli.listings import timings
+    from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step
 
     where = str(device_of(device))
     try:
@@ -195,9 +195,9 @@ def probe(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
 ) -> None:
     """Measure, without training, how many key-value pairs the memory of each mixer holds."""
-    from search import codec
-    from search.cli.listings import capacities_of
-    from search.measurement.capacity_probe import probe as measured
+    from recallmap.search import codec
+    from recallmap.search.cli.listings import capacities_of
+    from recallmap.search.measurement.capacity_probe import probe as measured
 
     if output is not None and output.suffix not in (".html", ".json"):
         refuse(f"--output: {output} may end in .html or .json")
@@ -220,8 +220,8 @@ def probe(
 def _write_capacities(path: Path, rows: list[dict[str, Any]]) -> None:
     import json
 
-    from results.atomic_write import write_whole
-    from results.page.probe_section import write_page
+    from recallmap.results.atomic_write import write_whole
+    from recallmap.results.page.probe_section import write_page
 
     if path.suffix == ".json":
         write_whole(path, json.dumps(rows, indent=1) + "\n")

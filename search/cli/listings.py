@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from search import codec
-from search.documents import built_in, type_hints
-from search.documents.nodes import Node, SpecError
+from recallmap.search import codec
+from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents.nodes import Node, SpecError
 
 if TYPE_CHECKING:
-    from search.engines.plan import Plan
-    from search.engines.pricing import Rates
+    from recallmap.search.engines.plan import Plan
+    from recallmap.search.engines.pricing import Rates
 
 
 def tasks() -> Table:
     """Every task with its dials at their defaults, and what a guesser and an oracle score there."""
-    from synth.tasks import Task
+    from recallmap.synth.tasks import Task
 
     table = _table("task", "dials and their defaults", "T", "ids", "chance", "ceiling", "metric")
     for kind, spec in sorted(type_hints.kinds_of(Task).items()):
@@ -34,7 +34,7 @@ def tasks() -> Table:
 
 def mixers() -> Table:
     """Every mixer with its recurrence, what it carries, its source, and how it differs from that by default."""
-    from arch.mixers import Mixer
+    from recallmap.arch.mixers import Mixer
 
     table = _table("mixer", "equation", "state (floats)", "source", "differs", "dials and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
@@ -45,7 +45,7 @@ def mixers() -> Table:
 
 def differences() -> Table:
     """Every architecture of the zoo, and what sets its mixers apart from what was published under their names."""
-    from arch.stack import flatten
+    from recallmap.arch.stack import flatten
 
     table = _table("arch", "about", "differs from what was published")
     for name in built_in.builtin("arch"):
@@ -58,7 +58,7 @@ def differences() -> Table:
 
 def archs() -> Table:
     """Every architecture of the zoo, what it is made of, and what it costs for 64 token ids at length 128."""
-    from arch.cost import cost
+    from recallmap.arch.cost import cost
 
     table = _table("arch", "width", "blocks", "parameters", "state bytes", "grows", "about")
     for name in built_in.builtin("arch"):
@@ -108,7 +108,7 @@ def studies() -> Table:
 
 def plan_of(plan: Plan, rates: Rates) -> Table:
     """What is to be trained, a line for each architecture on each task setting, with the least and the most of its trials."""
-    from search.engines.pricing import priced, said_minutes
+    from recallmap.search.engines.pricing import priced, said_minutes
 
     columns = ("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
     table = _table(*columns, *(["minutes"] if rates.known else []))
@@ -129,7 +129,7 @@ def plan_of(plan: Plan, rates: Rates) -> Table:
 
 def capacities_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What the probe measured, a line for each number of pairs."""
-    from results.page.probe_section import said
+    from recallmap.results.page.probe_section import said
 
     columns = ("arch", "mixer", "keys", "pairs", "load", "error", "recall", "chance", "bounds")
     table = _table(*columns)

@@ -8,20 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, cast
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.mixers import Mixer
-from arch.mixers.mixer import MixerSpec
-from arch.stack import flatten
-from results.analysis import published_figures
-from results.analysis.labels import row_names
-from results.analysis.published_figures import Published
-from results.page.architecture_section import Detail
-from results.record import Record
-from search import codec
-from search.documents import built_in, yaml_text
-from search.documents.nodes import SpecError
-from search.measurement.capacity_probe import probe
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.mixers import Mixer
+from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.arch.stack import flatten
+from recallmap.results.analysis import published_figures
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.analysis.published_figures import Published
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.documents import built_in, yaml_text
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.measurement.capacity_probe import probe
 
 PAIRS = (2, 4, 8, 16, 32, 64, 128)  # that a page probes: an octave apart, for it is drawn along a logarithm
 

@@ -11,12 +11,12 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from results.analysis.labels import flatten
-from results.escape import one_line
-from results.record import Record
-from search.documents.type_hints import counted
-from search.engines.plan import Report
-from search.study.differences import values_of
+from recallmap.results.analysis.labels import flatten
+from recallmap.results.escape import one_line
+from recallmap.results.record import Record
+from recallmap.search.documents.type_hints import counted
+from recallmap.search.engines.plan import Report
+from recallmap.search.study.differences import values_of
 
 EVERY = 30.0  # seconds between two plain lines from within a cohort
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from search.cli.app import MANY_RECORDS, Only, Records, Sets, Source, app, records_of, refuse, remedy_of
-from search.cli.streams import complain, say, width
+from recallmap.search.cli.app import MANY_RECORDS, Only, Records, Sets, Source, app, records_of, refuse, remedy_of
+from recallmap.search.cli.streams import complain, say, width
 
 LOOK_AGAIN = 15  # seconds between looks for news of a page that is watched
 
@@ -39,11 +39,11 @@ def table(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Print score tables, beside published figures with differences where asked; then other scores, parts, and costs."""
-    from results.analysis.published_figures import Published
-    from results.score_tables.breakdowns import further_tables, tables_by
-    from results.score_tables.rendering import render
-    from results.score_tables.scores import table_of
-    from search import codec
+    from recallmap.results.analysis.published_figures import Published
+    from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+    from recallmap.results.score_tables.rendering import render
+    from recallmap.results.score_tables.scores import table_of
+    from recallmap.search import codec
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     records = records_of(source, ledger, sets, only, curves=False).records
@@ -72,13 +72,13 @@ def dashboard(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
-    from results.analysis.published_figures import Published
-    from results.page import thinning
-    from results.page.dashboard import write_page
-    from results.score_tables.scores import table_of
-    from search import codec
-    from search.cli import page_context
-    from search.cli.page_context import Details
+    from recallmap.results.analysis.published_figures import Published
+    from recallmap.results.page import thinning
+    from recallmap.results.page.dashboard import write_page
+    from recallmap.results.score_tables.scores import table_of
+    from recallmap.search import codec
+    from recallmap.search.cli import page_context
+    from recallmap.search.cli.page_context import Details
 
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     seen: set[tuple[str, str]] | None = None
@@ -123,9 +123,9 @@ def export(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Write records for other programs: a row a record, a column for every figure and every dial."""
-    from results.ledger import Ledger
-    from results.ledger import export as write
-    from search.cli.sources import is_ledger
+    from recallmap.results.ledger import Ledger
+    from recallmap.results.ledger import export as write
+    from recallmap.search.cli.sources import is_ledger
 
     if not (only or ledger or sets) and is_ledger(Path(source)):  # it may be larger than memory
         with Ledger.open(source) as held:
@@ -153,8 +153,8 @@ def merge(
     ] = False,
 ) -> None:
     """Put the records of several places into one: a trial counts once, done before failed. Of bad ones nothing is merged."""
-    from results.ledger import Ledger
-    from search.cli.sources import SUFFIXES, each, files, merge_lines
+    from recallmap.results.ledger import Ledger
+    from recallmap.search.cli.sources import SUFFIXES, each, files, merge_lines
 
     if output.suffix not in SUFFIXES:
         refuse(f"--output: {output} may end in .sqlite or .jsonl")
@@ -193,8 +193,8 @@ def report(
     ] = None,
 ) -> None:
     """Say of every published claim what the kept records make of it, and write the tables of every record file."""
-    from results.publishing.report import report as made
-    from search.cli import page_context, sources
+    from recallmap.results.publishing.report import report as made
+    from recallmap.search.cli import page_context, sources
 
     if fill is not None and not os.path.isfile(fill):
         refuse(f"{fill}: is no text to fill")

@@ -11,16 +11,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.exports.frame import FIELDS, leaves
-from results.ledger import Ledger, LedgerError, LeftOut
-from results.record import Record, read_records, records_in, unique
-from results.storage.layout import Row
-from search import codec
-from search.documents import built_in, content_key, type_hints, yaml_text
-from search.documents.nodes import Fault, Place, SpecError, fault
+from recallmap.results.exports.frame import FIELDS, leaves
+from recallmap.results.ledger import Ledger, LedgerError, LeftOut
+from recallmap.results.record import Record, read_records, records_in, unique
+from recallmap.results.storage.layout import Row
+from recallmap.search import codec
+from recallmap.search.documents import built_in, content_key, type_hints, yaml_text
+from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
 
 if TYPE_CHECKING:
-    from search.study.spec import StudySpec
+    from recallmap.search.study.spec import StudySpec
 
 RUNS = Path("runs")  # where ledgers lie unless told otherwise
 
@@ -79,8 +79,8 @@ def of_study(
 ) -> Found:
     """The records of a study's trials in its ledger, or in another place of records. A study that comes with the package and
     has no ledger finds those that come with the package, too."""
-    from search.engines.trial_sources import trials_of
-    from search.space.search_space import Search
+    from recallmap.search.engines.trial_sources import trials_of
+    from recallmap.search.space.search_space import Search
 
     path = ledger or default_ledger(study)
     search = isinstance(study.space, Search)
@@ -109,8 +109,8 @@ def of_study(
         raise fault(
             Place(str(path)),
             "",
-            f"holds {type_hints.counted(others, 'record')}, none of them of the {len(own)} trials of {study.name} as it is "
-            f"asked for; change what is --set, or look at all of them: recallmap table {path}",
+            f"holds {type_hints.counted(others, 'record')}, none of them of the {len(own)} trials of {study.name} as it "
+            f"is asked for; change what is --set, or look at all of them: recallmap table {path}",
         )
     note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
     return Found(study.name, held, "" if patient else note)
@@ -122,7 +122,7 @@ def default_ledger(study: StudySpec) -> Path:
 
 def journal_at(path: Path) -> Path:
     """The journal of a place of records. Raises SpecError where a folder has several."""
-    from search.proposers.journal import journal_of
+    from recallmap.search.proposers.journal import journal_of
 
     known = [journal_of(file) for file in files(path) if os.path.exists(journal_of(file))]
     if len(known) > 1:

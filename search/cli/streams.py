@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from results.escape import PLAINER, visible
+from recallmap.results.escape import PLAINER, visible
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)  # of a stream that takes no more
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from rich.text import Text
 
-from search.cli.listings import said
-from search.documents import type_hints
-from synth.batch import IGNORE, Batch
-from synth.task import Split, Task
-from synth.vocab import Roles
+from recallmap.search.cli.listings import said
+from recallmap.search.documents import type_hints
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from search import codec
-from search.documents import built_in, type_hints
-from synth.task import Task
+from recallmap.search import codec
+from recallmap.search.documents import built_in, type_hints
+from recallmap.synth.task import Task
 
 COUNT = 4096  # sequences drawn at a time
 
@@ -22,7 +22,7 @@ COLUMNS = ("task", "source", "protocol", "metric", "chance", "ceiling", "length"
 
 def rows(count: int = COUNT, times: int = TIMES) -> Iterator[tuple[str, ...]]:
     """A row of COLUMNS for every kind of task at its defaults, numpy's own threads aside on one core."""
-    from synth.tasks import Task as AnyTask
+    from recallmap.synth.tasks import Task as AnyTask
 
     sources = _sources()
     for kind, spec in sorted(type_hints.kinds_of(AnyTask).items()):

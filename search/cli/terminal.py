@@ -15,8 +15,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from results.escape import one_line, visible
-from search.cli.streams import width
+from recallmap.results.escape import one_line, visible
+from recallmap.search.cli.streams import width
 
 WIDE = 160  # columns where nobody says how many there are
 

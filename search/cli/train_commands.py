@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from search.cli.app import (
+from recallmap.search.cli.app import (
     LedgerPath,
     Records,
     Sets,
@@ -26,14 +26,14 @@ from search.cli.app import (
     words_given,
     write_text,
 )
-from search.cli.streams import complain, say
+from recallmap.search.cli.streams import complain, say
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from search.engines.plan import Plan
-    from search.study.spec import StudySpec
+    from recallmap.search.engines.plan import Plan
+    from recallmap.search.study.spec import StudySpec
 
 
 @app.command()
@@ -74,14 +74,14 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
 ) -> None:
     """Train what the ledger lacks. The same command again goes on where it was stopped."""
-    from search import codec
-    from search.cli import sources
-    from search.cli.progress_bar import Live
-    from search.engines.driver import EngineError
-    from search.engines.stopping import stoppable
-    from search.space.search_space import Search
-    from search.study.differences import paths_of
-    from search.study.spec import MOST_POINTS
+    from recallmap.search import codec
+    from recallmap.search.cli import sources
+    from recallmap.search.cli.progress_bar import Live
+    from recallmap.search.engines.driver import EngineError
+    from recallmap.search.engines.stopping import stoppable
+    from recallmap.search.space.search_space import Search
+    from recallmap.search.study.differences import paths_of
+    from recallmap.search.study.spec import MOST_POINTS
 
     where = _engine(engine, address, device, abreast)
     share = part_of(part)
@@ -139,10 +139,10 @@ def best(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Print the front of a study, what its proposers gained and which dials decide; write the winner's architecture."""
-    from search import codec
-    from search.cli import sources
-    from search.proposers import search_results
-    from search.proposers.journal import Journal
+    from recallmap.search import codec
+    from recallmap.search.cli import sources
+    from recallmap.search.proposers import search_results
+    from recallmap.search.proposers.journal import Journal
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or sources.default_ledger(spec)
@@ -185,7 +185,7 @@ def _engine(name: str, address: str | None, device: str | None, abreast: int) ->
             refuse("--address: the inline engine runs in this process and has no address, leave it out")
         if abreast > 1:
             refuse("--abreast: the inline engine trains one cohort after another; take --engine ray, or --part")
-        from search.engines import inline
+        from recallmap.search.engines import inline
 
         return partial(inline.run, device=str(device_of(device)))
     if find_spec("ray") is None:
@@ -194,7 +194,7 @@ def _engine(name: str, address: str | None, device: str | None, abreast: int) ->
         refuse(f"--device: {device} is for the inline engine; ray gives every cohort its own, may come cpu or cuda")
     if address is None:
         device_of(device)
-    from search.engines import ray_tune
+    from recallmap.search.engines import ray_tune
 
     return partial(ray_tune.run, device=device, address=address, abreast=abreast)
 
@@ -213,15 +213,15 @@ def _say_plan(
     seeds: int,
 ) -> None:
     """What `run` would train."""
-    from results.ledger import Ledger
-    from search.cli.file_summary import outlook_of, some_corners
-    from search.cli.listings import plan_of
-    from search.documents.type_hints import counted
-    from search.engines import pricing
-    from search.engines.plan import plan
-    from search.engines.trial_sources import most_further
-    from search.space.search_space import Search
-    from search.training.packing import at_most, room
+    from recallmap.results.ledger import Ledger
+    from recallmap.search.cli.file_summary import outlook_of, some_corners
+    from recallmap.search.cli.listings import plan_of
+    from recallmap.search.documents.type_hints import counted
+    from recallmap.search.engines import pricing
+    from recallmap.search.engines.plan import plan
+    from recallmap.search.engines.trial_sources import most_further
+    from recallmap.search.space.search_space import Search
+    from recallmap.search.training.packing import at_most, room
 
     ledger = Ledger(path)
     rates = pricing.rates_on(device, ledger)

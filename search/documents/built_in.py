@@ -10,10 +10,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from search.documents import type_hints
-from search.documents.nodes import Fault, Node, Place, SpecError, fault
-from search.documents.type_hints import Opener, guess
-from search.documents.yaml_text import MAX_BYTES, parse
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Fault, Node, Place, SpecError, fault
+from recallmap.search.documents.type_hints import Opener, guess
+from recallmap.search.documents.yaml_text import MAX_BYTES, parse
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def from_plain(spec: type[S], data: Mapping[str, Any]) -> S:
 def builtin(what: str) -> dict[str, Traversable]:
     """The documents of a sort ("arch", "study", "suite", "published") that come with the package, by name."""
     package, folder = BUILT_IN[what]
-    place = resources.files(package) / folder
+    place = resources.files(f"recallmap.{package}") / folder
     found = sorted(place.iterdir(), key=lambda f: f.name) if place.is_dir() else []
     return {f.name.removesuffix(".yaml"): f for f in found if f.name.endswith(".yaml")}
 
@@ -120,7 +120,7 @@ def settings_of(suite: Node, tier: str) -> tuple[Node, ...]:
 
 def openers() -> dict[type, Opener]:
     """How text stands for a whole document: `arch: mesa` in a trial."""
-    from arch.backbone import BackboneSpec
+    from recallmap.arch.backbone import BackboneSpec
 
     return {BackboneSpec: open_arch}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from search.documents import type_hints
+from recallmap.search.documents import type_hints
 
 
 def plain(spec: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import MISSING, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from search.documents import type_hints
-from search.documents.nodes import Node
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Node
 
 _SIMPLE = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from results.escape import one_line
+from recallmap.results.escape import one_line
 
 MAX_DEPTH = 32  # of mappings and lists within each other
 

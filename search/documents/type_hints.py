@@ -21,7 +21,7 @@ from json.encoder import encode_basestring_ascii
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from search.documents.nodes import MAX_DEPTH, Fault, Node, Place, SpecError, cut, fault
+from recallmap.search.documents.nodes import MAX_DEPTH, Fault, Node, Place, SpecError, cut, fault
 
 MOST_CHOICES, LONGEST_CHOICE = 40, 60  # that a message names, and characters of one
 

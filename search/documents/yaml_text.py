@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from search.documents import type_hints
-from search.documents.nodes import MAX_DEPTH, Fault, Node, Patch, Place, SpecError, fault
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import MAX_DEPTH, Fault, Node, Patch, Place, SpecError, fault
 
 MAX_BYTES = 256 * 1024
 

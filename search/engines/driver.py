@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import torch
 
-from results.ledger import Ledger
-from results.record import Record
-from search.documents import content_key
-from search.engines.plan import Plan, Report, Work, share_of
-from search.engines.trial_sources import GridSource, LedgerBook, source_of, trials_of
-from search.measurement.forward_latency import milliseconds
-from search.proposers.generations import Inquiry
-from search.space.search_space import Search
-from search.study.spec import StudySpec
-from search.training import foreign
-from search.training.devices import default_device
-from search.training.outcome import Progress
-from search.training.packing import at_most, pack, room
-from search.trials import Trial
-from search.trials.single import TrialSpec
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.engines.plan import Plan, Report, Work, share_of
+from recallmap.search.engines.trial_sources import GridSource, LedgerBook, source_of, trials_of
+from recallmap.search.measurement.forward_latency import milliseconds
+from recallmap.search.proposers.generations import Inquiry
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training import foreign
+from recallmap.search.training.devices import default_device
+from recallmap.search.training.outcome import Progress
+from recallmap.search.training.packing import at_most, pack, room
+from recallmap.search.trials import Trial
+from recallmap.search.trials.single import TrialSpec
 
 
 class EngineError(Exception):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from results.ledger import Ledger
-from search.documents import content_key
-from search.engines.driver import Driver
-from search.engines.plan import Plan, Report, Work
-from search.study.spec import StudySpec
-from search.training.checkpoints import Shelf, kept_on, shelf_of
-from search.training.devices import default_device
-from search.training.outcome import Progress
-from search.training.run_cohort import train
+from recallmap.results.ledger import Ledger
+from recallmap.search.documents import content_key
+from recallmap.search.engines.driver import Driver
+from recallmap.search.engines.plan import Plan, Report, Work
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.checkpoints import Shelf, kept_on, shelf_of
+from recallmap.search.training.devices import default_device
+from recallmap.search.training.outcome import Progress
+from recallmap.search.training.run_cohort import train
 
 
 def run(

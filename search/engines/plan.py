@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.record import Record
-from search.documents import content_key
-from search.study.spec import StudySpec
-from search.training.outcome import Progress
-from search.training.packing import Room, pack
-from search.trials import Trial
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.outcome import Progress
+from recallmap.search.training.packing import Room, pack
+from recallmap.search.trials import Trial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ from importlib import resources
 
 import torch
 
-from results.ledger import Ledger
-from results.record import Record
-from search.documents import built_in, type_hints
-from search.documents.nodes import SpecError
-from search.documents.type_hints import counted
-from search.training.origin import device_name
-from search.trials import Trial, memory_needs
-from search.trials.geometry import setting
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.documents.type_hints import counted
+from recallmap.search.training.origin import device_name
+from recallmap.search.trials import Trial, memory_needs
+from recallmap.search.trials.geometry import setting
 
 RECENT = 1000  # records of a ledger, the last, by which minutes are estimated
 
@@ -181,6 +181,6 @@ def too_large(trials: Sequence[Trial], device: torch.device) -> str:
         return ""
     most = max(sum(trial.needs.values()) for trial in wide)
     return (
-        f"{counted(len(wide), 'trial')} will fail here: up to {memory_needs.said(most)} of memory are asked for, {device.type} has "
-        f"{memory_needs.said(memory_needs.held_by(device))}"
+        f"{counted(len(wide), 'trial')} will fail here: up to {memory_needs.said(most)} of memory are asked for, {device.type} "
+        f"has {memory_needs.said(memory_needs.held_by(device))}"
     )

@@ -27,18 +27,18 @@ from typing import Any
 
 import torch
 
-from results.ledger import Ledger
-from results.record import Record
-from search.engines.driver import Driver, EngineError
-from search.engines.plan import Plan, Report, Work
-from search.engines.processes import children, end_marked, how_it_ended, marking
-from search.engines.stopping import undisturbed
-from search.study.spec import StudySpec
-from search.training import checkpoints, run_cohort
-from search.training.checkpoints import Shelf
-from search.training.devices import default_device
-from search.training.outcome import Progress
-from search.trials import Trial
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.plan import Plan, Report, Work
+from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
+from recallmap.search.engines.stopping import undisturbed
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training import checkpoints, run_cohort
+from recallmap.search.training.checkpoints import Shelf
+from recallmap.search.training.devices import default_device
+from recallmap.search.training.outcome import Progress
+from recallmap.search.trials import Trial
 
 LIVES = 3  # of a cohort whose worker dies; after them it is halved
 

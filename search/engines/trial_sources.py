@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from results.analysis.selection import choose_hyperparameters
-from results.ledger import Ledger
-from results.record import Record
-from search.documents import content_key
-from search.documents.type_hints import counted
-from search.proposers.generations import Book, Inquiry, told_points
-from search.proposers.journal import Journal, journal_of
-from search.proposers.proposer import point_of
-from search.space.search_space import Search
-from search.study.spec import StudySpec
-from search.trials import Trial
+from recallmap.results.analysis.selection import choose_hyperparameters
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.documents.type_hints import counted
+from recallmap.search.proposers.generations import Book, Inquiry, told_points
+from recallmap.search.proposers.journal import Journal, journal_of
+from recallmap.search.proposers.proposer import point_of
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
 
 
 @dataclass(frozen=True, kw_only=True)

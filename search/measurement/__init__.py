@@ -1,0 +1,1 @@
+"""Measurements without training: capacity of memories, latency of forward passes, benchmarks."""

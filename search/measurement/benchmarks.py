@@ -13,17 +13,17 @@ from typing import Any, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from arch.backbone import BackboneSpec
-from arch.kernels import select
-from arch.kernels.benchmark.timing import SHAPES, Shape, bench
-from search.measurement.forward_latency import taken
-from search.training.batches import EvaluationSet
-from search.training.cohort import Cohort
-from search.trials import memory_needs
-from search.trials.pools import Pool
-from search.trials.settings import Data, Training
-from search.trials.single import TrialSpec
-from synth.tasks import Task
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench
+from recallmap.search.measurement.forward_latency import taken
+from recallmap.search.training.batches import EvaluationSet
+from recallmap.search.training.cohort import Cohort
+from recallmap.search.trials import memory_needs
+from recallmap.search.trials.pools import Pool
+from recallmap.search.trials.settings import Data, Training
+from recallmap.search.trials.single import TrialSpec
+from recallmap.synth.tasks import Task
 
 Row = dict[str, Any]  # plain values by name
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from arch.backbone import BackboneSpec
-from arch.mixers.mixer import Memory, MixerSpec
-from arch.stack import flatten
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.mixers.mixer import Memory, MixerSpec
+from recallmap.arch.stack import flatten
 
 Keys = Literal["gaussian", "orthonormal", "correlated", "quantised"]
 

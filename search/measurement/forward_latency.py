@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from search.trials.single import TrialSpec
+from recallmap.search.trials.single import TrialSpec
 
 WARM_UPS = 2
 

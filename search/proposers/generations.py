@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from results.analysis.pareto import front
-from results.record import Record
-from search.documents import content_key
-from search.documents.nodes import SpecError
-from search.proposers.journal import Journal
-from search.proposers.proposer import Answer, Asked, Proposer, Told, point_of
-from search.space.axis_values import Point
-from search.space.parameters import Choices
-from search.space.search_space import ANCHORS, Search
-from search.study.goals import SPEED
-from search.study.spec import StudySpec
-from search.trials import Trial
+from recallmap.results.analysis.pareto import front
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.proposers.journal import Journal
+from recallmap.search.proposers.proposer import Answer, Asked, Proposer, Told, point_of
+from recallmap.search.space.axis_values import Point
+from recallmap.search.space.parameters import Choices
+from recallmap.search.space.search_space import ANCHORS, Search
+from recallmap.search.study.goals import SPEED
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
 
 MOST_ASKED = 50  # points asked in vain for one that may be trained, before a proposer gives up
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results.ledger import LedgerError
-from search.proposers.proposer import Proposer, Told, is_answered, told_of
-from search.space.search_space import Search
+from recallmap.results.ledger import LedgerError
+from recallmap.search.proposers.proposer import Proposer, Told, is_answered, told_of
+from recallmap.search.space.search_space import Search
 
 
 def journal_of(ledger_path: Path) -> Path:

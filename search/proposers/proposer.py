@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from search.proposers.samplers import fixing, sampler_of
-from search.space.axis_values import Point
-from search.space.corners import Given
-from search.space.parameters import Choices, FloatDial, IntDial, Scalar
-from search.space.search_space import ANCHORS, Search
+from recallmap.search.proposers.samplers import fixing, sampler_of
+from recallmap.search.space.axis_values import Point
+from recallmap.search.space.corners import Given
+from recallmap.search.space.parameters import Choices, FloatDial, IntDial, Scalar
+from recallmap.search.space.search_space import ANCHORS, Search
 
 End = Literal["done", "stopped", "rejected", "failed"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from search.space.parameters import Choices
-from search.space.search_space import Search
+from recallmap.search.space.parameters import Choices
+from recallmap.search.space.search_space import Search
 
 STARTUP = 10  # points that tpe draws at random before it has a model; no more than a generation
 

@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from results.analysis.labels import flatten
-from results.analysis.pareto import front, hypervolume
-from results.analysis.rank_correlation import FEW, spearman
-from results.escape import one_line
-from results.record import Record
-from search.documents import content_key, yaml_text
-from search.proposers.generations import ranked, said_choices
-from search.proposers.journal import Journal
-from search.proposers.proposer import Told, point_of
-from search.space.parameters import Choices
-from search.space.search_space import ANCHORS, Search
-from search.study.differences import telling, values_of
-from search.study.goals import Goal
-from search.study.spec import StudySpec
-from search.trials import Trial
-from search.trials.single import TrialSpec
+from recallmap.results.analysis.labels import flatten
+from recallmap.results.analysis.pareto import front, hypervolume
+from recallmap.results.analysis.rank_correlation import FEW, spearman
+from recallmap.results.escape import one_line
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key, yaml_text
+from recallmap.search.proposers.generations import ranked, said_choices
+from recallmap.search.proposers.journal import Journal
+from recallmap.search.proposers.proposer import Told, point_of
+from recallmap.search.space.parameters import Choices
+from recallmap.search.space.search_space import ANCHORS, Search
+from recallmap.search.study.differences import telling, values_of
+from recallmap.search.study.goals import Goal
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
+from recallmap.search.trials.single import TrialSpec
 
 DRAWS = 1000  # of the bootstrap
 

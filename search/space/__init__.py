@@ -1,0 +1,1 @@
+"""Search spaces: grids, unions, parameters, and the space of a search."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from search.documents import built_in, type_hints
-from search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
+from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
 
 NOWHERE = Place("space")
 
@@ -57,7 +57,7 @@ def written_out(said: Node) -> tuple[Node, ...]:
     """What {every: mixer} stands for; anything else stands for itself."""
     if "every" not in said:
         return (said,)
-    from arch.mixers import Mixer
+    from recallmap.arch.mixers import Mixer
 
     unknown = [key for key in said.value if key not in ("every", "but", "as", "having")]
     if unknown:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from search.documents import type_hints
-from search.space.parameters import Choices, FloatDial, IntDial, Scalar, same_label
+from recallmap.search.documents import type_hints
+from recallmap.search.space.parameters import Choices, FloatDial, IntDial, Scalar, same_label
 
 S = TypeVar("S", bound=Scalar)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
-from search.documents.nodes import Node, Patch, SpecError
-from search.space.axis_values import NOWHERE, Point, axis_faults, axis_values
+from recallmap.search.documents.nodes import Node, Patch, SpecError
+from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, axis_values
 
 
 def count(space: Grid | Union) -> int:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias
 
-from search.documents import type_hints
-from search.documents.nodes import Fault, Node, SpecError, fault
-from search.documents.type_hints import Memo
-from search.space.axis_values import NOWHERE, Point, begin_with_trial, is_of_trial, written_out
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Fault, Node, SpecError, fault
+from recallmap.search.documents.type_hints import Memo
+from recallmap.search.space.axis_values import NOWHERE, Point, begin_with_trial, is_of_trial, written_out
 
 Scalar = bool | int | float | str | None
 

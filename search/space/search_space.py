@@ -14,13 +14,13 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Literal
 
-from search.documents import type_hints
-from search.documents.nodes import Fault, Node, Patch, Place, SpecError
-from search.documents.type_hints import Memo
-from search.space.axis_values import NOWHERE, Point, axis_faults, begin_with_trial, is_of_trial
-from search.space.corners import Given, Rarest, Scripted
-from search.space.grid import Grid, Union
-from search.space.parameters import Choices, Chooser, Scalar, Turner, parameter_faults, same_label
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError
+from recallmap.search.documents.type_hints import Memo
+from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, begin_with_trial, is_of_trial
+from recallmap.search.space.corners import Given, Rarest, Scripted
+from recallmap.search.space.grid import Grid, Union
+from recallmap.search.space.parameters import Choices, Chooser, Scalar, Turner, parameter_faults, same_label
 
 ANCHORS = "anchors"  # who proposes architectures to compare with
 

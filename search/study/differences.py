@@ -6,12 +6,12 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from results.analysis.labels import flatten
-from search.documents import type_hints
-from search.space.search_space import Search
-from search.study.spec import StudySpec
-from search.trials import Trial
-from search.trials.geometry import setting
+from recallmap.results.analysis.labels import flatten
+from recallmap.search.documents import type_hints
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
+from recallmap.search.trials.geometry import setting
 
 SAID = ("training.lr", "training.weight_decay", "arch.lr", "seed")  # by every line of a trial
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from results.record import Record
-from search.trials import Trial
+from recallmap.results.record import Record
+from recallmap.search.trials import Trial
 
 Split = Literal["validation", "test"]
 

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from search.documents import built_in, type_hints, yaml_text
-from search.documents.nodes import Fault, Node, Patch, SpecError, fault, patched
-from search.space.axis_values import axis_values
-from search.space.parameters import DIALS
-from search.study.reading import is_within, opened
-from search.study.spec import StudySpec
+from recallmap.search.documents import built_in, type_hints, yaml_text
+from recallmap.search.documents.nodes import Fault, Node, Patch, SpecError, fault, patched
+from recallmap.search.space.axis_values import axis_values
+from recallmap.search.space.parameters import DIALS
+from recallmap.search.study.reading import is_within, opened
+from recallmap.search.study.spec import StudySpec
 
 LONGEST = 500  # characters of what is to be said instead of something, beyond which the places are named alone
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from search.documents import built_in, type_hints
-from search.documents.nodes import Fault, Node, Patch, Place, SpecError, patched
-from search.documents.type_hints import Memo, Opener
-from search.space.axis_values import Point
-from search.trials import Trial
-from search.trials.single import TrialSpec
+from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, patched
+from recallmap.search.documents.type_hints import Memo, Opener
+from recallmap.search.space.axis_values import Point
+from recallmap.search.trials import Trial
+from recallmap.search.trials.single import TrialSpec
 
 
 class TrialReader:

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from search.documents import content_key, type_hints
-from search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
-from search.space import grid
-from search.space.axis_values import Point
-from search.space.corners import Given
-from search.space.grid import Grid
-from search.space.parameters import Choices, words_of
-from search.space.search_space import ANCHORS, Search, Space
-from search.study.goals import SPEED, STATIC, Constraints, Goal
-from search.study.reading import TrialReader, at_their_axes
-from search.study.trial_filter import filtered
-from search.trials import Trial
-from search.trials.single import TrialSpec
+from recallmap.search.documents import content_key, type_hints
+from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
+from recallmap.search.space import grid
+from recallmap.search.space.axis_values import Point
+from recallmap.search.space.corners import Given
+from recallmap.search.space.grid import Grid
+from recallmap.search.space.parameters import Choices, words_of
+from recallmap.search.space.search_space import ANCHORS, Search, Space
+from recallmap.search.study.goals import SPEED, STATIC, Constraints, Goal
+from recallmap.search.study.reading import TrialReader, at_their_axes
+from recallmap.search.study.trial_filter import filtered
+from recallmap.search.trials import Trial
+from recallmap.search.trials.single import TrialSpec
 
 MOST_FAULTS = 100  # different ones, after which no more are looked for
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from results.analysis.labels import flatten
-from search.documents import type_hints
-from search.documents.built_in import FORMER
-from search.documents.nodes import Fault, Node, Place, SpecError, fault
-from search.space.parameters import Choices
-from search.trials import Trial
+from recallmap.results.analysis.labels import flatten
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.built_in import FORMER
+from recallmap.search.documents.nodes import Fault, Node, Place, SpecError, fault
+from recallmap.search.space.parameters import Choices
+from recallmap.search.trials import Trial
 
 
 def filtered(trials: Sequence[Trial], only: Node) -> list[Trial]:

@@ -1,0 +1,1 @@
+"""Training: cohorts of trials of equal shape, from packing to records."""

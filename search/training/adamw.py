@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from search.trials.settings import Schedule
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.settings import Schedule
+    from recallmap.search.trials.single import TrialSpec
 
 
 class AdamW:

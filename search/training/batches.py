@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from search.trials.pools import HORIZON, Pool
-from synth.streams import Stream
-from synth.task import Split
-from synth.tasks import Task
+from recallmap.search.trials.pools import HORIZON, Pool
+from recallmap.synth.streams import Stream
+from recallmap.synth.task import Split
+from recallmap.synth.tasks import Task
 
 if TYPE_CHECKING:
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
 
 class Feed:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
 
 class BestCheckpoint:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from results.atomic_write import begin, remedy, write_whole
-from results.ledger import LedgerError
-from search.documents import content_key
+from recallmap.results.atomic_write import begin, remedy, write_whole
+from recallmap.results.ledger import LedgerError
+from recallmap.search.documents import content_key
 
 if TYPE_CHECKING:
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
 
 def shelf_of(ledger_path: Path) -> Path:

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.backbone import Backbone
-from search.training.adamw import AdamW, learning_rate
-from search.training.batches import EvaluationSet, Feed
-from search.training.cuda_graph import MOST, Operations, Recorded, compiled
-from search.training.stacked_model import Stacked
-from search.trials.pools import Pool
+from recallmap.arch.backbone import Backbone
+from recallmap.search.training.adamw import AdamW, learning_rate
+from recallmap.search.training.batches import EvaluationSet, Feed
+from recallmap.search.training.cuda_graph import MOST, Operations, Recorded, compiled
+from recallmap.search.training.stacked_model import Stacked
+from recallmap.search.trials.pools import Pool
 
 if TYPE_CHECKING:
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
 TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds the memory of the logits
 

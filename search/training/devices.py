@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from search.training.cuda_graph import forget_compiled
+from recallmap.search.training.cuda_graph import forget_compiled
 
 
 def default_device() -> str:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arch import laws
-from arch.backbone import BackboneSpec
-from arch.parts.norm import Norm
-from arch.stack import flatten
-from search.documents.nodes import Fault, Place, SpecError
+from recallmap.arch import laws
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.parts.norm import Norm
+from recallmap.arch.stack import flatten
+from recallmap.search.documents.nodes import Fault, Place, SpecError
 
 if TYPE_CHECKING:
-    from search.trials import Trial
+    from recallmap.search.trials import Trial
 
 LONGEST = 1025  # tokens; sequences that are longer are not read to the end
 
@@ -85,7 +85,7 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
                 return ""
             return (
                 f"cannot be run ahead of training: {type(error).__name__}: {error}; expected outputs [B, T, D] and a state for "
-                "any number of tokens from 1 on, as arch.mixers.mixer.MixerModule says"
+                "any number of tokens from 1 on, as recallmap.arch.mixers.mixer.MixerModule says"
             )
         broken = next((verdict for verdict in verdicts if not verdict.holds), None)
         if broken:

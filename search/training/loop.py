@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from search.training.batches import EvaluationSet
-from search.training.best_checkpoint import BestCheckpoint, evaluation_steps
-from search.training.checkpoints import place_of
-from search.training.cohort import TOKENS_AT_ONCE, Cohort
-from search.training.mixer_statistics import gauges
-from search.training.outcome import Outcome, Progress
-from search.training.resume import resume, save
+from recallmap.search.training.batches import EvaluationSet
+from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
+from recallmap.search.training.checkpoints import place_of
+from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
+from recallmap.search.training.mixer_statistics import gauges
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.resume import resume, save
 
 if TYPE_CHECKING:
-    from search.trials.single import TrialSpec
+    from recallmap.search.trials.single import TrialSpec
 
 
 def train(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from arch.backbone import Backbone
-from arch.mixers.mixer import MixerModule
+from recallmap.arch.backbone import Backbone
+from recallmap.arch.mixers.mixer import MixerModule
 
 
 @torch.no_grad()

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from search.training.outcome import Outcome, Progress
-from search.trials.online import OnlineTrial
-from search.trials.online_learner import Learner
-from synth.tasks.learnability import Learnability, bins
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.trials.online import OnlineTrial
+from recallmap.search.trials.online_learner import Learner
+from recallmap.synth.tasks.learnability import Learnability, bins
 
 Member = tuple[Learnability, int]  # a task and a seed
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "triton", "numpy")  # whose versions a record keeps
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # Where the commit is written for copies without git: by `make stamp`, and by `git archive` (export-subst).
 STAMPS = (".commit", "search/commit.txt")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from search.documents import content_key
-from search.trials import Trial, memory_needs
+from recallmap.search.documents import content_key
+from recallmap.search.trials import Trial, memory_needs
 
 # Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step

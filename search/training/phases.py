@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from arch.expand import expand_weights
-from search.training import loop
-from search.training.outcome import Outcome, Progress
-from search.trials.phased import PhasedTrial
+from recallmap.arch.expand import expand_weights
+from recallmap.search.training import loop
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.trials.phased import PhasedTrial
 
 
 def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:

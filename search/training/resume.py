@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from search.training.best_checkpoint import BestCheckpoint
-from search.training.checkpoints import Place
-from search.training.cohort import Cohort
-from search.training.outcome import Outcome
+from recallmap.search.training.best_checkpoint import BestCheckpoint
+from recallmap.search.training.checkpoints import Place
+from recallmap.search.training.cohort import Cohort
+from recallmap.search.training.outcome import Outcome
 
 TOLD = ("error", "steps", "seconds", "compile_seconds", "compiled")  # of an outcome, before its test
 

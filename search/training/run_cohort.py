@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from arch.kernels.select import record_choices
-from results.ledger import LedgerError
-from results.record import Record
-from search.documents.nodes import SpecError
-from search.training import foreign, loop, online, phases
-from search.training.devices import begin_afresh, default_device
-from search.training.origin import device_name
-from search.training.outcome import Outcome, Progress
-from search.training.trial_record import record_of
-from search.trials import Trial, memory_needs
-from search.trials.online import OnlineTrial
-from search.trials.phased import PhasedTrial
-from search.trials.single import TrialSpec
+from recallmap.arch.kernels.select import record_choices
+from recallmap.results.ledger import LedgerError
+from recallmap.results.record import Record
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.training import foreign, loop, online, phases
+from recallmap.search.training.devices import begin_afresh, default_device
+from recallmap.search.training.origin import device_name
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.trial_record import record_of
+from recallmap.search.trials import Trial, memory_needs
+from recallmap.search.trials.online import OnlineTrial
+from recallmap.search.trials.phased import PhasedTrial
+from recallmap.search.trials.single import TrialSpec
 
 Loop = Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Outcome]]]
 

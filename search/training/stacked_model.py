@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from arch.backbone import Backbone
+from recallmap.arch.backbone import Backbone
 
 # Operations of a member's step (a spec's effort) from which one alone is worth more than a core. On two cores, widths 32 to 512
 # (by hand): below 2e8 a step on both takes as long as on one, or longer; above 6e8 up to 1.8 times less.

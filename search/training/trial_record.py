@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import torch
 
-from arch.cost import Cost
-from results.record import Record
-from search.documents import content_key
-from search.training.devices import peak_bytes
-from search.training.origin import commit, device_name, versions
-from search.training.outcome import Outcome
-from search.trials import Trial
-from search.trials.geometry import setting
+from recallmap.arch.cost import Cost
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.training.devices import peak_bytes
+from recallmap.search.training.origin import commit, device_name, versions
+from recallmap.search.training.outcome import Outcome
+from recallmap.search.trials import Trial
+from recallmap.search.trials.geometry import setting
 
 Figure = TypeVar("Figure")
 

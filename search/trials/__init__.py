@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from search.trials.online import OnlineTrial
-from search.trials.phased import PhasedTrial
-from search.trials.single import TrialSpec
+from recallmap.search.trials.online import OnlineTrial
+from recallmap.search.trials.phased import PhasedTrial
+from recallmap.search.trials.single import TrialSpec
 
 Trial = TrialSpec | PhasedTrial | OnlineTrial

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import fields
 
-from synth.task import Task
+from recallmap.synth.task import Task
 
 
 def setting(task: Task) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from arch.cost import BYTES_PER_FLOAT, Cost
-from search.trials import memory_needs
-from search.trials.memory_needs import MODEL
-from search.trials.online_learner import Learner
-from search.trials.settings import VERSION
-from synth.task import Task
-from synth.tasks.learnability import Learnability
+from recallmap.arch.cost import BYTES_PER_FLOAT, Cost
+from recallmap.search.trials import memory_needs
+from recallmap.search.trials.memory_needs import MODEL
+from recallmap.search.trials.online_learner import Learner
+from recallmap.search.trials.settings import VERSION
+from recallmap.synth.task import Task
+from recallmap.synth.tasks.learnability import Learnability
 
 
 @dataclass(frozen=True, kw_only=True)

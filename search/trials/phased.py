@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import torch
 
-from arch.backbone import BackboneSpec
-from arch.cost import Cost
-from arch.expand import Start, expand
-from arch.mixers.mixer import MixerSpec
-from search.documents import type_hints
-from search.documents.nodes import Place, SpecError
-from search.trials.settings import VERSION, Data, Portion, Training
-from search.trials.single import TrialSpec
-from synth.tasks import Task
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.cost import Cost
+from recallmap.arch.expand import Start, expand
+from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Place, SpecError
+from recallmap.search.trials.settings import VERSION, Data, Portion, Training
+from recallmap.search.trials.single import TrialSpec
+from recallmap.synth.tasks import Task
 
 APART = 2**32  # between the seeds of two phases, so that no phase reads again what an earlier one has read
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synth.batch import IGNORE, Batch
-from synth.streams import Stream
-from synth.tasks import Task
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.streams import Stream
+from recallmap.synth.tasks import Task
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from synth.tasks import Task
+from recallmap.synth.tasks import Task
 
 VERSION = (
     1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)

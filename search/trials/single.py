@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Literal
 
-from arch.backbone import BackboneSpec
-from arch.cost import Cost, cost
-from arch.stack import flatten
-from search.trials import memory_needs
-from search.trials.geometry import geometry
-from search.trials.memory_needs import MODEL
-from search.trials.pools import HORIZON, positions
-from search.trials.settings import MOST_STEPS, VERSION, Data, Portion, Training
-from synth.tasks import Task
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.cost import Cost, cost
+from recallmap.arch.stack import flatten
+from recallmap.search.trials import memory_needs
+from recallmap.search.trials.geometry import geometry
+from recallmap.search.trials.memory_needs import MODEL
+from recallmap.search.trials.pools import HORIZON, positions
+from recallmap.search.trials.settings import MOST_STEPS, VERSION, Data, Portion, Training
+from recallmap.synth.tasks import Task
 
 FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 

@@ -1,18 +1,18 @@
 """The tasks: `Task` is the union of all of them, and the registry. Their interface is `synth.task.Task`."""
 
-from synth.tasks.compression import Compression
-from synth.tasks.cycle_navigation import CycleNavigation
-from synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
-from synth.tasks.group_word import GroupWord
-from synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
-from synth.tasks.learnability import Learnability
-from synth.tasks.memorization import Memorization
-from synth.tasks.modular_arithmetic import ModularArithmetic
-from synth.tasks.mqar import Mqar
-from synth.tasks.needle import Needle
-from synth.tasks.parity import Parity
-from synth.tasks.regbench import Regbench
-from synth.tasks.selective_copying import SelectiveCopying
+from recallmap.synth.tasks.compression import Compression
+from recallmap.synth.tasks.cycle_navigation import CycleNavigation
+from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
+from recallmap.synth.tasks.group_word import GroupWord
+from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
+from recallmap.synth.tasks.learnability import Learnability
+from recallmap.synth.tasks.memorization import Memorization
+from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
+from recallmap.synth.tasks.mqar import Mqar
+from recallmap.synth.tasks.needle import Needle
+from recallmap.synth.tasks.parity import Parity
+from recallmap.synth.tasks.regbench import Regbench
+from recallmap.synth.tasks.selective_copying import SelectiveCopying
 
 Task = (
     Mqar

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.mad import MadTask
-from synth.task import Split
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.mad import MadTask
+from recallmap.synth.task import Split
+from recallmap.synth.vocab import Roles
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.task import MOST_IDS
-from synth.tracking import UnlockingTask
-from synth.vocab import Roles
+from recallmap.synth.task import MOST_IDS
+from recallmap.synth.tracking import UnlockingTask
+from recallmap.synth.vocab import Roles
 
 STAY, FORWARD, BACKWARD = 1, 2, 3
 

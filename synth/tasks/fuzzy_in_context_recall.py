@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.draws import distinct
-from synth.lookback import previous_same
-from synth.mad import MadTask
-from synth.task import Split
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.draws import distinct
+from recallmap.synth.lookback import previous_same
+from recallmap.synth.mad import MadTask
+from recallmap.synth.task import Split
+from recallmap.synth.vocab import Roles
 
 
 class Slots(NamedTuple):

@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.task import Split
-from synth.tracking import StateTracking
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import Split
+from recallmap.synth.tracking import StateTracking
+from recallmap.synth.vocab import Roles
 
 _LONGEST_NAME = 40  # the ten factors that a group of so many elements can have at most
 LARGEST = 720  # elements of a group whose table we hold

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.lookback import previous_same
-from synth.mad import MadTask
-from synth.task import Split
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.lookback import previous_same
+from recallmap.synth.mad import MadTask
+from recallmap.synth.task import Split
+from recallmap.synth.vocab import Roles
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import Batch
-from synth.task import Split, Task
-from synth.vocab import Roles
+from recallmap.synth.batch import Batch
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
 
 Mapping = Literal["low_rank", "mlp", "attention_mlp", "attention_inputs", "window_mlp"]
 Floats = NDArray[np.float32]

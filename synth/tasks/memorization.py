@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.mad import MadTask
-from synth.task import Split
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.mad import MadTask
+from recallmap.synth.task import Split
+from recallmap.synth.vocab import Roles
 
 PUBLISHED_TRAIN = 256  # sequences in the published training set, the same for every vocabulary
 

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.task import MOST_IDS, Split
-from synth.tracking import UnlockingTask
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import MOST_IDS, Split
+from recallmap.synth.tracking import UnlockingTask
+from recallmap.synth.vocab import Roles
 
 Tokens = NDArray[np.int64]
 

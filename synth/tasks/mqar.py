@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.draws import distinct, weighted_order
-from synth.lookback import previous_same
-from synth.task import Split, Task
-from synth.vocab import Roles
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.draws import distinct, weighted_order
+from recallmap.synth.lookback import previous_same
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
 
 _STEEPEST = 650  # the logarithm of how many times as likely the last slot may be as the first: floats end at 709
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth import score
-from synth.batch import IGNORE, Batch
-from synth.script import KEYS, Form, Hay, Hidden, Part, Piece, Script, TextScript, TokenScript, weave
-from synth.task import Split, Task
-from synth.vocab import Roles
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.script import KEYS, Form, Hay, Hidden, Part, Piece, Script, TextScript, TokenScript, weave
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
 
 _DEPTHS = np.rint(np.linspace(0, 100, 40)).astype(np.int64)  # RULER's grid, in percent
 _HELD_OUT = 0.1  # share of the keys that only validation and test ask for

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.tracking import UnlockingTask
-from synth.vocab import Roles
+from recallmap.synth.tracking import UnlockingTask
+from recallmap.synth.vocab import Roles
 
 
 @dataclass(frozen=True, kw_only=True)

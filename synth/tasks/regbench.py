@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from synth import score
-from synth.batch import IGNORE, Batch
-from synth.task import Split, Task
-from synth.vocab import Roles
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
 
 PAD = 0
 _TOKEN_BITS = 5  # a token and a state share one integer while words are written, and a set of tokens fits 32 bits

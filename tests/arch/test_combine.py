@@ -15,14 +15,14 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
-from arch.block import Block
-from arch.combine import Context, Gate, Layer
-from arch.laws import is_causal
-from arch.mixers.attention import Attention
-from arch.mixers.gated_deltanet import GatedDeltaNet
-from arch.mixers.kernel_memory import DeepTransformer, Dot
-from arch.mixers.memory import Atlas, Titans, TttLinear
-from arch.mlp import SwiGLU
+from recallmap.arch.block import Block
+from recallmap.arch.combine import Context, Gate, Layer
+from recallmap.arch.laws import is_causal
+from recallmap.arch.mixers.attention import Attention
+from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot
+from recallmap.arch.mixers.memory import Atlas, Titans, TttLinear
+from recallmap.arch.mlp import SwiGLU
 
 WIDTH, LENGTH = 8, 13
 TITANS, LOCAL = Titans(heads=2, chunk=4), Attention(heads=2, window=5)

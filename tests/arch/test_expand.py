@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from arch.backbone import Backbone, BackboneSpec
-from arch.block import Block
-from arch.cost import cost
-from arch.expand import Start, expand, expand_weights
-from arch.kernels import gated_linear
-from arch.mixers import BaseConv, GatedLinearAttention, Mamba2, Mixer
-from arch.mlp import SwiGLU
-from arch.stack import Repeat, flatten
+from recallmap.arch.backbone import Backbone, BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.cost import cost
+from recallmap.arch.expand import Start, expand, expand_weights
+from recallmap.arch.kernels import gated_linear
+from recallmap.arch.mixers import BaseConv, GatedLinearAttention, Mamba2, Mixer
+from recallmap.arch.mlp import SwiGLU
+from recallmap.arch.stack import Repeat, flatten
 
 GLA = GatedLinearAttention(
     heads=4,

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils import _pytree as pytree
 
-from arch.laws import counted_state, is_causal
-from arch.mixers import (
+from recallmap.arch.laws import counted_state, is_causal
+from recallmap.arch.mixers import (
     HGRN2,
     MLSTM,
     Attention,
@@ -32,7 +32,7 @@ from arch.mixers import (
     RetNet,
     Rwkv7,
 )
-from arch.mixers.mixer import MixerModule, MixerSpec, State
+from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State
 
 WIDTH = 16
 LENGTH = 63  # odd, so that the last chunk is ragged

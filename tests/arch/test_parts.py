@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch.mlp import Mlp2, SwiGLU
-from arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
-from arch.parts.gates import (
+from recallmap.arch.mlp import Mlp2, SwiGLU
+from recallmap.arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
+from recallmap.arch.parts.gates import (
     LEAST_LOG_DECAY,
     RETENTION,
     LowRankDecay,
@@ -20,9 +20,9 @@ from arch.parts.gates import (
     SoftplusDecay,
     WriteStrength,
 )
-from arch.parts.norm import RMSNorm, build_norm, l2_norm
-from arch.parts.rotary import rotate
-from arch.parts.short_conv import ShortConv
+from recallmap.arch.parts.norm import RMSNorm, build_norm, l2_norm
+from recallmap.arch.parts.rotary import rotate
+from recallmap.arch.parts.short_conv import ShortConv
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch.parts.poly import PolyFeatures, PolySketch
+from recallmap.arch.parts.poly import PolyFeatures, PolySketch
 
 
 def test_coefficients_start_as_those_of_the_exponential_and_are_learned() -> None:

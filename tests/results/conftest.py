@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results.record import Record, address
+from recallmap.results.record import Record, address
 
 Make = Callable[..., Record]
 

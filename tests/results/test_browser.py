@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from results.analysis.published_figures import Column, Published, PublishedTable, Row
-from results.ledger import Ledger
-from results.page.architecture_section import Detail
-from results.page.dashboard import write_page
-from results.record import Record
-from results.score_tables.scores import table_of
+from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
+from recallmap.results.ledger import Ledger
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.dashboard import write_page
+from recallmap.results.record import Record
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py

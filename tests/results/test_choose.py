@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from results.analysis.labels import row_names
-from results.analysis.measures import answers, measures
-from results.analysis.selection import choose_hyperparameters
-from results.record import Record
-from results.score_tables.scores import table_of
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.analysis.measures import answers, measures
+from recallmap.results.analysis.selection import choose_hyperparameters
+from recallmap.results.record import Record
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from results.analysis.breakdown import Cut, averaged, by_dials, by_every_setting, by_parts, by_settings, further_scores
-from results.analysis.measures import Measure, measures
-from results.record import Record
+from recallmap.results.analysis.breakdown import (
+    Cut,
+    averaged,
+    by_dials,
+    by_every_setting,
+    by_parts,
+    by_settings,
+    further_scores,
+)
+from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.record import Record
 
 Make = Callable[..., Record]
 

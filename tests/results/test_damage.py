@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from results.ledger import Ledger, LedgerError, LeftOut
-from results.plain_data.shared_parts import Pool
-from results.record import Record, read_records, to_json
-from results.storage.layout import HEADLINE, MARK
-from search.cli.app import app
+from recallmap.results.ledger import Ledger, LedgerError, LeftOut
+from recallmap.results.plain_data.shared_parts import Pool
+from recallmap.results.record import Record, read_records, to_json
+from recallmap.results.storage.layout import HEADLINE, MARK
+from recallmap.search.cli.app import app
 
 Make = Callable[..., Record]
 KEPT = Path(__file__).parents[2] / "results" / "records"
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_by_every_verb_that_writes(
     monkeypatch.chdir(tmp_path)
     with Ledger("a.sqlite") as ledger:
         ledger.add(make())
-    monkeypatch.setattr("results.atomic_write.begin", full)
+    monkeypatch.setattr("recallmap.results.atomic_write.begin", full)
     ended = CliRunner().invoke(app, list(FULL[verb]))
     assert ended.exit_code == 2
     assert "the disk is full; free some space and run the same command again" in ended.stderr

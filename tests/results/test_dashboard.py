@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from results.analysis.published_figures import Column, Published, PublishedTable, Row
-from results.page.architecture_section import Detail
-from results.page.dashboard import page, write_page
-from results.page.figure_data import figures
-from results.page.probe_section import section
-from results.record import SHORT, Record
-from results.score_tables.scores import table_of
+from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.dashboard import page, write_page
+from recallmap.results.page.figure_data import figures
+from recallmap.results.page.probe_section import section
+from recallmap.results.record import SHORT, Record
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

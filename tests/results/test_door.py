@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from results.exports.frame import frame
-from results.ledger import Ledger
-from results.page.dashboard import page
-from results.record import FIELDS, Record, address, read_records, records_in, to_json, write_records
-from results.score_tables.breakdowns import further_tables
-from results.score_tables.rendering import render
-from results.score_tables.scores import table_of
-from search.cli.app import app
+from recallmap.results.exports.frame import frame
+from recallmap.results.ledger import Ledger
+from recallmap.results.page.dashboard import page
+from recallmap.results.record import FIELDS, Record, address, read_records, records_in, to_json, write_records
+from recallmap.results.score_tables.breakdowns import further_tables
+from recallmap.results.score_tables.rendering import render
+from recallmap.results.score_tables.scores import table_of
+from recallmap.search.cli.app import app
 
 Make = Callable[..., Record]
 KEPT = Path(__file__).parents[2] / "results" / "records"
@@ -91,7 +91,7 @@ def refusal_of_verbs(records: list[Record]) -> str:
 
 
 def test_a_changed_record_is_refused_by_name_or_every_verb_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.page.dashboard._plotly", lambda: "")  # four megabytes that no record changes
+    monkeypatch.setattr("recallmap.results.page.dashboard._plotly", lambda: "")  # four megabytes that no record changes
     rng, whole = random.Random(11), families()
     refused = worked = 0
     for _ in range(400):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from results.publishing.readme_tables import EXCERPTS, Excerpt, filled
-from results.score_tables.table import Cell, Line, Table
+from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, filled
+from recallmap.results.score_tables.table import Cell, Line, Table
 
 PILLARS = ("synth", "arch", "arch/kernels", "results", "search")
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from results.exports.frame import columns_of, frame, harmless, row
-from results.record import Record, read_records
+from recallmap.results.exports.frame import columns_of, frame, harmless, row
+from recallmap.results.record import Record, read_records
 
 Make = Callable[..., Record]
 KEPT = Path(__file__).parents[2] / "results" / "records"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from results.record import Record
-from results.score_tables.breakdowns import further_tables, tables_by
-from results.score_tables.rendering import render
-from results.score_tables.scores import table_of
+from recallmap.results.record import Record
+from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+from recallmap.results.score_tables.rendering import render
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 

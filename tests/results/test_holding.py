@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from results.analysis.measures import measures
-from results.analysis.pairs_held import holdings
-from results.record import Record
+from recallmap.results.analysis.measures import measures
+from recallmap.results.analysis.pairs_held import holdings
+from recallmap.results.record import Record
 
 Make = Callable[..., Record]
 

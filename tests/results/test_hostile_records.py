@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from results import escape
-from results.analysis.labels import row_names
-from results.page.architecture_section import Detail
-from results.page.dashboard import page, write_page
-from results.publishing import report
-from results.record import Record
-from results.score_tables.rendering import markdown
-from results.score_tables.scores import table_of
+from recallmap.results import escape
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.dashboard import page, write_page
+from recallmap.results.publishing import report
+from recallmap.results.record import Record
+from recallmap.results.score_tables.rendering import markdown
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py

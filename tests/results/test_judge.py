@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from results.analysis.measures import measures
-from results.publishing.claim_rules import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
-from results.publishing.claims import CLAIMS
-from results.record import Record
+from recallmap.results.analysis.measures import measures
+from recallmap.results.publishing.claim_rules import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
+from recallmap.results.publishing.claims import CLAIMS
+from recallmap.results.record import Record
 
 Make = Callable[..., Record]
 A, B = Which(archs=("a",)), Which(archs=("b",))

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from results.page.dashboard import page
-from results.page.learnability_section import section
-from results.record import Record
+from recallmap.results.page.dashboard import page
+from recallmap.results.page.learnability_section import section
+from recallmap.results.record import Record
 
 LOSSES = {"low_rank": (1.0, 0.6, 0.1), "mlp": (1.0, 0.8, 0.5)}
 

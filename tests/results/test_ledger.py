@@ -20,9 +20,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from results.atomic_write import write_whole
-from results.ledger import LAYOUT, Ledger, LedgerError
-from results.record import Record, read_records
+from recallmap.results.atomic_write import write_whole
+from recallmap.results.ledger import LAYOUT, Ledger, LedgerError
+from recallmap.results.record import Record, read_records
 
 Make = Callable[..., Record]
 ROOT = Path(__file__).parents[2]
@@ -197,7 +197,7 @@ def test_an_export_holds_every_record(suffix: str, filled: Path, make: Make, tmp
 def test_memory_does_not_grow_with_the_ledger(
     use: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.exports.pieces.AT_ONCE", 50)
+    monkeypatch.setattr("recallmap.results.exports.pieces.AT_ONCE", 50)
 
     def peak(count: int) -> int:
         with Ledger(tmp_path / f"{count}.sqlite") as ledger:
@@ -219,7 +219,7 @@ def test_memory_does_not_grow_with_the_ledger(
 
 
 def test_an_export_in_pieces_is_that_of_the_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.exports.pieces.AT_ONCE", 3)
+    monkeypatch.setattr("recallmap.results.exports.pieces.AT_ONCE", 3)
     with Ledger(tmp_path / "a.sqlite") as ledger:
         ledger.merge(make(seed=seed, peak_bytes=2**33 if seed == 7 else None) for seed in range(8))
         ledger.add(make(task="parity", dials={"vocab": "words"}, error="lost, or not"))
@@ -335,7 +335,7 @@ def as_nobody(code: str, path: Path) -> str:
     """What a process that may not write prints."""
     start = (
         "import os, sys, fcntl\n"
-        "from results.ledger import Ledger, LedgerError\n"
+        "from recallmap.results.ledger import Ledger, LedgerError\n"
         "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "path = sys.argv[1]\n"
     )
@@ -481,15 +481,15 @@ def test_a_ledger_that_nobody_closed_is_free_once_it_is_gone(path: Path, make: M
 def test_a_driver_that_is_killed_loses_nothing_and_holds_nothing(path: Path, make: Make) -> None:
     code = (
         "import os, sys, signal, pickle\n"
-        "from results.ledger import Ledger\n"
+        "from recallmap.results.ledger import Ledger\n"
         "ledger = Ledger(sys.argv[1]).__enter__()\n"
-        "from results.record import read_records\n"
+        "from recallmap.results.record import read_records\n"
         "from pathlib import Path\n"
         "for record in read_records(Path(sys.argv[2])): ledger.add(record)\n"
         "ledger._db.execute('BEGIN'); ledger._db.execute('DELETE FROM records')\n"  # under way when the end comes
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    from results.record import write_records
+    from recallmap.results.record import write_records
 
     records = [make(seed=s) for s in range(5)]
     write_records(path.parent / "records.jsonl", records)

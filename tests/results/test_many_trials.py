@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results.analysis import labels, measures
-from results.analysis.breakdown import by_dials, by_settings
-from results.analysis.labels import differing
-from results.analysis.measures import answers, measures
-from results.page import thinning
-from results.page.architecture_section import Detail
-from results.page.dashboard import packed, page, write_page
-from results.page.figure_data import figures
-from results.page.thinning import MOST_LINES, MOST_MEANS, MOST_ROWS, MOST_VALUES
-from results.record import Record
-from results.score_tables.scores import table_of
+from recallmap.results.analysis import labels
+from recallmap.results.analysis import measures as measuring
+from recallmap.results.analysis.breakdown import by_dials, by_settings
+from recallmap.results.analysis.labels import differing
+from recallmap.results.analysis.measures import answers, measures
+from recallmap.results.page import thinning
+from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.dashboard import packed, page, write_page
+from recallmap.results.page.figure_data import figures
+from recallmap.results.page.thinning import MOST_LINES, MOST_MEANS, MOST_ROWS, MOST_VALUES
+from recallmap.results.record import Record
+from recallmap.results.score_tables.scores import table_of
 
 Make = Callable[..., Record]
 Browser = Any  # of conftest.py
@@ -183,16 +184,16 @@ def test_what_parts_of_the_data_share_is_written_once(make: Make) -> None:
 
 def test_what_a_setting_asks_is_found_once_for_all_trials_of_one_question(make: Make) -> None:
     records = [make(arch=f"a{n % 7}", seed=n, dials={"pairs": p}) for n in range(30) for p in (4, 8)]
-    measures._asked.cache_clear()
+    measuring._asked.cache_clear()
     labels.leaves_of_text.cache_clear()
     figures(records, table_of(records))
-    assert measures._asked.cache_info().misses == 2
+    assert measuring._asked.cache_info().misses == 2
     assert labels.leaves_of_text.cache_info().misses == 7
 
 
 def test_settings_on_one_line_share_its_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    from results.page import breakdown_figures
+    from recallmap.results.page import breakdown_figures
 
     original = breakdown_figures.by_setting
 
@@ -200,7 +201,7 @@ def test_settings_on_one_line_share_its_cut(make: Make, monkeypatch: pytest.Monk
         made.append(dial)
         return original(measures, dial, *rest)
 
-    monkeypatch.setattr("results.page.breakdown_figures.by_setting", counted)
+    monkeypatch.setattr("recallmap.results.page.breakdown_figures.by_setting", counted)
     pairs = range(4, 24)
     views = figures([make(arch=a, dials={"pairs": p}) for a in "ab" for p in pairs], [])["views"]
     assert made == ["pairs"]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from arch.mixers import Mixer
-from results.analysis.labels import leaves_of
-from results.analysis.namesakes import NAMESAKES, Namesake, remark
-from results.publishing.readme_tables import EXCERPTS, Excerpt, filled
-from results.record import Record
-from results.score_tables.breakdowns import further_tables
-from results.score_tables.rendering import render
-from results.score_tables.scores import table_of
-from search.documents import type_hints
+from recallmap.arch.mixers import Mixer
+from recallmap.results.analysis.labels import leaves_of
+from recallmap.results.analysis.namesakes import NAMESAKES, Namesake, remark
+from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, filled
+from recallmap.results.record import Record
+from recallmap.results.score_tables.breakdowns import further_tables
+from recallmap.results.score_tables.rendering import render
+from recallmap.results.score_tables.scores import table_of
+from recallmap.search.documents import type_hints
 from tests.results.conftest import Make
 
 SCALAR = "MesaNet's baseline of that name, with a scalar gate, unit keys and a write gate; GLA itself is gla_vector"

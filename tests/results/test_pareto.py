@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from results.analysis.confidence import difference_interval, t_interval
-from results.analysis.pareto import front, front_band, front_shares, hypervolume, largest_pairs
+from recallmap.results.analysis.confidence import difference_interval, t_interval
+from recallmap.results.analysis.pareto import front, front_band, front_shares, hypervolume, largest_pairs
 
 
 def by_definition(points: list[tuple[float, ...]], maximise: list[bool]) -> list[bool]:

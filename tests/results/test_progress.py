@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.analysis.importance import hypervolumes, importance
+from recallmap.results.analysis.importance import hypervolumes, importance
 
 
 def test_the_ceiling_at_the_smallest_state_dominates_everything() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from results.analysis.published_figures import FOLDER, Published, names
+from recallmap.results.analysis.published_figures import FOLDER, Published, names
 
 FILES = sorted(FOLDER.glob("*.yaml"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.analysis.rank_correlation import spearman
+from recallmap.results.analysis.rank_correlation import spearman
 
 
 @pytest.mark.parametrize(

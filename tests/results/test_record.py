@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from results.plain_data.shared_parts import Pool
-from results.record import Record, read_records, to_json, write_records
+from recallmap.results.plain_data.shared_parts import Pool
+from recallmap.results.record import Record, read_records, to_json, write_records
 
 Make = Callable[..., Record]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from results.analysis.published_figures import Column, Published, PublishedTable, Row
-from results.record import Record
-from results.score_tables.rendering import html, latex, markdown, render
-from results.score_tables.scores import table_of
-from results.score_tables.table import MAD, Cell, Line, Table, size
+from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
+from recallmap.results.record import Record
+from recallmap.results.score_tables.rendering import html, latex, markdown, render
+from recallmap.results.score_tables.scores import table_of
+from recallmap.results.score_tables.table import MAD, Cell, Line, Table, size
 
 Make = Callable[..., Record]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from results.record import Record
-from search import codec
-from search.cli.progress_bar import line_of
-from search.study.differences import paths_of, telling, values_of
-from search.trials import Trial
-from search.trials.geometry import setting
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.cli.progress_bar import line_of
+from recallmap.search.study.differences import paths_of, telling, values_of
+from recallmap.search.trials import Trial
+from recallmap.search.trials.geometry import setting
 
 
 def study(**axes: Any) -> dict[str, Any]:

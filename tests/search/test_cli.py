@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from search import codec
-from search.cli.app import app
+from recallmap.search import codec
+from recallmap.search.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 STUDY = """\
@@ -59,7 +59,7 @@ def out(*words: str) -> str:
 def test_help_loads_nothing_heavy() -> None:
     heavy = ("torch", "numpy", "pandas", "plotly", "pydantic", "yaml", "ray", "optuna", "sqlite3", "rich.table")
     program = (
-        "import sys\nsys.argv = ['recallmap', '--help']\nfrom search.cli import main\n"
+        "import sys\nsys.argv = ['recallmap', '--help']\nfrom recallmap.search.cli import main\n"
         f"try:\n    main()\nexcept SystemExit:\n    print([m for m in {heavy!r} if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -93,9 +93,9 @@ def test_list_names_what_there_is(what: str, said: list[str]) -> None:
 
 
 def test_list_names_every_member_of_the_unions() -> None:
-    from arch.mixers import Mixer
-    from search.documents.type_hints import kinds_of
-    from synth.tasks import Task
+    from recallmap.arch.mixers import Mixer
+    from recallmap.search.documents.type_hints import kinds_of
+    from recallmap.synth.tasks import Task
 
     for what, union in (("tasks", Task), ("mixers", Mixer)):
         first = {line.split()[0] for line in out("list", what).splitlines() if line.split()}
@@ -127,15 +127,15 @@ def test_a_preview_tells_of_long_stretches_and_does_not_show_them() -> None:
 
 
 def test_every_task_can_be_previewed() -> None:
-    from search.documents.type_hints import kinds_of
-    from synth.tasks import Task
+    from recallmap.search.documents.type_hints import kinds_of
+    from recallmap.synth.tasks import Task
 
     for kind in kinds_of(Task):
         assert kind in out("preview", kind, "--count", "1").splitlines()[0]
 
 
 def test_cost_says_what_the_record_will_say() -> None:
-    from arch.cost import cost
+    from recallmap.arch.cost import cost
 
     price = cost(codec.read_arch("mesa"), vocab=16, length=32)
     text = out("cost", "mesa", "--vocab", "16", "--length", "32")
@@ -250,7 +250,7 @@ def test_who_is_stopped_keeps_what_is_done_and_says_how_to_go_on(folder: Path, n
     hear = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job is born deaf to it
     )
-    program = f"{hear}; from search.cli import main; main()"
+    program = f"{hear}; from recallmap.search.cli import main; main()"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", program, *words],
@@ -271,7 +271,7 @@ def test_who_is_stopped_keeps_what_is_done_and_says_how_to_go_on(folder: Path, n
 
 
 def test_a_closed_pipe_is_no_news(folder: Path) -> None:
-    program = "from search.cli import main; main()"
+    program = "from recallmap.search.cli import main; main()"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, "check", "--schema", "task"]
     with subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

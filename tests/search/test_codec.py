@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pytest
 
-from search import codec
-from search.documents import json_schema, type_hints
-from search.documents.nodes import Fault, Node, Patch, Place, SpecError, merged, patched
+from recallmap.search import codec
+from recallmap.search.documents import json_schema, type_hints
+from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, merged, patched
 
 
 @dataclass(frozen=True, kw_only=True)

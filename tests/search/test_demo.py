@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results.ledger import Ledger
-from search import codec
-from search.engines import inline
-from synth.tasks import Mqar
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.engines import inline
+from recallmap.synth.tasks import Mqar
 
 pytestmark = pytest.mark.slow
 

@@ -16,18 +16,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from results.ledger import Ledger
-from results.record import Record
-from search import codec
-from search.cli.progress_bar import Live, line_of, note_of
-from search.engines import inline, trial_sources
-from search.engines.driver import Driver
-from search.engines.plan import Report
-from search.engines.trial_sources import Further
-from search.study.spec import StudySpec
-from search.training import run_cohort
-from search.training.outcome import Progress
-from search.trials import Trial
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.cli.progress_bar import Live, line_of, note_of
+from recallmap.search.engines import inline, trial_sources
+from recallmap.search.engines.driver import Driver
+from recallmap.search.engines.plan import Report
+from recallmap.search.engines.trial_sources import Further
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training import run_cohort
+from recallmap.search.training.outcome import Progress
+from recallmap.search.trials import Trial
 
 TINY = {
     "name": "tiny",
@@ -77,7 +77,7 @@ def test_a_trial_that_raises_fails_alone_and_says_why(tmp_path: Path, monkeypatc
             raise RuntimeError("out of memory, say")
         return follow(specs, **where)
 
-    monkeypatch.setattr("search.training.run_cohort.follow_cohort", fragile)
+    monkeypatch.setattr("recallmap.search.training.run_cohort.follow_cohort", fragile)
     path = tmp_path / "tiny.sqlite"
     reports: list[Report] = []
     inline.run(study(), path, report=reports.append)
@@ -103,7 +103,7 @@ def test_a_cohort_that_is_halved_has_let_go_of_its_memory_and_says_why(monkeypat
             raise RuntimeError("out of memory, say")
         return (yield from follow(specs, **where))
 
-    monkeypatch.setattr("search.training.run_cohort.follow_cohort", large)
+    monkeypatch.setattr("recallmap.search.training.run_cohort.follow_cohort", large)
     records = run_cohort.train(study().trials()[:4], "tiny", torch.device("cpu"), lambda _: None)
     assert [(r.status, r.cohort) for r in records] == [("done", 1)] * 4
     assert len(held) == 7
@@ -152,7 +152,7 @@ def test_the_running_cohort_tells_what_it_knows(loss: float, accuracy: tuple[flo
 
 def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    code = f"from tests_engine import study; from search import engine; inline.run(study(), {str(path)!r}, most=1)"
+    code = f"from tests_engine import study; from recallmap.search import engine; inline.run(study(), {str(path)!r}, most=1)"
     here = Path(__file__)
     script = tmp_path / "tests_engine.py"
     script.write_text(here.read_text(encoding="utf-8"), encoding="utf-8")

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from results.ledger import Ledger
-from results.record import Record
-from search import codec
-from search.engines import ray_tune
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.engines import ray_tune
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 import torch
-from search import codec, cohort, engine, tune
+from recallmap.search import codec, cohort, engine, tune
 
 original = tune._train
 
@@ -62,7 +62,7 @@ def fault(specs):
 {fault}
 
 def train(config):  # of this file, so that it travels to the workers whole
-    from search import cohort, engine
+    from recallmap.search import cohort, engine
     whole = cohort.follow_cohort
 
     def follow(specs, **where):
@@ -109,7 +109,7 @@ class Place:
 
     def command(self, *words: str) -> subprocess.Popen[str]:
         """`recallmap run` with the Ray engine."""
-        door = "import sys; from search.cli import main; sys.argv[0] = 'recallmap'; main()"
+        door = "import sys; from recallmap.search.cli import main; sys.argv[0] = 'recallmap'; main()"
         words = ("run", "study.yaml", "--ledger", "study.sqlite", "--engine", "ray", *words)
         return self._open([sys.executable, "-c", door, *words])
 
@@ -305,7 +305,7 @@ def test_a_trial_that_brings_its_worker_down_fails_alone(place: Place) -> None:
 
 def test_a_full_disk_ends_the_study_and_room_lets_it_go_on(place: Place) -> None:
     small = """
-    from results.ledger import Ledger
+    from recallmap.results.ledger import Ledger
     class Small(Ledger):
         def __enter__(self):
             super().__enter__()

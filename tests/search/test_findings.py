@@ -11,18 +11,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from arch.cost import cost
-from results.ledger import Ledger
-from search import codec
-from search.cli.app import app
-from search.engines.driver import Driver
-from search.proposers import search_results
-from search.proposers.journal import Journal, journal_of
-from search.proposers.search_results import Candidate, Findings
-from search.study.spec import StudySpec
-from search.training.outcome import Outcome
-from search.training.trial_record import record_of
-from search.trials import Trial
+from recallmap.arch.cost import cost
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.engines.driver import Driver
+from recallmap.search.proposers import search_results
+from recallmap.search.proposers.journal import Journal, journal_of
+from recallmap.search.proposers.search_results import Candidate, Findings
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.trial_record import record_of
+from recallmap.search.trials import Trial
 
 STUDY = {
     "name": "story",

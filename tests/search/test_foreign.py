@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 
 import arch.block
-from arch import laws
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.mixers.linear_attention import LinearAttention
-from arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
-from arch.mlp import MlpSpec, SwiGLU
-from results.ledger import Ledger
-from search import codec
-from search.documents import type_hints
-from search.documents.nodes import SpecError
-from search.engines import inline
-from search.training import foreign
-from search.trial import Data, Training, TrialSpec, run_trial
-from synth.tasks.parity import Parity
+from recallmap.arch import laws
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.mlp import MlpSpec, SwiGLU
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.engines import inline
+from recallmap.search.training import foreign
+from recallmap.search.trial import Data, Training, TrialSpec, run_trial
+from recallmap.synth.tasks.parity import Parity
 
 CPU = torch.device("cpu")
 

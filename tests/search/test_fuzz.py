@@ -20,9 +20,9 @@ from types import FrameType
 import pytest
 import yaml
 
-from search import codec
-from search.cli.file_summary import check
-from search.documents.nodes import SpecError
+from recallmap.search import codec
+from recallmap.search.cli.file_summary import check
+from recallmap.search.documents.nodes import SpecError
 
 SECONDS = 2.0  # of the processor, beyond what the document takes that is mutated
 MEMORY = 270 * 2**20  # bytes, beyond what is held before: torch alone is half of the 500 MB that reading may take

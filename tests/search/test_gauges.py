@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.mixers import BaseConv, Mesa, Mixer
-from search.training.mixer_statistics import gauges
-from search.trial import Data, Training, TrialSpec, run_trial
-from synth.tasks import Mqar
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.mixers import BaseConv, Mesa, Mixer
+from recallmap.search.training.mixer_statistics import gauges
+from recallmap.search.trial import Data, Training, TrialSpec, run_trial
+from recallmap.synth.tasks import Mqar
 
 TOKENS = torch.randint(11, (6, 12), generator=torch.Generator().manual_seed(0))
 

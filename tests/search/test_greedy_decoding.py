@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from search import codec
-from synth.batch import IGNORE, Batch
-from synth.tasks import Needle
+from recallmap.search import codec
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks import Needle
 
 MIXERS: list[dict[str, Any]] = [{"kind": "gated_deltanet", "heads": 2}, {"kind": "attention", "heads": 2}]
 

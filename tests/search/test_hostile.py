@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from results.escape import cell, latex, markdown, one_line, visible
-from results.record import Record
-from search import codec
-from search.cli.app import app
+from recallmap.results.escape import cell, latex, markdown, one_line, visible
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.cli.app import app
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\r\b\x00\x7f\u202e\u2066\u200f\u200b\u2028"
 EVIL = f"evil{ESCAPES}=\nforged line"

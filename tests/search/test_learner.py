@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from search.training.online import follow
-from search.trials.online_learner import Learner, Optimizer
-from synth.tasks.learnability import Learnability, bins
+from recallmap.search.training.online import follow
+from recallmap.search.trials.online_learner import Learner, Optimizer
+from recallmap.synth.tasks.learnability import Learnability, bins
 
 PAPER = tuple(
     Learnability(mapping=mapping, width=256, length=4096)

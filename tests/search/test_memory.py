@@ -13,19 +13,19 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from arch.backbone import BackboneSpec
-from results.ledger import Ledger
-from search import codec
-from search.cli.app import app
-from search.documents import type_hints
-from search.documents.nodes import SpecError
-from search.engines import inline
-from search.training import run_cohort
-from search.trial import Data, Training, TrialSpec
-from search.trials import Trial, memory_needs
-from search.trials.memory_needs import MODEL, MOST
-from synth.task import Task
-from synth.tasks import Mqar, Needle
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.engines import inline
+from recallmap.search.training import run_cohort
+from recallmap.search.trial import Data, Training, TrialSpec
+from recallmap.search.trials import Trial, memory_needs
+from recallmap.search.trials.memory_needs import MODEL, MOST
+from recallmap.synth.task import Task
+from recallmap.synth.tasks import Mqar, Needle
 
 STUDY: dict[str, Any] = {
     "name": "bombs",
@@ -203,7 +203,7 @@ def test_a_trial_that_this_machine_cannot_hold_fails_and_the_others_are_trained(
 ) -> None:
     study = codec.read_study(STUDY, overrides=["space={kind: grid, axes: {trial.arch.width: [16, 64]}}"])
     small, large = (sum(trial.needs.values()) for trial in study.trials())
-    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: (small + large) / 2)
+    monkeypatch.setattr("recallmap.search.trials.memory_needs.held_by", lambda device: (small + large) / 2)
     inline.run(study, tmp_path / "x.sqlite", device="cpu")
     done, failed = sorted(Ledger.open(tmp_path / "x.sqlite").all(), key=lambda record: record.status)
     assert (done.status, failed.status) == ("done", "failed")
@@ -216,7 +216,7 @@ def test_a_cohort_is_as_many_as_the_machine_holds(monkeypatch: pytest.MonkeyPatc
     (trial,) = codec.read_study(STUDY).trials()
     needs = {MODEL: 100.0, "data.test": 60.0}
     for held_, many in ((129, 0), (130, 1), (229, 1), (231, 2), (1031, 10)):
-        monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device, held_=held_: float(held_))
+        monkeypatch.setattr("recallmap.search.trials.memory_needs.held_by", lambda device, held_=held_: float(held_))
         assert memory_needs.fitting(needs, torch.device("cpu")) == many
     assert memory_needs.largest(replace(trial, data=Data(test=10**9)).needs) == "data.test"
 
@@ -244,7 +244,7 @@ def test_a_failed_trial_has_its_record_whatever_of_it_cannot_be_had(
 
 
 def test_more_members_than_the_device_holds_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search.measurement.benchmarks._time", None)
+    monkeypatch.setattr("recallmap.search.measurement.benchmarks._time", None)
     before = held()
     result = CliRunner().invoke(app, ["bench", "step", "--members", "1000000", "--device", "cpu"])
     assert result.exit_code == 2

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from results.record import Record, write_records
-from search import codec
-from search.cli.app import app
+from recallmap.results.record import Record, write_records
+from recallmap.search import codec
+from recallmap.search.cli.app import app
 
 STUDY = {
     "name": "story",

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from results.ledger import Ledger
-from results.score_tables.scores import table_of
-from search import codec
-from search.engines import inline
-from search.engines.plan import Report
-from search.training.online import WINDOWS, follow
-from search.training.packing import at_most, pack
-from search.training.run_cohort import run_cohort
-from search.trials.online import OnlineTrial
-from search.trials.online_learner import Learner
-from synth.tasks.learnability import Learnability
+from recallmap.results.ledger import Ledger
+from recallmap.results.score_tables.scores import table_of
+from recallmap.search import codec
+from recallmap.search.engines import inline
+from recallmap.search.engines.plan import Report
+from recallmap.search.training.online import WINDOWS, follow
+from recallmap.search.training.packing import at_most, pack
+from recallmap.search.training.run_cohort import run_cohort
+from recallmap.search.trials.online import OnlineTrial
+from recallmap.search.trials.online_learner import Learner
+from recallmap.synth.tasks.learnability import Learnability
 
 TASK = Learnability(width=16, length=160)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from search.training import origin
-from search.training.origin import commit_of, device_name, named
+from recallmap.search.training import origin
+from recallmap.search.training.origin import commit_of, device_name, named
 
 ROOT = Path(__file__).parents[2]
 STAMP = "0123456789abcdef0123456789abcdef01234567"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from results.analysis.labels import row_names
-from results.record import Record
-from search import codec
-from search.training.packing import at_most, pack
-from search.training.run_cohort import run_cohort
+from recallmap.results.analysis.labels import row_names
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.training.packing import at_most, pack
+from recallmap.search.training.run_cohort import run_cohort
 
 TURNS_OVER = {"mesa": "signed_decay=true", "gla": "signed_decay=true", "deltanet": "beta_max=2"}
 

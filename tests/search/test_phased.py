@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.combine import Gate
-from arch.cost import cost
-from arch.mixers import Attention, GatedLinearAttention, Mamba2, Mesa, Mixer, Titans
-from arch.stack import Repeat
-from results.record import Record
-from search import codec
-from search.training import phases
-from search.training.loop import train
-from search.training.outcome import Outcome, Progress
-from search.training.packing import at_most, pack
-from search.training.run_cohort import follow_cohort, run_cohort
-from search.trial import Data, Training, TrialSpec, run_trial
-from search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_dials
-from synth.tasks import Mqar
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.combine import Gate
+from recallmap.arch.cost import cost
+from recallmap.arch.mixers import Attention, GatedLinearAttention, Mamba2, Mesa, Mixer, Titans
+from recallmap.arch.stack import Repeat
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.training import phases
+from recallmap.search.training.loop import train
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.packing import at_most, pack
+from recallmap.search.training.run_cohort import follow_cohort, run_cohort
+from recallmap.search.trial import Data, Training, TrialSpec, run_trial
+from recallmap.search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_dials
+from recallmap.synth.tasks import Mqar
 
 SHORT, LONG = Mqar(vocab=32, length=16, pairs=2), Mqar(vocab=32, length=32, pairs=4)
 SSM = Mamba2(heads=2, form="shared_qk", key_dim=4)

@@ -10,18 +10,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from results.ledger import Ledger
-from results.record import Record
-from search import codec
-from search.cli.app import app
-from search.cli.listings import plan_of
-from search.engines import plan, pricing
-from search.engines.plan import Plan
-from search.engines.pricing import Rates, priced
-from search.training import run_cohort
-from search.training.packing import at_most
-from search.training.run_cohort import device_name
-from search.trials import Trial
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.cli.listings import plan_of
+from recallmap.search.engines import pricing
+from recallmap.search.engines.plan import Plan
+from recallmap.search.engines.pricing import Rates, priced
+from recallmap.search.training import run_cohort
+from recallmap.search.training.packing import at_most
+from recallmap.search.training.run_cohort import device_name
+from recallmap.search.trials import Trial
 
 CPU = torch.device("cpu")
 STUDY: dict[str, Any] = {
@@ -169,9 +169,9 @@ def test_a_dry_run_prices_a_grid_and_a_search(tmp_path: Path, monkeypatch: pytes
 def test_a_dry_run_says_which_trials_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     every = trials()
     needs = sorted(sum(trial.needs.values()) for trial in every)
-    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: needs[2])
+    monkeypatch.setattr("recallmap.search.trials.memory_needs.held_by", lambda device: needs[2])
     said = pricing.too_large(every, CPU)
     assert said.startswith("2 trials will fail here: up to ")
-    monkeypatch.setattr("search.trials.memory_needs.held_by", lambda device: 1e12)
+    monkeypatch.setattr("recallmap.search.trials.memory_needs.held_by", lambda device: 1e12)
     assert pricing.too_large(every, CPU) == ""
     assert plan.plan(codec.read_study(STUDY), set(), room=at_most(8)).missing == every

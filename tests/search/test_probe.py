@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from arch import kernels
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.kernels.monomials import count_monomials, monomials
-from arch.mixers import (
+from recallmap.arch import kernels
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.kernels.monomials import count_monomials, monomials
+from recallmap.arch.mixers import (
     HGRN2,
     Attention,
     BaseConv,
@@ -26,10 +26,10 @@ from arch.mixers import (
     Mixer,
     RetNet,
 )
-from arch.mixers.memory import OmegaNet
-from arch.mixers.mixer import Memory, MixerSpec
-from search.cli.app import app
-from search.measurement.capacity_probe import Keys, draw_keys, measure, probe
+from recallmap.arch.mixers.memory import OmegaNet
+from recallmap.arch.mixers.mixer import Memory, MixerSpec
+from recallmap.search.cli.app import app
+from recallmap.search.measurement.capacity_probe import Keys, draw_keys, measure, probe
 
 WIDTH, HEADS, KEY = 32, 4, 8  # so that K = V = 8
 EXACT = 1e-6

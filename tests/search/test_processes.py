@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from search.engines.processes import children, end_marked, how_it_ended, marked, marking
+from recallmap.search.engines.processes import children, end_marked, how_it_ended, marked, marking
 
 NAME = "RECALLMAP_TEST"
 
@@ -82,7 +82,7 @@ def test_where_nothing_tells_of_processes_none_is_ended(
 ) -> None:
     with marking(NAME, str(tmp_path)):
         ours = start(stack)
-    monkeypatch.setattr("search.engines.processes.PROC", tmp_path / "none")
+    monkeypatch.setattr("recallmap.search.engines.processes.PROC", tmp_path / "none")
     end_marked(NAME, str(tmp_path))
     assert children(NAME, str(tmp_path)) == {}
     assert ours.poll() is None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from search.cli import task_table
-from search.cli.task_table import COLUMNS
-from search.documents.type_hints import kinds_of
-from synth.tasks import Task
+from recallmap.search.cli import task_table
+from recallmap.search.cli.task_table import COLUMNS
+from recallmap.search.documents.type_hints import kinds_of
+from recallmap.synth.tasks import Task
 
 
 def test_every_task_has_a_row_with_its_source_bounds_and_speed() -> None:

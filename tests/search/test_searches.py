@@ -17,22 +17,22 @@ import torch
 from optuna.storages.journal import JournalFileBackend
 from typer.testing import CliRunner
 
-from results.ledger import Ledger, LedgerError
-from results.record import Record
-from search import codec
-from search.cli.app import app
-from search.engines.driver import Driver
-from search.engines.plan import Report
-from search.engines.trial_sources import trials_of
-from search.proposers.generations import told_points
-from search.proposers.journal import Journal, journal_of
-from search.proposers.proposer import Told
-from search.space.search_space import Search
-from search.study.spec import StudySpec
-from search.training import run_cohort
-from search.training.outcome import Outcome
-from search.training.trial_record import record_of
-from search.trials import Trial
+from recallmap.results.ledger import Ledger, LedgerError
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.engines.driver import Driver
+from recallmap.search.engines.plan import Report
+from recallmap.search.engines.trial_sources import trials_of
+from recallmap.search.proposers.generations import told_points
+from recallmap.search.proposers.journal import Journal, journal_of
+from recallmap.search.proposers.proposer import Told
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training import run_cohort
+from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.trial_record import record_of
+from recallmap.search.trials import Trial
 
 KINDS = ["random", "tpe", "nsga2", "nsga3", "gp"]
 every_proposer = pytest.mark.parametrize("kind", KINDS)
@@ -423,7 +423,7 @@ def test_milliseconds_are_measured_when_no_work_is_out(tmp_path: Path, monkeypat
         out.append(len(drivers[0]._out))
         return float(spec.arch.width)  # type: ignore[union-attr]
 
-    monkeypatch.setattr("search.engines.driver.milliseconds", watched)
+    monkeypatch.setattr("recallmap.search.engines.driver.milliseconds", watched)
     goals = [{"score": "accuracy", "direction": "maximise"}, {"score": "milliseconds", "direction": "minimise"}]
     of = study(goals=goals)
     with Ledger(tmp_path / "tiny.sqlite") as ledger:

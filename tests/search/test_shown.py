@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from results.ledger import Ledger
-from results.publishing.readme_tables import EXCERPTS, Excerpt, Place, filled
-from results.publishing.report import FOLDER, report
-from results.record import Record, read_records, write_records
-from search import codec
-from search.cli import page_context, sources
-from search.cli.app import app
-from search.cli.page_context import Details
-from search.study.spec import StudySpec
-from search.trial import TrialSpec
-from search.trials.phased import PhasedTrial
+from recallmap.results.ledger import Ledger
+from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, Place, filled
+from recallmap.results.publishing.report import FOLDER, report
+from recallmap.results.record import Record, read_records, write_records
+from recallmap.search import codec
+from recallmap.search.cli import page_context, sources
+from recallmap.search.cli.app import app
+from recallmap.search.cli.page_context import Details
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trial import TrialSpec
+from recallmap.search.trials.phased import PhasedTrial
 
 RESULTS = Path(__file__).parents[2] / "results"
 STUDY = {

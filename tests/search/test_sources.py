@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from results.ledger import Ledger
-from results.record import Record, read_records, write_records
-from search import codec
-from search.cli import sources
-from search.cli.app import app
-from search.documents.nodes import SpecError
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record, read_records, write_records
+from recallmap.search import codec
+from recallmap.search.cli import sources
+from recallmap.search.cli.app import app
+from recallmap.search.documents.nodes import SpecError
 
 STUDY: dict[str, Any] = {
     "name": "story",
@@ -138,8 +138,10 @@ def packaged(records: list[Record], folder: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "story.yaml").rename(folder / "story_of_the_package.yaml")
     builtin = codec.builtin
     own = {"story": folder / "story_of_the_package.yaml"}
-    monkeypatch.setattr("search.documents.built_in.builtin", lambda what: own if what == "study" else builtin(what))
-    monkeypatch.setattr("search.cli.sources.kept", lambda: folder / "kept")
+    monkeypatch.setattr(
+        "recallmap.search.documents.built_in.builtin", lambda what: own if what == "study" else builtin(what)
+    )
+    monkeypatch.setattr("recallmap.search.cli.sources.kept", lambda: folder / "kept")
     return folder / "kept"
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from arch.mixers import Mixer
-from arch.stack import flatten
-from search import codec
-from search.documents import type_hints
-from search.documents.nodes import SpecError
-from search.space.corners import Given
-from search.space.parameters import IntDial, SequenceDial
-from search.space.search_space import Search
-from search.study.spec import StudySpec
+from recallmap.arch.mixers import Mixer
+from recallmap.arch.stack import flatten
+from recallmap.search import codec
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.space.corners import Given
+from recallmap.search.space.parameters import IntDial, SequenceDial
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
 
 BASE = """\
 name: story
@@ -432,7 +432,7 @@ def test_what_corners_that_cannot_be_built_have_in_common_is_said(file: Path) ->
 def test_a_gaussian_process_without_scipy_is_refused_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.space.search_space.find_spec", lambda name: None)
+    monkeypatch.setattr("recallmap.search.space.search_space.find_spec", lambda name: None)
     dials = "  dials:\n" + LR
     (found,) = faults(file, dials, "space.kind=gp")
     assert "kind gp needs scipy, which is not installed" in found

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from arch.kernels import select
-from search import codec
-from search.measurement.benchmarks import KERNELS
-from search.measurement.forward_latency import milliseconds
-from search.trial import Training, TrialSpec
+from recallmap.arch.kernels import select
+from recallmap.search import codec
+from recallmap.search.measurement.benchmarks import KERNELS
+from recallmap.search.measurement.forward_latency import milliseconds
+from recallmap.search.trial import Training, TrialSpec
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from search.engines.stopping import ASKING, stoppable, undisturbed
+from recallmap.search.engines.stopping import ASKING, stoppable, undisturbed
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_a_study_whose_terminal_is_closed_ends_as_if_it_was_stopped(tmp_path: Pa
     study = {"name": "long", "trial": trial, "space": {"kind": "grid"}}
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     ours, theirs = pty.openpty()
-    program = "from search.cli import main; main()"
+    program = "from recallmap.search.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", program, "run", "long.yaml"],
         cwd=tmp_path,

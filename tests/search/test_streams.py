@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from results.ledger import Ledger
-from results.record import Record, write_records
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record, write_records
 
 ROOT = Path(__file__).parents[2]
-VERB = [sys.executable, "-m", "search.cli"]
+VERB = [sys.executable, "-m", "recallmap.search.cli"]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def test_a_study_without_any_open_stream_trains_and_writes_nothing_into_its_ledg
         },
     }
     (folder / "story.yaml").write_text(json.dumps(study))
-    command = f"exec {sys.executable} -m search.cli run story.yaml <&- >&- 2>&-"
+    command = f"exec {sys.executable} -m recallmap.search.cli run story.yaml <&- >&- 2>&-"
     done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment(), check=False)
     assert done.returncode == 0
     with Ledger.open(folder / "runs" / "story.sqlite") as ledger:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from arch.mixers import Mixer
-from results.ledger import Ledger
-from search import codec
-from search.documents import type_hints
-from search.engines import inline
+from recallmap.arch.mixers import Mixer
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.documents import type_hints
+from recallmap.search.engines import inline
 
 SEARCHED = ("mqar_capacity", "hybrid_search", "statex", "cg_steps", "omega_window")
 

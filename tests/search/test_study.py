@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from search import codec
-from search.cli.file_summary import check
-from search.documents.nodes import SpecError
-from search.space import grid
-from search.space.axis_values import axis_values
-from search.study import overlay
+from recallmap.search import codec
+from recallmap.search.cli.file_summary import check
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.space import grid
+from recallmap.search.space.axis_values import axis_values
+from recallmap.search.study import overlay
 
 BASE = """\
 name: story

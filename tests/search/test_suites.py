@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search import codec
-from search.trial import TrialSpec
+from recallmap.search import codec
+from recallmap.search.trial import TrialSpec
 
 BARE = {"task": {}, "arch": codec.plain(codec.read_arch("attention")), "training": {"steps": 1}}
 TIERS = [(name, tier) for name in codec.builtin("suite") for tier in codec.document(name, "suite").plain()["tiers"]]

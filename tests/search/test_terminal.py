@@ -10,10 +10,10 @@ import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
-from search.cli.app import app
-from search.cli.listings import TABLES, capacities_of, timings
-from search.cli.streams import width
-from search.cli.terminal import Terminal
+from recallmap.search.cli.app import app
+from recallmap.search.cli.listings import TABLES, capacities_of, timings
+from recallmap.search.cli.streams import width
+from recallmap.search.cli.terminal import Terminal
 
 ROWS = [
     {"arch": f"deltanet_{n}", "mixer": "gated_deltanet", "keys": "gaussian", "pairs": 2**n, "load": 0.001 * n}

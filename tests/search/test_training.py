@@ -19,25 +19,25 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.kernels import select
-from arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
-from arch.mlp import SwiGLU
-from results.record import Record
-from search import codec
-from search.training.adamw import AdamW, learning_rate
-from search.training.batches import Feed
-from search.training.best_checkpoint import evaluation_steps
-from search.training.cohort import COMPILING, Cohort
-from search.training.cuda_graph import Recorded, compiled
-from search.training.loop import train
-from search.training.outcome import Outcome
-from search.training.packing import at_most, pack, room
-from search.training.run_cohort import follow_cohort, run_cohort
-from search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
-from search.trials.pools import positions
-from synth.tasks import Compression, InContextRecall, Mqar, Task
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.kernels import select
+from recallmap.arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
+from recallmap.arch.mlp import SwiGLU
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.training.adamw import AdamW, learning_rate
+from recallmap.search.training.batches import Feed
+from recallmap.search.training.best_checkpoint import evaluation_steps
+from recallmap.search.training.cohort import COMPILING, Cohort
+from recallmap.search.training.cuda_graph import Recorded, compiled
+from recallmap.search.training.loop import train
+from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.packing import at_most, pack, room
+from recallmap.search.training.run_cohort import follow_cohort, run_cohort
+from recallmap.search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
+from recallmap.search.trials.pools import positions
+from recallmap.synth.tasks import Compression, InContextRecall, Mqar, Task
 
 TASK = Mqar(vocab=32, length=16, pairs=2)
 RECALL = InContextRecall(vocab=8, length=16)
@@ -247,7 +247,7 @@ def test_what_is_read_out_takes_room_and_half_the_digits_half_of_it() -> None:
 @pytest.fixture
 def worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few the steps."""
-    monkeypatch.setattr("search.training.cohort.COMPILING", 0.0)
+    monkeypatch.setattr("recallmap.search.training.cohort.COMPILING", 0.0)
 
 
 def test_a_step_is_compiled_where_that_saves_more_than_it_takes() -> None:
@@ -273,13 +273,15 @@ def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkey
     pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
     assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
     assert cohort.losses != cohort.member_losses
-    monkeypatch.setattr("search.training.cohort.MOST", 10)  # as if this shape had more operations than the one before
+    monkeypatch.setattr(
+        "recallmap.search.training.cohort.MOST", 10
+    )  # as if this shape had more operations than the one before
     assert re.fullmatch(
         r"no: a forward pass is \d+ operations, more than 10", cohort.compile(pool.batch(rows), backend="eager")
     )
     assert cohort.losses == cohort.member_losses
     assert_close(cohort.update(*pool.batch(rows)), plain.update(*pool.batch(rows)))
-    monkeypatch.setattr("search.training.cohort.MOST", 1500)
+    monkeypatch.setattr("recallmap.search.training.cohort.MOST", 1500)
     assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
     assert cohort.losses != cohort.member_losses
 
@@ -390,7 +392,7 @@ def test_on_a_gpu_a_step_that_the_compiler_cannot_build_is_trained_as_it_is(monk
     def step(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
         return compiled(function, broken("no room") if function.__name__ == "member_losses" else backend)
 
-    monkeypatch.setattr("search.training.cohort.compiled", step)
+    monkeypatch.setattr("recallmap.search.training.cohort.compiled", step)
     specs = [trial(), trial(seed=1)]
     for record, spec in zip(run_cohort(specs, device=torch.device("cuda")), specs, strict=True):
         assert record.implementation["compiled step"] == "no: RuntimeError: no room"
@@ -486,7 +488,7 @@ def test_what_one_model_cannot_answer_is_refused(dials: dict[str, Any], said: st
 
 def test_a_cohort_that_cannot_be_built_leaves_the_threads_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
-    monkeypatch.setattr("search.training.cohort.Feed", lambda *_: 1 / 0)
+    monkeypatch.setattr("recallmap.search.training.cohort.Feed", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Cohort([trial(), trial(seed=1)], torch.device("cpu"))
     assert torch.get_num_threads() == threads
@@ -519,11 +521,11 @@ def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("module", "said", "found"),
     [
-        ("search.cli", {}, "PASSIVE None"),
+        ("recallmap.search.cli", {}, "PASSIVE None"),
         ("search.tune", {}, "PASSIVE None"),
-        ("search.trial", {}, "PASSIVE None"),
-        ("search.trial", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
-        ("search.trial", {"GOMP_SPINCOUNT": "5"}, "None 5"),
+        ("recallmap.search.trial", {}, "PASSIVE None"),
+        ("recallmap.search.trial", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ("recallmap.search.trial", {"GOMP_SPINCOUNT": "5"}, "None 5"),
     ],
 )
 def test_threads_that_wait_sleep_wherever_one_begins_unless_the_user_says_otherwise(
@@ -542,7 +544,7 @@ def first(name, *rest):
 first.said = None
 builtins.__import__ = first
 import {module}
-from search import trial
+from recallmap.search import trial
 """
     clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     root = str(Path(__file__).parents[2])

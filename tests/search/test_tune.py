@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 import torch
 
-from results.ledger import Ledger, LedgerError
-from results.record import Record
-from search import codec
-from search.engines import inline, ray_tune
-from search.engines.driver import Driver, EngineError
-from search.engines.plan import Report
-from search.engines.processes import how_it_ended, marking
-from search.engines.ray_tune import INSIDE, LONGEST, MARK, NOWHERE, QUIET
-from search.engines.stopping import stoppable
-from search.study.spec import StudySpec
-from search.training import run_cohort
-from search.training.outcome import Progress
-from search.trials import Trial
+from recallmap.results.ledger import Ledger, LedgerError
+from recallmap.results.record import Record
+from recallmap.search import codec
+from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.plan import Report
+from recallmap.search.engines.processes import how_it_ended, marking
+from recallmap.search.engines.ray_tune import INSIDE, LONGEST, MARK, NOWHERE, QUIET
+from recallmap.search.engines.stopping import stoppable
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training import run_cohort
+from recallmap.search.training.outcome import Progress
+from recallmap.search.trials import Trial
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -116,7 +116,7 @@ def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(
 def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
     desk: ray_tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.engines.ray_tune.REST", 0.0)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.REST", 0.0)
     sizes = []
     for name in map(str, range(20)):
         cohort = desk.ask(name)
@@ -175,7 +175,7 @@ def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest
     def never(environment: dict[str, str]) -> None:
         raise AssertionError("Ray was started")
 
-    monkeypatch.setattr("search.engines.ray_tune._ray", never)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", never)
     assert len(ray_tune.run(study(), path).missing) == 0
 
 
@@ -186,7 +186,7 @@ def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
     (tmp_path / "recallmap-ray-old" / "session").mkdir(parents=True)
     (tmp_path / "another").mkdir()
     with ray_tune._temporary_folder() as used:
@@ -209,8 +209,8 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
 ) -> None:
     """And nothing of a driver that still goes."""
     monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
-    monkeypatch.setattr("search.engines.ray_tune._ray", None)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", None)
     left = tmp_path / "recallmap-ray-left"
     left.mkdir()
     path = tmp_path / "tiny.sqlite"
@@ -229,7 +229,7 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
     (tmp_path / "somebodys").mkdir()
     (tmp_path / "recallmap-ray-link").symlink_to(tmp_path / "somebodys")
     with _sleeping(tmp_path / "recallmap-ray-link") as process:
@@ -277,7 +277,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> _FakeRay:
             monkeypatch.setenv(name, value)
         return ray
 
-    monkeypatch.setattr("search.engines.ray_tune._ray", loaded)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", loaded)
     assert MARK not in before
     return ray
 
@@ -320,9 +320,9 @@ def test_a_ray_that_does_not_start_says_why(
 def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_without(
     desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
 ) -> None:
-    monkeypatch.setattr("search.engines.ray_tune.LOOK", 0.01)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
     with _sleeping(tmp_path) as process, contextlib.ExitStack() as stack:
-        monkeypatch.setattr("search.engines.ray_tune.children", lambda *mark: {process.pid: program})
+        monkeypatch.setattr("recallmap.search.engines.ray_tune.children", lambda *mark: {process.pid: program})
         stack.enter_context(pytest.raises(EngineError, match=program) if lost else pytest.raises(KeyboardInterrupt))
         stack.enter_context(ray_tune._started(tmp_path, desk))
         stack.enter_context(ray_tune._watched(desk, tmp_path))
@@ -339,8 +339,8 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
     desk: ray_tune._Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tune does, within Ray's own code, which nothing interrupts; then Ray ends the process."""
-    monkeypatch.setattr("search.engines.ray_tune.LOOK", 0.01)
-    monkeypatch.setattr("search.engines.ray_tune.PATIENCE", 0.01)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
+    monkeypatch.setattr("recallmap.search.engines.ray_tune.PATIENCE", 0.01)
     said = ""
 
     def wait_for_ray() -> None:
@@ -350,7 +350,7 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
         raise KeyboardInterrupt
 
     with _sleeping(tmp_path) as process:
-        monkeypatch.setattr("search.engines.ray_tune.children", lambda *mark: {process.pid: "raylet"})
+        monkeypatch.setattr("recallmap.search.engines.ray_tune.children", lambda *mark: {process.pid: "raylet"})
         process.kill()
         with pytest.raises(EngineError), ray_tune._watched(desk, tmp_path):
             wait_for_ray()
@@ -379,7 +379,7 @@ LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF0000" + "0100007F
 DRIVER = """
 import os, sys
 from pathlib import Path
-from search import codec, tune
+from recallmap.search import codec, tune
 import test_tune as told
 
 def family():
@@ -467,8 +467,8 @@ def test_a_study_on_this_machine(tmp_path: Path) -> None:
 
     inline.run(study(), tmp_path / "inline.sqlite", most=4, device="cpu")
     with Ledger.open(tmp_path / "inline.sqlite") as ledger:
-        inline = {r.key: r for r in ledger.all()}
-    for key, record in inline.items():
+        alone = {r.key: r for r in ledger.all()}
+    for key, record in alone.items():
         assert through_ray[key].scores == pytest.approx(record.scores)
         assert through_ray[key].curve == record.curve
 

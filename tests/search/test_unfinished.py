@@ -13,19 +13,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.mixers import Attention, BaseConv
-from results.ledger import Ledger, LedgerError
-from search import codec
-from search.engines import inline
-from search.engines.plan import Report
-from search.training import loop
-from search.training.checkpoints import Shelf, kept_on
-from search.training.cohort import Cohort
-from search.training.outcome import Outcome, Progress
-from search.trial import Data, Portion, Training, TrialSpec
-from synth.tasks import Mqar, Regbench
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.mixers import Attention, BaseConv
+from recallmap.results.ledger import Ledger, LedgerError
+from recallmap.search import codec
+from recallmap.search.engines import inline
+from recallmap.search.engines.plan import Report
+from recallmap.search.training import loop
+from recallmap.search.training.checkpoints import Shelf, kept_on
+from recallmap.search.training.cohort import Cohort
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.trial import Data, Portion, Training, TrialSpec
+from recallmap.synth.tasks import Mqar, Regbench
 
 TASK = Mqar(vocab=16, length=16, pairs=2)
 ARCH = BackboneSpec(name="tiny", width=16, stack=(Block(mixer=BaseConv()), Block(mixer=Attention(heads=2))))
@@ -175,7 +175,7 @@ def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: P
 
 
 def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(3)
@@ -191,7 +191,7 @@ def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, mo
 def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     stops = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": stops})
     path = tmp_path / "tiny.sqlite"
@@ -210,7 +210,7 @@ def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
 def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     (tmp_path / "tiny.unfinished").write_text("a file stands in its way")
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
@@ -226,7 +226,7 @@ def test_a_full_disk_ends_the_study_with_a_remedy_and_leaves_no_half_of_a_file(
     def full(tensors: object, path: Path, **_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     monkeypatch.setattr(safetensors, "save_file", full)
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: .*the disk is full; free some space and run the same"):
@@ -261,7 +261,7 @@ def test_what_lies_where_a_cohort_is_laid_down_is_not_written(tmp_path: Path) ->
 
 def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one of them is through there would be room for one that has not begun, which would go on from nowhere."""
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     space = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None], "trial.seed": [0, 1]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": space})
     path = tmp_path / "tiny.sqlite"
@@ -300,7 +300,7 @@ def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
 
 def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sequences ask for more or less, pools keep the room that one before had: sums go by it, to the last digit."""
-    monkeypatch.setattr("search.trials.pools.HORIZON", 1)
+    monkeypatch.setattr("recallmap.search.trials.pools.HORIZON", 1)
     dials: dict[str, Any] = {"letters": 6, "states": (3, 4), "alphabet": (3, 6), "out_degree": (1, 2), "words": (3, 5)}
     spec = replace(
         FRESH,
@@ -338,7 +338,7 @@ def of_one_trial(plain: dict[str, Any]) -> Any:
 def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
     plain: dict[str, Any], with_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study, path = of_one_trial(plain), tmp_path / "tiny.sqlite"
     with monkeypatch.context() as patch:
         patch.setattr(Shelf, "clear", cut)
@@ -346,14 +346,14 @@ def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
             inline.run(study, path, device="cpu")
     assert [record.status for record in Ledger(path).all()] == ["done"]
     assert list((tmp_path / "tiny.unfinished").iterdir())
-    (tune if with_ray else engine).run(study, path, device="cpu")
+    (ray_tune if with_ray else inline).run(study, path, device="cpu")
     assert not (tmp_path / "tiny.unfinished").exists()
 
 
 def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     study, path, folder = of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     _, stop = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
@@ -376,7 +376,7 @@ def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Links, pipes, folders, and files of another making, also under our names."""
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     path, folder = tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     folder.mkdir()
     weights = tmp_path / "weights.safetensors"
@@ -436,7 +436,7 @@ def test_a_folder_in_place_of_what_is_written_ends_the_study_with_a_remedy(tmp_p
 
 
 def test_a_shelf_may_be_a_link_to_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
     (tmp_path / "large").mkdir()
     (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "large")
     inline.run(of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite")

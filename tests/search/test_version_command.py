@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from search.training import origin
+from recallmap.search.training import origin
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_verbs_are_a_module_that_tells_its_version() -> None:
-    command = [sys.executable, "-m", "search.cli"]
+    command = [sys.executable, "-m", "recallmap.search.cli"]
     done = subprocess.run([*command, "--version"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{origin.summary()}\n")
     own = re.fullmatch(r"recallmap \S+, torch \S+, python \d+\.\d+\.\d+(, commit [0-9a-f]{12}\+?)?", origin.summary())

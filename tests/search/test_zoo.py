@@ -12,16 +12,16 @@ import torch
 from torch.utils import _pytree as pytree
 from typer.testing import CliRunner
 
-from arch.backbone import BackboneSpec
-from arch.cost import cost
-from arch.mixers import DeltaNet
-from arch.stack import flatten
-from search import codec
-from search.cli.app import app
-from search.documents.nodes import SpecError
-from search.training.run_cohort import run_cohort
-from search.trial import Data, Training, TrialSpec
-from synth.tasks import Mqar
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.cost import cost
+from recallmap.arch.mixers import DeltaNet
+from recallmap.arch.stack import flatten
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.documents.nodes import SpecError
+from recallmap.search.training.run_cohort import run_cohort
+from recallmap.search.trial import Data, Training, TrialSpec
+from recallmap.synth.tasks import Mqar
 
 TASK = Mqar(vocab=32, length=16, pairs=2)
 ZOO = sorted(codec.builtin("arch"))

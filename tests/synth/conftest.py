@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import Batch
-from synth.streams import Stream
-from synth.task import Task as AnyTask
-from synth.tasks import Task
+from recallmap.synth.batch import Batch
+from recallmap.synth.streams import Stream
+from recallmap.synth.task import Task as AnyTask
+from recallmap.synth.tasks import Task
 
 Answer = Callable[[np.random.Generator, Batch], NDArray[np.int64]]
 

@@ -8,8 +8,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from synth.draws import distinct, weighted_order
-from synth.lookback import previous_same
+from recallmap.synth.draws import distinct, weighted_order
+from recallmap.synth.lookback import previous_same
 
 
 @pytest.mark.parametrize(("size", "universe"), [(2, 3), (2, 8), (3, 12)], ids=["shuffled", "redrawn", "redrawn twice"])

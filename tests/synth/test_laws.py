@@ -13,10 +13,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.streams import Stream
-from synth.task import Split
-from synth.task import Task as AnyTask
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.streams import Stream
+from recallmap.synth.task import Split
+from recallmap.synth.task import Task as AnyTask
 
 Draw = Callable[..., Batch]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -133,7 +133,8 @@ def test_a_stream_is_the_same_in_any_portions(task: AnyTask, split: Split) -> No
 
 def test_streams_do_not_depend_on_the_hash_of_strings() -> None:
     code = (
-        "import hashlib; from typing import get_args; from synth.streams import Stream; from synth.tasks import Task\n"
+        "import hashlib; from typing import get_args\n"
+        "from recallmap.synth.streams import Stream; from recallmap.synth.tasks import Task\n"
         "takes = [Stream(task(), 1, 'train').take(0, 4).inputs for task in get_args(Task)]\n"
         "print(hashlib.sha256(b''.join(inputs.tobytes() for inputs in takes)).hexdigest())"
     )

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from synth.prose import ADJECTIVES, NOUNS, Ids, ZipfMarkov, python_manual
+from recallmap.synth.prose import ADJECTIVES, NOUNS, Ids, ZipfMarkov, python_manual
 
 STOP, DIGIT, WORD = 3, 4, 160
 SOURCE = ZipfMarkov(256, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synth import score
-from synth.batch import IGNORE
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE
 
 N = IGNORE
 TARGETS = np.array([[1, N, 2], [1, 1, N], [N, N, N], [1, 3, N]])

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from synth.streams import Stream
-from synth.task import Split, Task
-from synth.tasks import InContextRecall, Memorization, Mqar, Needle
+from recallmap.synth.streams import Stream
+from recallmap.synth.task import Split, Task
+from recallmap.synth.tasks import InContextRecall, Memorization, Mqar, Needle
 
 
 def test_two_settings_share_no_chance() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.tasks.cycle_navigation import CycleNavigation
-from synth.tasks.group_word import GroupWord
-from synth.tasks.modular_arithmetic import ModularArithmetic
-from synth.tasks.parity import Parity
-from synth.tracking import StateTracking
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks.cycle_navigation import CycleNavigation
+from recallmap.synth.tasks.group_word import GroupWord
+from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
+from recallmap.synth.tasks.parity import Parity
+from recallmap.synth.tracking import StateTracking
 
 Draw = Callable[..., Batch]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from synth.vocab import Roles
+from recallmap.synth.vocab import Roles
 
 ROLES = Roles({"value": range(3, 8), "key": range(1, 3), "blank": range(1)})
 

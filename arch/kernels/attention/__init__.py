@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.attention.recurrent import step as attention_step
-from arch.kernels.attention.state import AttentionState, start
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.attention.recurrent import step as attention_step
+from recallmap.arch.kernels.attention.state import AttentionState, start
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, check_qkv, full_precision
 
 __all__ = ["AttentionState", "attention", "attention_step"]
 

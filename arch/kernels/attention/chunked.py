@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.attention.state import AttentionState, keep, kept, start
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.attention.state import AttentionState, keep, kept, start
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.attention.state import AttentionState, keep, start
-from arch.kernels.op_interface.custom_op import dense, opaque, padded
-from arch.kernels.op_interface.input_checks import promoted
+from recallmap.arch.kernels.attention.state import AttentionState, keep, start
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, padded
+from recallmap.arch.kernels.op_interface.input_checks import promoted
 
 WIDEST = 256
 KEYS_AT_ONCE = 128  # of the backward pass in one launch

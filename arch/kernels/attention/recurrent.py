@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.attention.state import AttentionState, keep, start
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.attention.state import AttentionState, keep, start
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(

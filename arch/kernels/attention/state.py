@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import expect
+from recallmap.arch.kernels.op_interface.input_checks import expect
 
 
 class AttentionState(NamedTuple):

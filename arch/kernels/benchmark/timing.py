@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from arch.kernels import select
-from arch.kernels.benchmark.peers import Peer, peer
-from arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark.peers import Peer, peer
+from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
 CONTENT = ("v", "x", "q", "k", "a", "b", "gate")
 
@@ -62,9 +62,9 @@ class Disagreement(ValueError):
 def variants(op: str) -> tuple[str, ...]:
     """The kinds of inputs that the op can be timed on, the default first. Raises ValueError where there are none."""
     select.implementations(op)
-    if find_spec(f"arch.kernels.{op}.example") is None:
+    if find_spec(f"recallmap.arch.kernels.{op}.example") is None:
         raise ValueError(f"op {op!r} has no example inputs; give it arch/kernels/{op}/example.py")
-    names: tuple[str, ...] = import_module(f"arch.kernels.{op}.example").VARIANTS
+    names: tuple[str, ...] = import_module(f"recallmap.arch.kernels.{op}.example").VARIANTS
     return names
 
 
@@ -73,7 +73,9 @@ def example(op: str, variant: str, shape: Shape, *, seed: int = 0) -> dict[str, 
     if variant not in variants(op):
         raise ValueError(f"op {op!r} has no variant {variant!r}; there are {', '.join(variants(op))}")
     generator = torch.Generator().manual_seed(seed)
-    inputs: dict[str, Any] = import_module(f"arch.kernels.{op}.example").example(variant, generator, **asdict(shape))
+    inputs: dict[str, Any] = import_module(f"recallmap.arch.kernels.{op}.example").example(
+        variant, generator, **asdict(shape)
+    )
     return inputs
 
 
@@ -228,7 +230,7 @@ def _values(inputs: dict[str, Any]) -> Tensor:
 
 
 def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
-    door = getattr(import_module(f"arch.kernels.{op}"), op)
+    door = getattr(import_module(f"recallmap.arch.kernels.{op}"), op)
     o: Tensor = door(**inputs, implementation=implementation)[0]
     return o
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.chunks import chunk_for, decay_of, merge, signs, split
-from arch.kernels.recurrence.decay import Decay
-from arch.kernels.recurrence.triangular_solve import solve_unit_lower
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.chunks import chunk_for, decay_of, merge, signs, split
+from recallmap.arch.kernels.recurrence.decay import Decay
+from recallmap.arch.kernels.recurrence.triangular_solve import solve_unit_lower
 
 
 class Affine(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.gated_linear.recurrent import step as gated_linear_step
-from arch.kernels.op_interface.input_checks import (
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.gated_linear.recurrent import step as gated_linear_step
+from recallmap.arch.kernels.op_interface.input_checks import (
     check_positive,
     check_qkv,
     everywhere,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.chunks import carry, chunk_for, decay_of, merge, signs, split
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.chunks import carry, chunk_for, decay_of, merge, signs, split
 
 
 def chunked(

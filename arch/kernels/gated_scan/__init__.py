@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.gated_scan.recurrent import step as gated_scan_step
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, working_dtype
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.gated_scan.recurrent import step as gated_scan_step
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, working_dtype
 
 __all__ = ["gated_scan", "gated_scan_step"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.gated_scan.recurrent import log_decay, room
-from arch.kernels.linear_scan.chunked import chunked as scan
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.gated_scan.recurrent import log_decay, room
+from recallmap.arch.kernels.linear_scan.chunked import chunked as scan
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.gated_scan.recurrent import STEEPEST, STRENGTH
-from arch.kernels.op_interface.custom_op import opaque
-from arch.kernels.triton_tiles.scan import Tiles, load_segments, pass_on, store_tokens, tiles_for
+from recallmap.arch.kernels.gated_scan.recurrent import STEEPEST, STRENGTH
+from recallmap.arch.kernels.op_interface.custom_op import opaque
+from recallmap.arch.kernels.triton_tiles.scan import Tiles, load_segments, pass_on, store_tokens, tiles_for
 
 _STRENGTH = tl.constexpr(STRENGTH)
 _LEAST = tl.constexpr(0.25 / STEEPEST**2)  # under the root, where slopes are taken

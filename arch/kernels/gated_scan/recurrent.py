@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from arch.kernels.op_interface.input_checks import expect, working_dtype
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import expect, working_dtype
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 STRENGTH = 8.0  # of the recurrence gate
 STEEPEST = 1000.0  # slope of the square root near 0, where it has none

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.test_time.implicit_features import (
+from recallmap.arch.kernels.test_time.implicit_features import (
     Anchors,
     Exponential,
     Kernel,
@@ -20,7 +20,7 @@ from arch.kernels.test_time.implicit_features import (
     remember,
     step,
 )
-from arch.kernels.test_time.learning_rule import DOT
+from recallmap.arch.kernels.test_time.learning_rule import DOT
 
 __all__ = ["kernel_attention", "kernel_attention_read", "kernel_attention_step"]
 

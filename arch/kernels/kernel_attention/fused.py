@@ -19,11 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque, padded
-from arch.kernels.test_time.dual_form import Learned, Tokens
-from arch.kernels.test_time.implicit_features import Expansion, Exponential
-from arch.kernels.test_time.influence import LEAST
-from arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.op_interface.custom_op import opaque, padded
+from recallmap.arch.kernels.test_time.dual_form import Learned, Tokens
+from recallmap.arch.kernels.test_time.implicit_features import Expansion, Exponential
+from recallmap.arch.kernels.test_time.influence import LEAST
+from recallmap.arch.kernels.test_time.learning_rule import Rule
 
 WIDEST = 256
 LONGEST = 8  # window: its terms are summed up one by one, for every pair of tokens

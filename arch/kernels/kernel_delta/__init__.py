@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arch.kernels.test_time.implicit_features import (
+from recallmap.arch.kernels.test_time.implicit_features import (
     Anchors,
     Exponential,
     Kernel,
@@ -20,7 +20,7 @@ from arch.kernels.test_time.implicit_features import (
     remember,
     step,
 )
-from arch.kernels.test_time.learning_rule import L2
+from recallmap.arch.kernels.test_time.learning_rule import L2
 
 __all__ = ["kernel_delta", "kernel_delta_read", "kernel_delta_step"]
 

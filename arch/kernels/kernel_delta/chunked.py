@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.test_time.dual_form import Learned, Tokens, learn_piece, over_time
-from arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.dual_form import Learned, Tokens, learn_piece, over_time
+from recallmap.arch.kernels.test_time.learning_rule import Rule
 
 
 def chunked(learned: Learned, tokens: Tokens, rule: Rule, position: int, chunk: int | None) -> tuple[Tensor, Learned]:

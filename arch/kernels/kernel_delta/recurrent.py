@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.test_time.dual_form import Learned, Tokens
-from arch.kernels.test_time.implicit_features import by_token
-from arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.dual_form import Learned, Tokens
+from recallmap.arch.kernels.test_time.implicit_features import by_token
+from recallmap.arch.kernels.test_time.learning_rule import Rule
 
 
 def recurrent(learned: Learned, tokens: Tokens, rule: Rule, position: int, chunk: int | None) -> tuple[Tensor, Learned]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.linear_scan.recurrent import step as linear_scan_step
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, state_or_zero
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.linear_scan.recurrent import step as linear_scan_step
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, state_or_zero
 
 __all__ = ["linear_scan", "linear_scan_step"]
 

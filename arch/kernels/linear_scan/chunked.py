@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

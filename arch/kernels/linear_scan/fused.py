@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque
-from arch.kernels.triton_tiles.scan import load_segments, pass_on, store_tokens, tiles_for
+from recallmap.arch.kernels.op_interface.custom_op import opaque
+from recallmap.arch.kernels.triton_tiles.scan import load_segments, pass_on, store_tokens, tiles_for
 
 
 @triton.jit

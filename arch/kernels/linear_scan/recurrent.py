@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(state: Tensor | None, x: Tensor, *, log_a: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.memory.sequence import Features, MemoryInputs, answer, featured, first_state, widened
-from arch.kernels.memory.state import MemoryState
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
-from arch.kernels.test_time.learning_rule import DotLoss, HuberLoss, L2Loss, Rule
-from arch.kernels.test_time.network import LayerNorm, forward
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.memory.sequence import Features, MemoryInputs, answer, featured, first_state, widened
+from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
+from recallmap.arch.kernels.test_time.learning_rule import DotLoss, HuberLoss, L2Loss, Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm, forward
 
 __all__ = ["MemoryState", "memory", "memory_read", "memory_step"]
 

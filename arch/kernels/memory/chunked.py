@@ -21,18 +21,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.memory.sequence import MemoryInputs, learn_sequence
-from arch.kernels.memory.state import MemoryState
-from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.retained import retained
-from arch.kernels.spanned import spanned
-from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
-from arch.kernels.spanned_sum import spanned_sum
-from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens, gradients, learn_piece, over_time
-from arch.kernels.test_time.influence import Influence
-from arch.kernels.test_time.learning_rule import Retention, Rule
-from arch.kernels.test_time.network import LayerNorm, forward
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.memory.sequence import MemoryInputs, learn_sequence
+from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.newton_schulz import newton_schulz
+from recallmap.arch.kernels.retained import retained
+from recallmap.arch.kernels.spanned import spanned
+from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz
+from recallmap.arch.kernels.spanned_sum import spanned_sum
+from recallmap.arch.kernels.test_time.dual_form import Learned, Matrix, Tokens, gradients, learn_piece, over_time
+from recallmap.arch.kernels.test_time.influence import Influence
+from recallmap.arch.kernels.test_time.learning_rule import Retention, Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm, forward
 
 WIDEST_SQUARE = 32  # columns of a matrix whose steps are not made: with 64 that was no faster, on a CPU
 

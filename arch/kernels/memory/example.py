@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from arch.kernels.test_time.learning_rule import Rule
-from arch.kernels.test_time.network import LayerNorm
+from recallmap.arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm
 
 VARIANTS = ("deep", "linear", "ttt", "omega")
 RULES = {

@@ -13,12 +13,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.memory.sequence import MemoryInputs, learn_sequence
-from arch.kernels.memory.state import MemoryState
-from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
-from arch.kernels.test_time.learning_rule import Rule
-from arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn
+from recallmap.arch.kernels.memory.sequence import MemoryInputs, learn_sequence
+from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.newton_schulz import newton_schulz
+from recallmap.arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
+from recallmap.arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn
 
 
 def recurrent(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.memory.state import MemoryState
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
-from arch.kernels.test_time.learning_rule import Rule
-from arch.kernels.test_time.network import LayerNorm
+from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.test_time.dual_form import Learned, Matrix, Tokens
+from recallmap.arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm
 
 Features = Callable[[Tensor], Tensor]
 Learn = Callable[[Learned[Matrix], Tokens, Rule, LayerNorm | None, int, int | None], tuple[Tensor, Learned[Matrix]]]

@@ -11,11 +11,17 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.mesa.conjugate import Gradient, Solver, Start
-from arch.kernels.mesa.recurrent import step as mesa_step
-from arch.kernels.mesa.state import MesaState, start
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, everywhere, expect, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.mesa.conjugate import Gradient, Solver, Start
+from recallmap.arch.kernels.mesa.recurrent import step as mesa_step
+from recallmap.arch.kernels.mesa.state import MesaState, start
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    everywhere,
+    expect,
+    full_precision,
+)
 
 __all__ = ["MesaState", "mesa", "mesa_step", "mesa_steps_taken"]
 

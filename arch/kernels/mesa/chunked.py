@@ -12,11 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa.conjugate import Solver, System
-from arch.kernels.mesa.state import MesaState
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.chunks import carry, merge, signs, split
-from arch.kernels.recurrence.decay import HeadDecay
+from recallmap.arch.kernels.mesa.conjugate import Solver, System
+from recallmap.arch.kernels.mesa.state import MesaState
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.chunks import carry, merge, signs, split
+from recallmap.arch.kernels.recurrence.decay import HeadDecay
 
 
 def chunked(

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa.conjugate import Gradient, Solver, Start, System
-from arch.kernels.mesa.state import MesaState, start
+from recallmap.arch.kernels.mesa.conjugate import Gradient, Solver, Start, System
+from recallmap.arch.kernels.mesa.state import MesaState, start
 
 
 def step(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
 
 
 class MesaState(NamedTuple):

@@ -9,10 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.mesa_rls.recurrent import step as mesa_rls_step
-from arch.kernels.mesa_rls.state import MesaRlsState, start
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, everywhere, expect, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.mesa_rls.recurrent import step as mesa_rls_step
+from recallmap.arch.kernels.mesa_rls.state import MesaRlsState, start
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    everywhere,
+    expect,
+    full_precision,
+)
 
 __all__ = ["MesaRlsState", "mesa_rls", "mesa_rls_step"]
 

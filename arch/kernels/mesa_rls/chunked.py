@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa_rls.state import MesaRlsState
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.chunks import merge, split
+from recallmap.arch.kernels.mesa_rls.state import MesaRlsState
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.chunks import merge, split
 
 CHUNK = 16  # e^{-G} over a chunk must stay in range
 LEAST = 1e-30  # under a root: lets a gradient through to a token that is not written

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa_rls.state import MesaRlsState, start
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.mesa_rls.state import MesaRlsState, start
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import expect, state_or_zero, working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import expect, state_or_zero, working_dtype
 
 
 class MesaRlsState(NamedTuple):

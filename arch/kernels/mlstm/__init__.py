@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.mlstm.recurrent import step as mlstm_step
-from arch.kernels.mlstm.state import MlstmState, start
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.mlstm.recurrent import step as mlstm_step
+from recallmap.arch.kernels.mlstm.state import MlstmState, start
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision
 
 __all__ = ["MlstmState", "mlstm", "mlstm_step"]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from arch.kernels.gated_linear.chunked import chunked as gated_linear
-from arch.kernels.mlstm.state import MlstmState, in_proportion
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.gated_linear.chunked import chunked as gated_linear
+from recallmap.arch.kernels.mlstm.state import MlstmState, in_proportion
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(

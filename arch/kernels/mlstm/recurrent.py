@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from arch.kernels.mlstm.state import MlstmState, in_proportion, start
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.mlstm.state import MlstmState, in_proportion, start
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(

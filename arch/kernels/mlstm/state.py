@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
 
 LARGEST_EXPONENT = 80.0  # e^80 is still a float32, and so is e^-80
 

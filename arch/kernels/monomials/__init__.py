@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.monomials.recurrent import count_monomials
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.monomials.recurrent import count_monomials
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted
 
 __all__ = ["count_monomials", "monomials", "monomials_step"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def chunked(x: Tensor, roots: Tensor) -> Tensor:

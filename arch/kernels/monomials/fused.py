@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.monomials.recurrent import count_monomials
-from arch.kernels.op_interface.custom_op import opaque
+from recallmap.arch.kernels.monomials.recurrent import count_monomials
+from recallmap.arch.kernels.op_interface.custom_op import opaque
 
 DEGREE = 2
 WIDEST = 64

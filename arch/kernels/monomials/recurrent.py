@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def count_monomials(key_dim: int, degree: int) -> int:

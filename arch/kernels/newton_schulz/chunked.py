@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.newton_schulz.recurrent import orthogonal
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.op_interface.recompute import recomputed
+from recallmap.arch.kernels.newton_schulz.recurrent import orthogonal
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.recompute import recomputed
 
 
 def chunked(x: Tensor, *, steps: int) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315
 EPS = 1e-7

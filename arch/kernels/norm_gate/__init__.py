@@ -10,9 +10,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.norm_gate.recurrent import step as norm_gate_step
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.norm_gate.recurrent import step as norm_gate_step
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
 
 __all__ = ["GateActivation", "norm_gate", "norm_gate_step"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.norm_gate.recurrent import shaped
+from recallmap.arch.kernels.norm_gate.recurrent import shaped
 
 
 def chunked(x: Tensor, *, weight: Tensor, gate: Tensor | None, activation: str, eps: float) -> Tensor:

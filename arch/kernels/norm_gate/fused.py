@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import dense, opaque
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque
 
 WIDEST = 1024
 TILE, BACKWARD_TILE = 2048, 1024  # entries of a block: of bf16, two loads and one of every thread

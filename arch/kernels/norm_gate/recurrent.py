@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 
 def step(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from arch.kernels.recurrence.decay import ChannelDecay, Decay, HeadDecay, NoDecay
+from recallmap.arch.kernels.recurrence.decay import ChannelDecay, Decay, HeadDecay, NoDecay
 
 
 def chunk_for(time: int, key_width: int, log_decay: Tensor | None) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import (
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import (
     check_positive,
     check_qkv,
     expect,
@@ -19,8 +19,8 @@ from arch.kernels.op_interface.input_checks import (
     promoted,
     state_or_zero,
 )
-from arch.kernels.retained.recurrent import step as retained_step
-from arch.kernels.test_time.learning_rule import Retention
+from recallmap.arch.kernels.retained.recurrent import step as retained_step
+from recallmap.arch.kernels.test_time.learning_rule import Retention
 
 __all__ = ["retained", "retained_step"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
-from arch.kernels.recurrence.decay import pair_decays, running_sums
-from arch.kernels.test_time.learning_rule import Retention
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.recurrence.decay import pair_decays, running_sums
+from recallmap.arch.kernels.test_time.learning_rule import Retention
 
 AT_ONCE = 16  # tokens
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from arch.kernels.test_time.learning_rule import KL, LQ, LqRetention
+from recallmap.arch.kernels.test_time.learning_rule import KL, LQ, LqRetention
 
 RETENTIONS = {"memora": KL, "moneta": LQ, "mirror": LqRetention(q=3.0, mirror=True)}
 VARIANTS = tuple(RETENTIONS)

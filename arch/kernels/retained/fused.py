@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.test_time.learning_rule import KlRetention, L2Retention, Retention
-from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.test_time.learning_rule import KlRetention, L2Retention, Retention
+from recallmap.arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places
 
 MOST = 4096  # numbers of a matrix that fits into registers, rows and columns each a power of two
 BY_A_WARP = 1024, 512  # numbers of a matrix that one warp holds, forward and backward, which holds four such matrices

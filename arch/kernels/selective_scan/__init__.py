@@ -8,9 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision, state_or_zero
-from arch.kernels.selective_scan.recurrent import step as selective_scan_step
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    expect,
+    full_precision,
+    state_or_zero,
+)
+from recallmap.arch.kernels.selective_scan.recurrent import step as selective_scan_step
 
 __all__ = ["selective_scan", "selective_scan_step"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from arch.kernels.linear_scan.chunked import chunked as scan
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.selective_scan.recurrent import log_decay
+from recallmap.arch.kernels.linear_scan.chunked import chunked as scan
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.selective_scan.recurrent import log_decay
 
 
 def chunked(

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque, packed
-from arch.kernels.selective_scan.recurrent import MOST_ERASED
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed
+from recallmap.arch.kernels.selective_scan.recurrent import MOST_ERASED
 
 WIDEST = 256
 

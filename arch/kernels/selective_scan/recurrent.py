@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 LEAST_LOG_DECAY = -30.0  # erases to 1e-13
 MOST_ERASED = 1 - 1e-6  # of an entry at once: its log must stay finite

@@ -10,9 +10,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, state_or_zero
-from arch.kernels.short_conv.recurrent import step as short_conv_step
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, state_or_zero
+from recallmap.arch.kernels.short_conv.recurrent import step as short_conv_step
 
 __all__ = ["Activation", "short_conv", "short_conv_step"]
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.short_conv.recurrent import shaped
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.short_conv.recurrent import shaped
 
 
 def chunked(

@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import dense, opaque, packed
-from arch.kernels.short_conv.recurrent import EPS
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed
+from recallmap.arch.kernels.short_conv.recurrent import EPS
 
 ROWS = 16  # tokens of a block
 FEW_ROWS = 4  # of a block of the outer launch, which holds a sum a tap besides

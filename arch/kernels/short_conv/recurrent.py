@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import state_or_zero
-from arch.kernels.recurrence.token_loop import loop
+from recallmap.arch.kernels.op_interface.input_checks import state_or_zero
+from recallmap.arch.kernels.recurrence.token_loop import loop
 
 EPS = 1e-6  # beneath the root of a length
 

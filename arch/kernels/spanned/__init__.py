@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted
 
 __all__ = ["spanned", "spanned_step"]
 

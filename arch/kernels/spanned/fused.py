@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
 
 WIDEST = 32  # rows, and columns
 MOST_VECTORS = 64

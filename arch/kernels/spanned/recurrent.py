@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
 def recurrent(x: Tensor, d: Tensor, u: Tensor, *, slowed: Tensor | None, p: Tensor | None) -> Tensor:

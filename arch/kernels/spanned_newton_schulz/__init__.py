@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision
 
 __all__ = ["spanned_newton_schulz", "spanned_newton_schulz_step"]
 

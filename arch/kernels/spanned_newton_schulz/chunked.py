@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.recompute import recomputed
-from arch.kernels.spanned_newton_schulz.recurrent import factor
+from recallmap.arch.kernels.op_interface.recompute import recomputed
+from recallmap.arch.kernels.spanned_newton_schulz.recurrent import factor
 
 
 def chunked(x: Tensor, d: Tensor, u: Tensor, *, steps: int) -> Tensor:

@@ -27,9 +27,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.triton_tiles.packed_matrices import apart, block_of, block_sums, in_own_block
+from recallmap.arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.triton_tiles.packed_matrices import apart, block_of, block_sums, in_own_block
 
 WIDEST = 32  # columns
 MOST_VECTORS = 64

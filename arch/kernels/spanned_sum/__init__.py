@@ -11,9 +11,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, promoted, state_or_zero
-from arch.kernels.spanned_sum.recurrent import step as spanned_sum_step
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    expect,
+    full_precision,
+    promoted,
+    state_or_zero,
+)
+from recallmap.arch.kernels.spanned_sum.recurrent import step as spanned_sum_step
 
 __all__ = ["spanned_sum", "spanned_sum_step"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.input_checks import working_dtype
-from arch.kernels.recurrence.decay import pair_decays, running_sums
+from recallmap.arch.kernels.op_interface.input_checks import working_dtype
+from recallmap.arch.kernels.recurrence.decay import pair_decays, running_sums
 
 AT_ONCE = 16  # tokens
 

@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
-from arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.spanned_newton_schulz.fused import why_not as makes_none
+from recallmap.arch.kernels.triton_tiles.token_matrices import load_vector, matrix_places, times
 
 NARROW = 1024  # numbers of W that one warp holds
 

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.recurrence.triangular_solve import solve_unit_lower
-from arch.kernels.test_time.influence import Influence, band, chunks_of, influence
-from arch.kernels.test_time.learning_rule import Rule
-from arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn, with_one
+from recallmap.arch.kernels.recurrence.triangular_solve import solve_unit_lower
+from recallmap.arch.kernels.test_time.influence import Influence, band, chunks_of, influence
+from recallmap.arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm, Product, backward, forward, learn, with_one
 
 SIGHTS = 64  # of one triangular solve
 FREE_TOKENS = 256  # of one piece where gradients do not depend on the weights

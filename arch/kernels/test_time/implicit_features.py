@@ -15,11 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.op_interface.input_checks import check_positive, check_qkv, expect, full_precision, working_dtype
-from arch.kernels.test_time.dual_form import Learned, Matrix, Store, Tokens
-from arch.kernels.test_time.learning_rule import PLAIN, Loss, Rule
-from arch.kernels.test_time.network import Product, backward, forward, learn
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    expect,
+    full_precision,
+    working_dtype,
+)
+from recallmap.arch.kernels.test_time.dual_form import Learned, Matrix, Store, Tokens
+from recallmap.arch.kernels.test_time.learning_rule import PLAIN, Loss, Rule
+from recallmap.arch.kernels.test_time.network import Product, backward, forward, learn
 
 
 class Kernel(Protocol):

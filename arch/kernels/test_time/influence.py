@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.recurrence.decay import pair_decays, running_sums
-from arch.kernels.test_time.learning_rule import Momentum
+from recallmap.arch.kernels.recurrence.decay import pair_decays, running_sums
+from recallmap.arch.kernels.test_time.learning_rule import Momentum
 
 LEAST = 1e-30  # of a factor whose logarithm is summed
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.learning_rule import Rule
 
 Product = Callable[[int, Tensor], Tensor]  # index of a matrix, h -> h W
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arch.kernels import select
+from recallmap.arch.kernels import select
 
 
 def _to_bf16(x: Any) -> Any:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import AttentionState, attention, attention_step
-from arch.kernels.benchmark import timing
+from recallmap.arch.kernels import AttentionState, attention, attention_step
+from recallmap.arch.kernels.benchmark import timing
 
 
 def example(time: int, **sizes: int) -> dict[str, Any]:

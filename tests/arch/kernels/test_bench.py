@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from arch.kernels import select
-from arch.kernels.benchmark import timing
-from arch.kernels.benchmark.tolerance import TABLE, attainable, error, tolerance
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import TABLE, attainable, error, tolerance
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_what_disagrees_is_not_timed(dtype: torch.dtype, monkeypatch: pytest.Mon
         o, final = honest(*args, **arguments)
         return o * 1.1, final
 
-    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
+    monkeypatch.setattr(sys.modules["recallmap.arch.kernels.delta.chunked"], "chunked", wrong)
     timed: list[Callable[[], object]] = []
     monkeypatch.setattr(timing, "_milliseconds", lambda call, *_: timed.append(call))
     with pytest.raises(
@@ -58,7 +58,7 @@ def test_a_wrong_gradient_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*args: Any, log_decay: Any, **arguments: Any) -> Any:
         return honest(*args, log_decay=log_decay.detach() + 0.5 * (log_decay - log_decay.detach()), **arguments)
 
-    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong)
+    monkeypatch.setattr(sys.modules["recallmap.arch.kernels.delta.chunked"], "chunked", wrong)
     with pytest.raises(timing.Disagreement, match="gradients of log_decay differ"):
         timing.bench("delta", [SMALL])
 
@@ -71,7 +71,7 @@ def test_agreement_is_checked_on_what_is_timed(monkeypatch: pytest.MonkeyPatch) 
         o, final = honest(q, *args, **arguments)
         return o * (1.1 if q.shape[:2] == (2, 20) else 1), final
 
-    monkeypatch.setattr(sys.modules["arch.kernels.delta.chunked"], "chunked", wrong_of_many)
+    monkeypatch.setattr(sys.modules["recallmap.arch.kernels.delta.chunked"], "chunked", wrong_of_many)
     monkeypatch.setattr(timing, "CHECKED", (1, 7))
     with pytest.raises(timing.Disagreement, match="outputs differ"):
         timing.bench("delta", [SMALL])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import delta, gated_linear
-from arch.kernels.benchmark import timing
+from recallmap.arch.kernels import delta, gated_linear
+from recallmap.arch.kernels.benchmark import timing
 
 GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
@@ -260,7 +260,7 @@ def test_half_a_pair_is_refused() -> None:
 def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
     variant: str, whole: bool, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = import_module("arch.kernels.delta.fused.plan")
+    plan = import_module("recallmap.arch.kernels.delta.fused.plan")
     form = plan.Walk(16, 4, 4, 1, 1) if whole else None
     monkeypatch.setattr(plan, "walk_for", lambda *sizes: form)
     for width, time in ((16, 40),) if device == "cpu" else ((16, 200), (32, 200), (64, 200)):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from arch.kernels import gated_linear
-from arch.kernels.benchmark import timing
+from recallmap.arch.kernels import gated_linear
+from recallmap.arch.kernels.benchmark import timing
 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.kernels.gated_scan.recurrent import STEEPEST, bounded_root
+from recallmap.arch import kernels
+from recallmap.arch.kernels.gated_scan.recurrent import STEEPEST, bounded_root
 
 EVERY = ["recurrent", "chunked", "fused"]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.kernels.benchmark.tolerance import error, tolerance
-from arch.kernels.test_time.implicit_features import Anchors, Exponential, Polynomial
+from recallmap.arch import kernels
+from recallmap.arch.kernels.benchmark.tolerance import error, tolerance
+from recallmap.arch.kernels.test_time.implicit_features import Anchors, Exponential, Polynomial
 
 
 def drawn(time: int = 40, window: int = 1) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
-from arch import kernels
-from arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
-from arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
-from arch.kernels.monomials import monomials
-from arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
-from arch.kernels.test_time.learning_rule import DOT, L2, Rule
+from recallmap.arch import kernels
+from recallmap.arch.kernels.kernel_attention import kernel_attention, kernel_attention_read
+from recallmap.arch.kernels.kernel_delta import kernel_delta, kernel_delta_read
+from recallmap.arch.kernels.monomials import monomials
+from recallmap.arch.kernels.test_time.implicit_features import Anchors, Exponential, Kernel, Polynomial
+from recallmap.arch.kernels.test_time.learning_rule import DOT, L2, Rule
 
 B, T, H, K, V = 2, 11, 2, 2, 2
 POWERS = 16  # the rest of the exponential's series is below 1e-14 on the unit ball

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from arch import kernels
-from arch.kernels import select
-from arch.kernels.benchmark import timing
-from arch.kernels.benchmark.tolerance import TABLE, Case, Of, attainable, error, tolerance
+from recallmap.arch import kernels
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import TABLE, Case, Of, attainable, error, tolerance
 
 NESTED = {"weights", "norm"}  # inputs that are several tensors, learned, without a batch
 SIZES = {"batch": 2, "heads": 2, "key_width": 6, "value_width": 5}

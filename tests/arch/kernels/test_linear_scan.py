@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch import kernels
+from recallmap.arch import kernels
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 

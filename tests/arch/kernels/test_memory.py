@@ -15,13 +15,13 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
-from arch import kernels
-from arch.kernels import select
-from arch.kernels.benchmark import timing
-from arch.kernels.benchmark.tolerance import error, tolerance
-from arch.kernels.memory import memory, memory_read, memory_step
-from arch.kernels.monomials import monomials
-from arch.kernels.test_time.learning_rule import (
+from recallmap.arch import kernels
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import error, tolerance
+from recallmap.arch.kernels.memory import memory, memory_read, memory_step
+from recallmap.arch.kernels.monomials import monomials
+from recallmap.arch.kernels.test_time.learning_rule import (
     DOT,
     HUBER,
     KL,
@@ -35,7 +35,7 @@ from arch.kernels.test_time.learning_rule import (
     LqRetention,
     Rule,
 )
-from arch.kernels.test_time.network import LayerNorm, backward, forward, learn
+from recallmap.arch.kernels.test_time.network import LayerNorm, backward, forward, learn
 
 B, T, H, K, V = 2, 11, 2, 3, 3
 GATES = ("eta", "alpha", "theta", "gamma", "delta")
@@ -490,7 +490,7 @@ def test_influence_is_the_same_of_however_many_pieces_it_is_made_at_once(
     depth: int, together: int, *, cross_chunk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the middle of a chunk on, over whole ones, to the middle of one."""
-    monkeypatch.setattr("arch.kernels.test_time.dual_form.TOGETHER", together)
+    monkeypatch.setattr("recallmap.arch.kernels.test_time.dual_form.TOGETHER", together)
     given = inputs(Rule(window=3, chunk=4, momentum="inside", cross_chunk=cross_chunk), depth, time=31)
     expected = everything(given, "recurrent", None)
     agree(everything(given, "chunked", None, at=6), expected, tolerance("memory", torch.float64))
@@ -507,7 +507,7 @@ def test_steps_need_not_be_made(
     rule: Rule, keys: str, features: Any, *, spared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They lie in the span of a chunk, and are the same where they are made."""
-    monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "_spared", lambda *_: spared)
+    monkeypatch.setattr(import_module("recallmap.arch.kernels.memory.chunked"), "_spared", lambda *_: spared)
     given = inputs(rule, features=features)
     if keys == "one key":
         given["k"] = given["k"][:, :1].expand(-1, T, -1, -1)
@@ -525,7 +525,7 @@ def test_steps_need_not_be_made(
 @pytest.mark.parametrize("summed", [True, False])
 def test_the_sum_of_steps_may_be_read_elsewhere(rule: Rule, *, summed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those of a square matrix, the second of three."""
-    module = import_module("arch.kernels.memory.chunked")
+    module = import_module("recallmap.arch.kernels.memory.chunked")
     monkeypatch.setattr(module, "_spared", lambda *_: False)
     monkeypatch.setattr(module, "_summed", lambda step: summed and step.shape[-2] == step.shape[-1])
     given = inputs(rule, depth=3)
@@ -556,7 +556,7 @@ def test_matrices_of_their_own_may_be_held_elsewhere(
         given["k"] = torch.zeros_like(given["k"])
     expected, bound = everything(given, "recurrent", None), tolerance("memory", torch.float64)
     for held in (True, False):
-        monkeypatch.setattr(import_module("arch.kernels.memory.chunked"), "_held", lambda *_, held=held: held)
+        monkeypatch.setattr(import_module("recallmap.arch.kernels.memory.chunked"), "_held", lambda *_, held=held: held)
         with select.record_choices() as chosen:
             agree(everything(given, "chunked", None), expected, bound)
         assert ("retained" in chosen) == held

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from arch.kernels import MesaState, delta, gated_linear, mesa, mesa_steps_taken
-from arch.kernels.benchmark import timing
-from arch.kernels.mesa.chunked import CHUNKS
-from arch.kernels.mesa.conjugate import Gradient, Start
+from recallmap.arch.kernels import MesaState, delta, gated_linear, mesa, mesa_steps_taken
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.mesa.chunked import CHUNKS
+from recallmap.arch.kernels.mesa.conjugate import Gradient, Start
 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.kernels.benchmark.tolerance import error
-from arch.kernels.mesa_rls import MesaRlsState
+from recallmap.arch import kernels
+from recallmap.arch.kernels.benchmark.tolerance import error
+from recallmap.arch.kernels.mesa_rls import MesaRlsState
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 HEADS, K, V = 2, 4, 3

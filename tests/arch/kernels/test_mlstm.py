@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.kernels.benchmark import timing
-from arch.kernels.benchmark.tolerance import Of, error, tolerance
-from arch.kernels.mlstm import MlstmState
+from recallmap.arch import kernels
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import Of, error, tolerance
+from recallmap.arch.kernels.mlstm import MlstmState
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 

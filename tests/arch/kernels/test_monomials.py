@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.monomials import count_monomials, monomials
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.monomials import count_monomials, monomials
 
 NAMES = select.implementations("monomials")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

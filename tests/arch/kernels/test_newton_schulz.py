@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.benchmark.tolerance import error, tolerance
-from arch.kernels.newton_schulz import newton_schulz
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark.tolerance import error, tolerance
+from recallmap.arch.kernels.newton_schulz import newton_schulz
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 SHAPES = [
@@ -115,7 +115,7 @@ def test_fused_takes_any_number_of_steps(shape: tuple[int, int], steps: int, dev
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("shape", [(3, 4), (9, 16), (40, 33), (130, 5)], ids=str)
 def test_fused_programs_take_one_matrix_after_another(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    from arch.kernels.newton_schulz.fused import launch
+    from recallmap.arch.kernels.newton_schulz.fused import launch
 
     monkeypatch.setattr(launch, "SCRATCH", 1)  # one program
     assert_fused_agrees(drawn(9 if max(shape) < 9 else 2, *shape), torch.float32, "cpu", steps=1)

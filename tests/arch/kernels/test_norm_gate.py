@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.benchmark.tolerance import error, tolerance
-from arch.kernels.norm_gate import norm_gate
-from arch.parts.norm import RMSNorm
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark.tolerance import error, tolerance
+from recallmap.arch.kernels.norm_gate import norm_gate
+from recallmap.arch.parts.norm import RMSNorm
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 EVERY = select.implementations("norm_gate")
@@ -77,7 +77,7 @@ def test_fused_takes_all_heads(heads: int, width: int, device: str) -> None:
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_fused_sums_pieces_of_a_sequence(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arch.kernels.norm_gate import fused
+    from recallmap.arch.kernels.norm_gate import fused
 
     monkeypatch.setattr(fused, "PROGRAMS", pieces)
     monkeypatch.setattr(fused, "BACKWARD_TILE", 64)

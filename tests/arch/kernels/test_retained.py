@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import gated_linear, select
-from arch.kernels.benchmark import timing
-from arch.kernels.retained import retained
-from arch.kernels.test_time.learning_rule import KL, LQ, PLAIN, KlRetention, LqRetention, Retention
+from recallmap.arch.kernels import gated_linear, select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.retained import retained
+from recallmap.arch.kernels.test_time.learning_rule import KL, LQ, PLAIN, KlRetention, LqRetention, Retention
 
 NAMES = select.implementations("retained")
 SIZES = {"batch": 2, "time": 9, "heads": 3, "key_width": 7, "value_width": 5}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from arch import kernels
-from arch.kernels import select
+from recallmap.arch import kernels
+from recallmap.arch.kernels import select
 
 CPU: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch import kernels
+from recallmap.arch import kernels
 
 EVERY = ["recurrent", "chunked", "fused"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.benchmark import timing
-from arch.kernels.spanned import spanned
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.spanned import spanned
 
 NAMES = select.implementations("spanned")
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.newton_schulz import newton_schulz
-from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.newton_schulz import newton_schulz
+from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz
 
 NAMES = select.implementations("spanned_newton_schulz")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

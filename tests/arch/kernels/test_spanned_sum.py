@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels import select
-from arch.kernels.benchmark import timing
-from arch.kernels.spanned_newton_schulz import spanned_newton_schulz
-from arch.kernels.spanned_sum import spanned_sum
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz
+from recallmap.arch.kernels.spanned_sum import spanned_sum
 
 NAMES = select.implementations("spanned_sum")
 

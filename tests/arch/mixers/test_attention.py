@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.mixers.attention import Attention
-from arch.mixers.mixer import MixerModule, StateSize
-from arch.parts.rotary import rotate
+from recallmap.arch.mixers.attention import Attention
+from recallmap.arch.mixers.mixer import MixerModule, StateSize
+from recallmap.arch.parts.rotary import rotate
 
 
 def built(spec: Attention, width: int = 16) -> MixerModule:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch.mixers.base_conv import BaseConv
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.base_conv import BaseConv
+from recallmap.arch.mixers.mixer import StateSize
 
 
 def test_it_is_a_convolution_times_a_linear_map_plus_the_input() -> None:

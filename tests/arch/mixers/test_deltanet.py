@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch.mixers.deltanet import DeltaNet
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.deltanet import DeltaNet
+from recallmap.arch.mixers.mixer import StateSize
 
 
 @pytest.mark.parametrize("beta_max", [1, 2])

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch.mixers.deltanet import DeltaNet
-from arch.mixers.gated_deltanet import GatedDeltaNet
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.deltanet import DeltaNet
+from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.mixer import StateSize
 
 
 def test_what_never_fades_is_deltanet() -> None:

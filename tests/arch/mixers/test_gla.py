@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from arch.mixers.gla import GatedLinearAttention
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.gla import GatedLinearAttention
+from recallmap.arch.mixers.mixer import StateSize
 
 VECTOR = GatedLinearAttention(
     heads=4,

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.mixers.hawk import FIRST_DECAYS, Hawk
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.hawk import FIRST_DECAYS, Hawk
+from recallmap.arch.mixers.mixer import StateSize
 
 SPEC = Hawk(expand=0.5, gate_blocks=2)
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.mixers.hgrn2 import HGRN2
-from arch.mixers.mixer import StateSize
+from recallmap.arch import kernels
+from recallmap.arch.mixers.hgrn2 import HGRN2
+from recallmap.arch.mixers.mixer import StateSize
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.6])

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
-from arch.mixers.kernel_memory import _KernelMemoryModule as KernelMemoryModule
-from arch.mixers.mixer import StateSize
+from recallmap.arch import kernels
+from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
+from recallmap.arch.mixers.kernel_memory import _KernelMemoryModule as KernelMemoryModule
+from recallmap.arch.mixers.mixer import StateSize
 
 
 @pytest.mark.parametrize("chunk", [1, 16])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch.mixers.linear_attention import LinearAttention
-from arch.mixers.mixer import StateSize
-from arch.parts.feature_map import FeatureMap, features
+from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.parts.feature_map import FeatureMap, features
 
 
 @pytest.mark.parametrize("feature_map", ["elu_plus_one", "taylor"])

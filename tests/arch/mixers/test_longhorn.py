@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.backbone import BackboneSpec
-from arch.block import Block
-from arch.expand import expand, expand_weights
-from arch.mixers.longhorn import Longhorn
-from arch.mixers.mixer import StateSize
-from arch.parts.channels import ChannelInputs
+from recallmap.arch import kernels
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.expand import expand, expand_weights
+from recallmap.arch.mixers.longhorn import Longhorn
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.parts.channels import ChannelInputs
 
 CHANNELS, SIZE = 8, 4
 

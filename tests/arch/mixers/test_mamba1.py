@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.mixers.mamba1 import FIRST_STEPS, Mamba1
-from arch.mixers.mixer import StateSize
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mamba1 import FIRST_STEPS, Mamba1
+from recallmap.arch.mixers.mixer import StateSize
 
 SPEC = Mamba1(expand=0.5, state_dim=3, step_rank=2)
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch.mixers.gla import GatedLinearAttention
-from arch.mixers.mamba2 import Mamba2
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.gla import GatedLinearAttention
+from recallmap.arch.mixers.mamba2 import Mamba2
+from recallmap.arch.mixers.mixer import StateSize
 
 
 def test_mesanets_form_is_gla_that_writes_every_token_alike() -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.kernels.test_time.learning_rule import DOT, HUBER, KL, LP, LQ, HuberLoss, Rule
-from arch.mixers.memory import (
+from recallmap.arch.kernels.test_time.learning_rule import DOT, HUBER, KL, LP, LQ, HuberLoss, Rule
+from recallmap.arch.mixers.memory import (
     Atlas,
     AtlasPp,
     Dla,
@@ -25,11 +25,11 @@ from arch.mixers.memory import (
     TttMlp,
     Yaad,
 )
-from arch.mixers.mixer import MixerSpec, StateSize
-from arch.mixers.polysketch import PolySketchFormer
-from arch.mixers.rwkv7 import Rwkv7
-from arch.parts.memory_heads import RETENTION, stable_rate
-from arch.parts.poly import PolyFeatures
+from recallmap.arch.mixers.mixer import MixerSpec, StateSize
+from recallmap.arch.mixers.polysketch import PolySketchFormer
+from recallmap.arch.mixers.rwkv7 import Rwkv7
+from recallmap.arch.parts.memory_heads import RETENTION, stable_rate
+from recallmap.arch.parts.poly import PolyFeatures
 
 PRESETS = [TttLinear, TttMlp, Titans, TitansMinus, Moneta, Yaad, Memora, Dla, Swla, OmegaNet, Atlas, AtlasPp]
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
-from arch.mixers.gla import GatedLinearAttention
-from arch.mixers.mesa import Mesa
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.gla import GatedLinearAttention
+from recallmap.arch.mixers.mesa import Mesa
+from recallmap.arch.mixers.mixer import StateSize
 
 
 def test_without_a_step_from_the_query_it_is_gla() -> None:

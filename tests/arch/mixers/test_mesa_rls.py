@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from arch.mixers.mesa import Mesa
-from arch.mixers.mesa_rls import MesaRls
-from arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.mesa import Mesa
+from recallmap.arch.mixers.mesa_rls import MesaRls
+from recallmap.arch.mixers.mixer import StateSize
 
 
 def solved(module: nn.Module, x: Tensor, fade: Tensor) -> Tensor:

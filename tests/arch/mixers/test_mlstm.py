@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from arch.mixers.mixer import StateSize
-from arch.mixers.mlstm import MLSTM
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.mlstm import MLSTM
 
 XLSTM = MLSTM(heads=2, activation="silu", out_gate=True)
 

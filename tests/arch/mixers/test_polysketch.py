@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from arch.mixers.mixer import StateSize
-from arch.mixers.polysketch import PolySketchFormer
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.polysketch import PolySketchFormer
 
 
 @pytest.mark.parametrize("normalize", [True, False])

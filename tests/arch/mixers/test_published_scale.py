@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.mixers import DeltaNet, GatedDeltaNet
-from arch.mixers.mixer import MixerModule
-from arch.parts.heads import ScaledHeads
+from recallmap.arch.mixers import DeltaNet, GatedDeltaNet
+from recallmap.arch.mixers.mixer import MixerModule
+from recallmap.arch.parts.heads import ScaledHeads
 
 HEADS, KEY, VALUE, WIDTH = 2, 16, 24, 32
 SPECS: list[DeltaNet | GatedDeltaNet] = [

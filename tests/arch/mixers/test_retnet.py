@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from arch.mixers.mixer import StateSize
-from arch.mixers.retnet import RetNet
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.retnet import RetNet
 
 
 def turned(x: Tensor, position: int) -> Tensor:

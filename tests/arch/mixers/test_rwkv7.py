@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from arch import kernels
-from arch.mixers.mixer import StateSize
-from arch.mixers.rwkv7 import LEANING, Rwkv7
+from recallmap.arch import kernels
+from recallmap.arch.mixers.mixer import StateSize
+from recallmap.arch.mixers.rwkv7 import LEANING, Rwkv7
 
 SPEC = Rwkv7(heads=2, decay_rank=3, rate_rank=4, gate_rank=5)
 

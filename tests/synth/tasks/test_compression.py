@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.tasks import Compression
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks import Compression
 
 Draw = Callable[..., Batch]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from synth.batch import Batch
-from synth.tasks.cycle_navigation import CycleNavigation
+from recallmap.synth.batch import Batch
+from recallmap.synth.tasks.cycle_navigation import CycleNavigation
 
 Draw = Callable[..., Batch]
 

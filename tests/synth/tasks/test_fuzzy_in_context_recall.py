@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.tasks import FuzzyInContextRecall
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks import FuzzyInContextRecall
 
 Draw = Callable[..., Batch]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.tasks.group_word import GroupWord
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks.group_word import GroupWord
 
 Draw = Callable[..., Batch]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.tasks import InContextRecall, NoisyInContextRecall
-from synth.tasks.in_context_recall import PairRecall
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks import InContextRecall, NoisyInContextRecall
+from recallmap.synth.tasks.in_context_recall import PairRecall
 
 Draw = Callable[..., Batch]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import Batch
-from synth.tasks.learnability import Learnability, Mapping, bins
+from recallmap.synth.batch import Batch
+from recallmap.synth.tasks.learnability import Learnability, Mapping, bins
 
 Draw = Callable[..., Batch]
 Reals = NDArray[np.float64]

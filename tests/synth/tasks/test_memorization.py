@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.streams import Stream
-from synth.tasks import Memorization
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.streams import Stream
+from recallmap.synth.tasks import Memorization
 
 Draw = Callable[..., Batch]
 

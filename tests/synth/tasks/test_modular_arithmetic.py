@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.tasks.modular_arithmetic import ModularArithmetic
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 
 Draw = Callable[..., Batch]
 

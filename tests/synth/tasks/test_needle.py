@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synth.batch import IGNORE, Batch
-from synth.prose import ADJECTIVES, NOUNS, python_manual
-from synth.tasks.needle import Needle
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.prose import ADJECTIVES, NOUNS, python_manual
+from recallmap.synth.tasks.needle import Needle
 
 Draw = Callable[..., Batch]
 

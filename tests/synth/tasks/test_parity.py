@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.tasks.parity import Parity
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks.parity import Parity
 
 Draw = Callable[..., Batch]
 

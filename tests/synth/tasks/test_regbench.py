@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.batch import IGNORE, Batch
-from synth.tasks.regbench import PAD, Languages, Regbench
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.tasks.regbench import PAD, Languages, Regbench
 
 Draw = Callable[..., Batch]
 Automaton = list[dict[int, int]]  # of each state, where its letters lead

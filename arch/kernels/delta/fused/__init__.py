@@ -27,9 +27,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from arch.kernels.delta.fused.launch import delta_rule
-from arch.kernels.delta.fused.plan import Inputs
-from arch.kernels.recurrence.chunks import signs
+from recallmap.arch.kernels.delta.fused.launch import delta_rule
+from recallmap.arch.kernels.delta.fused.plan import Inputs
+from recallmap.arch.kernels.recurrence.chunks import signs
 
 WIDEST = 256
 

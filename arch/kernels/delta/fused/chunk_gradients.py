@@ -6,14 +6,14 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.delta.fused.decay_factors import (
+from recallmap.arch.kernels.delta.fused.decay_factors import (
     cumulative_sums,
     fades_to_end,
     level_fades,
     pair_fades,
     pairs_of_level,
 )
-from arch.kernels.delta.fused.tiles import (
+from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
     load_columns,

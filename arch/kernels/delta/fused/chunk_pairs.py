@@ -6,15 +6,15 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.delta.fused.decay_factors import (
+from recallmap.arch.kernels.delta.fused.decay_factors import (
     cumulative_sums,
     fades_to_end,
     level_fades,
     pair_fades,
     pairs_of_level,
 )
-from arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, store_rows
-from arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
+from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, store_rows
+from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
 
 
 @triton.jit(do_not_specialize=["T", "H"])

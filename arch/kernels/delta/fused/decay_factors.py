@@ -12,7 +12,7 @@ C tokens, K key width
 import triton
 import triton.language as tl
 
-from arch.kernels.delta.fused.tiles import dot
+from recallmap.arch.kernels.delta.fused.tiles import dot
 
 LEAST = tl.constexpr(-9.5)  # log decay of a token in products from the middle of a block of 16
 

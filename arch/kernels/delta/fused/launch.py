@@ -9,12 +9,12 @@ import torch
 import triton
 from torch import Tensor
 
-from arch.kernels.delta.fused.chunk_gradients import gradient_kernel
-from arch.kernels.delta.fused.chunk_pairs import pairs_kernel
-from arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
-from arch.kernels.delta.fused.state_walk import backward_walk_kernel, forward_walk_kernel
-from arch.kernels.delta.fused.whole_sequence import whole_backward_kernel, whole_forward_kernel
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.delta.fused.chunk_gradients import gradient_kernel
+from recallmap.arch.kernels.delta.fused.chunk_pairs import pairs_kernel
+from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
+from recallmap.arch.kernels.delta.fused.state_walk import backward_walk_kernel, forward_walk_kernel
+from recallmap.arch.kernels.delta.fused.whole_sequence import whole_backward_kernel, whole_forward_kernel
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
 
 
 class Results(NamedTuple):

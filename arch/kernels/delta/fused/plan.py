@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import padded
+from recallmap.arch.kernels.op_interface.custom_op import padded
 
 NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.delta.fused.tiles import (
+from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
     grow_state,

@@ -9,8 +9,8 @@ Forward leaves the inverses, E and the states ahead of the chunks to backward. S
 import triton
 import triton.language as tl
 
-from arch.kernels.delta.fused.decay_factors import cumulative_sums, fades_to_end, level_fades, pair_fades
-from arch.kernels.delta.fused.tiles import (
+from recallmap.arch.kernels.delta.fused.decay_factors import cumulative_sums, fades_to_end, level_fades, pair_fades
+from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
     grow_state,
@@ -20,7 +20,7 @@ from arch.kernels.delta.fused.tiles import (
     out_of_blocks,
     store_rows,
 )
-from arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
+from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
 
 
 @triton.jit(do_not_specialize=["T", "H"])

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from arch.kernels.gated_linear.fused.launch import gated_linear_op
-from arch.kernels.gated_linear.fused.plan import Inputs
+from recallmap.arch.kernels.gated_linear.fused.launch import gated_linear_op
+from recallmap.arch.kernels.gated_linear.fused.plan import Inputs
 
 WIDEST = 256
 

@@ -13,8 +13,8 @@ T time, C tokens a chunk, K key width, BK its power of two
 import triton
 import triton.language as tl
 
-from arch.kernels.gated_linear.fused.decay_factors import LOG2_E, NEAR, fades, fades_by_middle
-from arch.kernels.gated_linear.fused.tiles import dot, load, rounded, wide_dot
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import LOG2_E, NEAR, fades, fades_by_middle
+from recallmap.arch.kernels.gated_linear.fused.tiles import dot, load, rounded, wide_dot
 
 
 @triton.jit

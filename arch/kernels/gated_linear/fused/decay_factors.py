@@ -14,7 +14,7 @@ import math
 import triton
 import triton.language as tl
 
-from arch.kernels.gated_linear.fused.tiles import load
+from recallmap.arch.kernels.gated_linear.fused.tiles import load
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 LEAST = tl.constexpr(-13.7)  # binary log of the least decay in a product from the middle of a block

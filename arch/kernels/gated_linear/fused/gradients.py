@@ -6,9 +6,9 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.gated_linear.fused.channel_pairs import channel_gradients
-from arch.kernels.gated_linear.fused.decay_factors import fades, head_sums, pair_fades, token_factors
-from arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load, store
+from recallmap.arch.kernels.gated_linear.fused.channel_pairs import channel_gradients
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import fades, head_sums, pair_fades, token_factors
+from recallmap.arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load, store
 
 
 @triton.jit

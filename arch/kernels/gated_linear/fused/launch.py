@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.gated_linear.fused.gradients import gradient_kernel
-from arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, levels
-from arch.kernels.gated_linear.fused.read_out import read_out_kernel
-from arch.kernels.gated_linear.fused.state_carry import carry_kernel
-from arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
+from recallmap.arch.kernels.gated_linear.fused.gradients import gradient_kernel
+from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, levels
+from recallmap.arch.kernels.gated_linear.fused.read_out import read_out_kernel
+from recallmap.arch.kernels.gated_linear.fused.state_carry import carry_kernel
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 
 
 class Results(NamedTuple):

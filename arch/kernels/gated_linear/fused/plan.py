@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.gated_linear.fused.decay_factors import NEAR
-from arch.kernels.op_interface.custom_op import padded
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import NEAR
+from recallmap.arch.kernels.op_interface.custom_op import padded
 
 
 class Inputs(NamedTuple):

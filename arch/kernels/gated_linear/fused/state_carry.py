@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.gated_linear.fused.decay_factors import LOG2_E, fades, head_sums, token_factors
-from arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load, store
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import LOG2_E, fades, head_sums, token_factors
+from recallmap.arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load, store
 
 
 @triton.jit(do_not_specialize=RUN_TIME)

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arch.kernels import select
-from arch.kernels.memory.fused.launch import Inputs, memory_op
-from arch.kernels.memory.fused.plan import MOST_SEEN, Cut, cut_for, free_to_cut
-from arch.kernels.memory.fused.token_weights import TokenWeights, WeightInputs, token_weights
-from arch.kernels.memory.sequence import MemoryInputs, featured
-from arch.kernels.memory.state import MemoryState
-from arch.kernels.test_time.learning_rule import DotLoss
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.memory.fused.launch import Inputs, memory_op
+from recallmap.arch.kernels.memory.fused.plan import MOST_SEEN, Cut, cut_for, free_to_cut
+from recallmap.arch.kernels.memory.fused.token_weights import TokenWeights, WeightInputs, token_weights
+from recallmap.arch.kernels.memory.sequence import MemoryInputs, featured
+from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.test_time.learning_rule import DotLoss
 
 WIDEST = 128  # of keys and values
 WIDEST_DEEP = 64

@@ -14,7 +14,7 @@ floats of a memory and its momentum; i features, j hidden units, c values of a b
 import triton
 import triton.language as tl
 
-from arch.kernels.memory.fused.first_matrix import (
+from recallmap.arch.kernels.memory.fused.first_matrix import (
     asked_again,
     bend_backward,
     go_through,
@@ -26,7 +26,7 @@ from arch.kernels.memory.fused.first_matrix import (
     learn_whole,
     pairs_backward,
 )
-from arch.kernels.memory.fused.last_matrix import (
+from recallmap.arch.kernels.memory.fused.last_matrix import (
     biases_backward,
     block_backward,
     changes_backward,
@@ -36,7 +36,7 @@ from arch.kernels.memory.fused.last_matrix import (
     load_block,
     store_biases,
 )
-from arch.kernels.memory.fused.loss_gradient import (
+from recallmap.arch.kernels.memory.fused.loss_gradient import (
     gelu,
     gelu_slope,
     load_norm,
@@ -46,7 +46,7 @@ from arch.kernels.memory.fused.loss_gradient import (
     store_norm_gradients,
     store_outputs,
 )
-from arch.kernels.memory.fused.tiles import (
+from recallmap.arch.kernels.memory.fused.tiles import (
     dot,
     load,
     load_targets,
@@ -56,7 +56,11 @@ from arch.kernels.memory.fused.tiles import (
     places_of_sights,
     store,
 )
-from arch.kernels.memory.fused.token_weights import load_momentum_weights, load_weights, store_weight_gradients
+from recallmap.arch.kernels.memory.fused.token_weights import (
+    load_momentum_weights,
+    load_weights,
+    store_weight_gradients,
+)
 
 
 @triton.jit

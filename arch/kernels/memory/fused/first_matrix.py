@@ -12,8 +12,8 @@ C tokens a chunk, S sights, D features, R hidden units; i features, j hidden uni
 import triton
 import triton.language as tl
 
-from arch.kernels.memory.fused.loss_gradient import gelu, gelu_bend
-from arch.kernels.memory.fused.tiles import dot, load, load_vector, outer, store
+from recallmap.arch.kernels.memory.fused.loss_gradient import gelu, gelu_bend
+from recallmap.arch.kernels.memory.fused.tiles import dot, load, load_vector, outer, store
 
 
 @triton.jit

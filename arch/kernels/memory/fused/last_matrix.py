@@ -12,7 +12,7 @@ C tokens a chunk, S sights, R rows, V value width
 import triton
 import triton.language as tl
 
-from arch.kernels.memory.fused.tiles import dot, load, load_vector, outer, store
+from recallmap.arch.kernels.memory.fused.tiles import dot, load, load_vector, outer, store
 
 
 @triton.jit

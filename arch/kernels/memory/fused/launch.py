@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.memory.fused.deep_memory import deep_backward_kernel, deep_forward_kernel
-from arch.kernels.memory.fused.linear_memory import inverse_kernel, linear_backward_kernel, linear_forward_kernel
-from arch.kernels.memory.fused.plan import FEATURES, WIDEST_WHOLE, Plan, plan_for
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.test_time.network import NORM_EPS
+from recallmap.arch.kernels.memory.fused.deep_memory import deep_backward_kernel, deep_forward_kernel
+from recallmap.arch.kernels.memory.fused.linear_memory import (
+    inverse_kernel,
+    linear_backward_kernel,
+    linear_forward_kernel,
+)
+from recallmap.arch.kernels.memory.fused.plan import FEATURES, WIDEST_WHOLE, Plan, plan_for
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.test_time.network import NORM_EPS
 
 
 class Inputs(NamedTuple):

@@ -13,7 +13,7 @@ width, P floats of a memory and its momentum
 import triton
 import triton.language as tl
 
-from arch.kernels.memory.fused.last_matrix import (
+from recallmap.arch.kernels.memory.fused.last_matrix import (
     biases_backward,
     block_backward,
     changes_backward,
@@ -23,7 +23,7 @@ from arch.kernels.memory.fused.last_matrix import (
     load_block,
     store_biases,
 )
-from arch.kernels.memory.fused.loss_gradient import (
+from recallmap.arch.kernels.memory.fused.loss_gradient import (
     load_norm,
     outputs_backward,
     signal_backward,
@@ -31,8 +31,20 @@ from arch.kernels.memory.fused.loss_gradient import (
     store_norm_gradients,
     store_outputs,
 )
-from arch.kernels.memory.fused.tiles import dot, load, load_targets, memory_ahead, outer, places_of_sights, store
-from arch.kernels.memory.fused.token_weights import load_momentum_weights, load_weights, store_weight_gradients
+from recallmap.arch.kernels.memory.fused.tiles import (
+    dot,
+    load,
+    load_targets,
+    memory_ahead,
+    outer,
+    places_of_sights,
+    store,
+)
+from recallmap.arch.kernels.memory.fused.token_weights import (
+    load_momentum_weights,
+    load_weights,
+    store_weight_gradients,
+)
 
 
 @triton.jit

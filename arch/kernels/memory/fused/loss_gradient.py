@@ -9,7 +9,7 @@ S tokens that a chunk sees, V value width
 import triton
 import triton.language as tl
 
-from arch.kernels.memory.fused.tiles import load, load_vector, store
+from recallmap.arch.kernels.memory.fused.tiles import load, load_vector, store
 
 
 @triton.jit

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
-from arch.kernels.op_interface.custom_op import padded
-from arch.kernels.test_time.learning_rule import Rule
-from arch.kernels.test_time.network import LayerNorm
+from recallmap.arch.kernels.op_interface.custom_op import padded
+from recallmap.arch.kernels.test_time.learning_rule import Rule
+from recallmap.arch.kernels.test_time.network import LayerNorm
 
 MOST_SEEN = 32  # tokens of a chunk and its window
 SHORT = 16  # sights of a chunk, up to which several are solved for at once

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arch.kernels.memory.fused.plan import Cut
-from arch.kernels.memory.fused.tiles import load, load_vector, store
-from arch.kernels.op_interface.custom_op import opaque, packed, padded
-from arch.kernels.test_time.influence import LEAST
+from recallmap.arch.kernels.memory.fused.plan import Cut
+from recallmap.arch.kernels.memory.fused.tiles import load, load_vector, store
+from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.test_time.influence import LEAST
 
 
 @triton.jit

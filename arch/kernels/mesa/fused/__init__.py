@@ -15,11 +15,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa.conjugate import Solver
-from arch.kernels.mesa.fused.launch import mesa_op
-from arch.kernels.mesa.fused.plan import Inputs
-from arch.kernels.mesa.state import MesaState
-from arch.kernels.op_interface.input_checks import promoted
+from recallmap.arch.kernels.mesa.conjugate import Solver
+from recallmap.arch.kernels.mesa.fused.launch import mesa_op
+from recallmap.arch.kernels.mesa.fused.plan import Inputs
+from recallmap.arch.kernels.mesa.state import MesaState
+from recallmap.arch.kernels.op_interface.input_checks import promoted
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information

@@ -6,9 +6,9 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.mesa.fused.conjugate_gradients import solve
-from arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
-from arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, load, store
+from recallmap.arch.kernels.mesa.fused.conjugate_gradients import solve
+from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
+from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, load, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])

@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.mesa.fused.decay_factors import fades_to_end, pair_fades, write_strengths
-from arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
+from recallmap.arch.kernels.mesa.fused.decay_factors import fades_to_end, pair_fades, write_strengths
+from recallmap.arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])

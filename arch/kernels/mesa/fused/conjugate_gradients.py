@@ -9,8 +9,8 @@ C tokens a chunk, K key width
 import triton
 import triton.language as tl
 
-from arch.kernels.mesa.conjugate import DRIFTED, FRESH
-from arch.kernels.mesa.fused.tiles import dot, dot_halves, rough_dot
+from recallmap.arch.kernels.mesa.conjugate import DRIFTED, FRESH
+from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, rough_dot
 
 _FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.mesa.fused.adjoint import adjoint_kernel
-from arch.kernels.mesa.fused.chunk_gradients import gradient_kernel
-from arch.kernels.mesa.fused.plan import Inputs, cut_for, passes
-from arch.kernels.mesa.fused.read_out import read_out_kernel
-from arch.kernels.mesa.fused.state_walk import behind_kernel, states_kernel
-from arch.kernels.op_interface.custom_op import opaque
+from recallmap.arch.kernels.mesa.fused.adjoint import adjoint_kernel
+from recallmap.arch.kernels.mesa.fused.chunk_gradients import gradient_kernel
+from recallmap.arch.kernels.mesa.fused.plan import Inputs, cut_for, passes
+from recallmap.arch.kernels.mesa.fused.read_out import read_out_kernel
+from recallmap.arch.kernels.mesa.fused.state_walk import behind_kernel, states_kernel
+from recallmap.arch.kernels.op_interface.custom_op import opaque
 
 
 class Results(NamedTuple):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from arch.kernels.op_interface.custom_op import padded
+from recallmap.arch.kernels.op_interface.custom_op import padded
 
 MOST_STATE_COLUMNS = 64
 STAGES = 2  # of the walks over states

@@ -9,8 +9,8 @@ A program has BC columns of kk or of kv. N chunks of C tokens, K key width, V va
 import triton
 import triton.language as tl
 
-from arch.kernels.mesa.fused.decay_factors import fades_from_start, fades_to_end, write_strengths
-from arch.kernels.mesa.fused.tiles import dot, load, store
+from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, fades_to_end, write_strengths
+from recallmap.arch.kernels.mesa.fused.tiles import dot, load, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])

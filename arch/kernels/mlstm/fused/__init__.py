@@ -24,8 +24,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from arch.kernels.mlstm.fused.launch import Inputs, mlstm_op
-from arch.kernels.mlstm.state import MlstmState
+from recallmap.arch.kernels.mlstm.fused.launch import Inputs, mlstm_op
+from recallmap.arch.kernels.mlstm.state import MlstmState
 
 LARGEST_WIDTH = 256
 

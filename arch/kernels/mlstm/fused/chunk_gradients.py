@@ -6,14 +6,14 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.mlstm.fused.gates import (
+from recallmap.arch.kernels.mlstm.fused.gates import (
     chunk_gates,
     pair_fades,
     pair_fades_turned,
     row_derivatives,
     store_gate_derivatives,
 )
-from arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, store_tile
+from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, store_tile
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])

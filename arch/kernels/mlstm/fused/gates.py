@@ -9,7 +9,7 @@ T time, H heads, S tokens a chunk
 import triton
 import triton.language as tl
 
-from arch.kernels.mlstm.state import LARGEST_EXPONENT
+from recallmap.arch.kernels.mlstm.state import LARGEST_EXPONENT
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)

@@ -9,11 +9,11 @@ import torch
 import triton
 from torch import Tensor
 
-from arch.kernels.mlstm.fused.chunk_gradients import columns_kernel, rows_kernel
-from arch.kernels.mlstm.fused.plan import Form, form_for, resident
-from arch.kernels.mlstm.fused.state_carry import carry_kernel
-from arch.kernels.mlstm.fused.state_walk import backward_kernel, forward_kernel
-from arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
+from recallmap.arch.kernels.mlstm.fused.chunk_gradients import columns_kernel, rows_kernel
+from recallmap.arch.kernels.mlstm.fused.plan import Form, form_for, resident
+from recallmap.arch.kernels.mlstm.fused.state_carry import carry_kernel
+from recallmap.arch.kernels.mlstm.fused.state_walk import backward_kernel, forward_kernel
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 
 
 class Inputs(NamedTuple):

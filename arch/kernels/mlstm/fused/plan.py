@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from arch.kernels.op_interface.custom_op import padded
+from recallmap.arch.kernels.op_interface.custom_op import padded
 
 WIDEST_RESIDENT = 64  # beyond it a state and its derivative do not fit the registers of one program
 LONGEST_RESIDENT = 256  # tokens that are not worth more than one launch

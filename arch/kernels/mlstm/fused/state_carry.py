@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.mlstm.fused.gates import chunk_gates
-from arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, store_tile
+from recallmap.arch.kernels.mlstm.fused.gates import chunk_gates
+from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, store_tile
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])

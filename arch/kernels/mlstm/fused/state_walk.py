@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from arch.kernels.mlstm.fused.gates import (
+from recallmap.arch.kernels.mlstm.fused.gates import (
     chunk_gates,
     least_normaliser,
     pair_fades,
@@ -14,7 +14,7 @@ from arch.kernels.mlstm.fused.gates import (
     row_derivatives,
     store_gate_derivatives,
 )
-from arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, lost_digits, store_tile
+from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, lost_digits, store_tile
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])

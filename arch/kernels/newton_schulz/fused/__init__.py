@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from arch.kernels.newton_schulz.fused.launch import newton_schulz_op
+from recallmap.arch.kernels.newton_schulz.fused.launch import newton_schulz_op
 
 WIDEST = 128
 WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadratic features of up to 43 channels

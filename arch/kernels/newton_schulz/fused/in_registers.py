@@ -9,7 +9,7 @@ N matrices, R rows, C columns, RP and CP their powers of two; OWN rows and colum
 import triton
 import triton.language as tl
 
-from arch.kernels.newton_schulz.fused.tiles import (
+from recallmap.arch.kernels.newton_schulz.fused.tiles import (
     CUBIC_TERM,
     EPSILON,
     LEAST_SQUARE,
@@ -18,7 +18,7 @@ from arch.kernels.newton_schulz.fused.tiles import (
     dot,
     nth_matrix,
 )
-from arch.kernels.triton_tiles.packed_matrices import apart, block_sums, in_own_block
+from recallmap.arch.kernels.triton_tiles.packed_matrices import apart, block_sums, in_own_block
 
 
 @triton.jit

@@ -12,7 +12,7 @@ N matrices, R rows, C columns, RP and CP their powers of two, BM, BN, BK rows, c
 import triton
 import triton.language as tl
 
-from arch.kernels.newton_schulz.fused.tiles import (
+from recallmap.arch.kernels.newton_schulz.fused.tiles import (
     CUBIC_TERM,
     EPSILON,
     LEAST_SQUARE,

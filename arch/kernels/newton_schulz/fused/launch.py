@@ -5,12 +5,12 @@ from typing import Any
 import triton
 from torch import Tensor
 
-from arch.kernels.newton_schulz.fused.in_registers import backward_kernel, forward_kernel
-from arch.kernels.newton_schulz.fused.in_scratch import tiled_backward_kernel, tiled_forward_kernel
-from arch.kernels.newton_schulz.fused.long_matrices import long_backward_kernel, long_forward_kernel
-from arch.kernels.newton_schulz.fused.plan import SCRATCH, Form, form_for
-from arch.kernels.op_interface.custom_op import matrices, opaque, padded, scratch
-from arch.kernels.triton_tiles.packed_matrices import block_of
+from recallmap.arch.kernels.newton_schulz.fused.in_registers import backward_kernel, forward_kernel
+from recallmap.arch.kernels.newton_schulz.fused.in_scratch import tiled_backward_kernel, tiled_forward_kernel
+from recallmap.arch.kernels.newton_schulz.fused.long_matrices import long_backward_kernel, long_forward_kernel
+from recallmap.arch.kernels.newton_schulz.fused.plan import SCRATCH, Form, form_for
+from recallmap.arch.kernels.op_interface.custom_op import matrices, opaque, padded, scratch
+from recallmap.arch.kernels.triton_tiles.packed_matrices import block_of
 
 
 def _forward(x: Tensor, steps: int) -> tuple[Tensor]:

@@ -12,7 +12,7 @@ N matrices, R rows, C columns, RP the power of two of R, BC columns at a time
 import triton
 import triton.language as tl
 
-from arch.kernels.newton_schulz.fused.tiles import (
+from recallmap.arch.kernels.newton_schulz.fused.tiles import (
     CUBIC_TERM,
     EPSILON,
     LEAST_SQUARE,

@@ -9,7 +9,7 @@ R rows, C columns (R <= C), RP and CP their powers of two
 import triton
 import triton.language as tl
 
-from arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
+from recallmap.arch.kernels.newton_schulz.recurrent import CUBIC, EPS, LEAST, LINEAR, QUINTIC
 
 LINEAR_TERM, CUBIC_TERM, QUINTIC_TERM = tl.constexpr(LINEAR), tl.constexpr(CUBIC), tl.constexpr(QUINTIC)
 EPSILON, LEAST_SQUARE = tl.constexpr(EPS), tl.constexpr(LEAST)
