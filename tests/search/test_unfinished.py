@@ -18,7 +18,7 @@ from recallmap.arch.block import Block
 from recallmap.arch.mixers import Attention, BaseConv
 from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.search import codec
-from recallmap.search.engines import inline
+from recallmap.search.engines import inline, ray_tune
 from recallmap.search.engines.plan import Report
 from recallmap.search.training import loop
 from recallmap.search.training.checkpoints import Shelf, kept_on
