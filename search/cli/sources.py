@@ -132,7 +132,7 @@ def journal_at(path: Path) -> Path:
 
 def kept() -> Path:
     """The folder of the records that come with the package."""
-    return Path(str(resources.files("results").joinpath("records")))
+    return Path(str(resources.files("recallmap.results").joinpath("records")))
 
 
 # From places to records. --------------------------------------------------------------------------

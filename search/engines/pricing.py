@@ -139,7 +139,7 @@ def _of_bench(name: str) -> Rates:
 
 
 def _bench_rows() -> Iterable[dict[str, str]]:
-    folder = resources.files("results") / "records"
+    folder = resources.files("recallmap.results") / "records"
     for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else []:
         if file.name.startswith("step_") and file.name.endswith(".csv"):
             yield from csv.DictReader(file.read_text(encoding="utf-8").splitlines())
