@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import arch.block
-from recallmap.arch import laws
+from recallmap.arch import block, laws
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.mixers.linear_attention import LinearAttention
@@ -201,7 +200,7 @@ def test_the_check_leaves_random_numbers_as_they_were() -> None:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`shift` stands among the kinds, as one adds it from outside today."""
-    monkeypatch.setattr(arch.block, "Mixer", arch.block.Mixer | Shift)
+    monkeypatch.setattr(block, "Mixer", block.Mixer | Shift)
     type_hints.hints_of.cache_clear()
     yield
     monkeypatch.undo()
