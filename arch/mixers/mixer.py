@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 State = Any  # a tensor, or a (named) tuple of states, tensors, ints and None
@@ -96,10 +97,10 @@ class MixerSpec(ABC):
     state_formula: ClassVar[str]  # floats a mixer carries, in one line
     source: ClassVar[str]  # paper and equation
 
-    @abstractmethod
     def differs(self) -> tuple[str, ...]:
         """What sets it, as its parameters stand, apart from the layer that its kind's name promises: a phrase each, none where
         nothing is known to. "Theirs" is the public code of `source`, or its paper where there is no such code."""
+        return ()
 
     @abstractmethod
     def check(self, width: int) -> None:
@@ -109,9 +110,11 @@ class MixerSpec(ABC):
     def build(self, width: int) -> MixerModule:
         """The module, initialised from torch's global generator (the backbone seeds it)."""
 
-    @abstractmethod
     def parameters(self, width: int) -> int:
-        """Numbers that training learns, by arithmetic: as many as `build` makes, however many that are."""
+        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic, however many they are; here they
+        are counted of a module without memory."""
+        with torch.device("meta"):
+            return sum(value.numel() for value in self.build(width).parameters())
 
     @abstractmethod
     def state_size(self, width: int, length: int) -> StateSize:

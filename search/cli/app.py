@@ -43,7 +43,7 @@ class Verbs(TyperGroup):
         except OSError as error:
             from recallmap.results.atomic_write import FULL, remedy
 
-            if error.filename is None and error.errno not in FULL:  # of an output stream, see `made_ready`
+            if error.filename is None:  # of an output stream, see `made_ready`
                 raise
             refuse(
                 f"{error.filename or 'a file'}: cannot be written: {remedy(error)}"

@@ -89,7 +89,8 @@ def canonical(value: Any, hint: Any = Any) -> str:
         return _canonical_of_data(value, hint)
     known: str | None = value.__dict__.get(_CANONICAL)
     if known is None:
-        parts = [f"{key}:{canonical(getattr(value, name), hint)}" for name, key, hint in _by_name(type(value))]
+        said = ((key, getattr(value, name), hint, left_out) for name, key, hint, left_out in _by_name(type(value)))
+        parts = [f"{key}:{canonical(part, hint)}" for key, part, hint, left_out in said if part != left_out]
         known = f"{{{','.join(parts)}}}"
         object.__setattr__(value, _CANONICAL, known)  # it is frozen, so that this stays true
     return known
@@ -106,10 +107,14 @@ def _canonical_of_data(value: Any, hint: Any) -> str:
 
 
 @cache
-def _by_name(spec: Any) -> tuple[tuple[str, str, Any], ...]:
-    """Name, name as JSON, and type of every field that a document may say, in the order of names."""
+def _by_name(spec: Any) -> tuple[tuple[str, str, Any, Any], ...]:
+    """Name, name as JSON, type, and the value that is left out (a later field's default) of every field that a document may
+    say, in the order of names."""
     hints = hints_of(spec)
-    return tuple((name, json.dumps(name), hints[name]) for name in sorted(f.name for f in dials(spec)))
+    return tuple(
+        (f.name, json.dumps(f.name), hints[f.name], f.default if f.metadata.get("later") else _BAD)
+        for f in sorted(dials(spec), key=lambda f: f.name)
+    )
 
 
 def node_of(value: Any, place: Place, depth: int = 0) -> Node:

@@ -423,7 +423,7 @@ def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
         while not over.wait(LOOK):
             if look():  # Tune is told at its next step, unless it waits for what is gone, until Ray ends us
                 if not over.wait(PATIENCE):
-                    print(f"{desk.error}. What was trained is kept, the same command goes on.", file=sys.stderr)
+                    sys.stderr.write(f"{desk.error}. What was trained is kept, the same command goes on.\n")
                 return
 
     watching = threading.Thread(target=watch, name="watch over Ray", daemon=True)

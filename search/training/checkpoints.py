@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from recallmap.results.atomic_write import begin, remedy, write_whole
+from recallmap.results.atomic_write import FULL, begin, remedy, write_whole
 from recallmap.results.ledger import LedgerError
 from recallmap.search.documents import content_key
 
@@ -151,7 +151,8 @@ class Place:
                 os.close(handle)
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
-            why = remedy(error) if isinstance(error, OSError) else f"{error}; free some space if the disk is full"
+            full = isinstance(error, OSError) and error.errno in FULL
+            why = remedy(error) if full else f"{error}; make room for it, or move away what is in its place"
             raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {why}") from error
         self.last = time.monotonic()
 

@@ -152,7 +152,10 @@ def test_the_running_cohort_tells_what_it_knows(loss: float, accuracy: tuple[flo
 
 def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    code = f"from tests_engine import study; from recallmap.search import engine; inline.run(study(), {str(path)!r}, most=1)"
+    code = (
+        "from tests_engine import study; from recallmap.search.engines import inline; "
+        f"inline.run(study(), {str(path)!r}, most=1)"
+    )
     here = Path(__file__)
     script = tmp_path / "tests_engine.py"
     script.write_text(here.read_text(encoding="utf-8"), encoding="utf-8")

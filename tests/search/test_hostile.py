@@ -63,7 +63,7 @@ def evil_records() -> list[Record]:
             spec=spec,
             task="mqar",
             setting=EVIL,
-            protocol=EVIL,
+            protocol=trial.task.protocol,
             arch=EVIL,
             seed=spec["seed"],
             scores={} if number == 3 else {"accuracy": 0.5, f"accuracy/{EVIL}=1": 0.5, EVIL: 1.0},

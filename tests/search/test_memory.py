@@ -134,7 +134,7 @@ def test_every_verb_refuses_it_with_exit_code_2(words: tuple[str, ...], tmp_path
         app, [verb, str(file), *rest, *(["--ledger", str(tmp_path / "x.sqlite")] if verb == "run" else [])]
     )
     assert result.exit_code == 2, result.output
-    assert "at most" in result.stderr
+    assert "at most" in result.stderr or "less than or equal to" in result.stderr
     assert not (tmp_path / "x.sqlite").exists()
 
 
@@ -248,7 +248,7 @@ def test_more_members_than_the_device_holds_are_not_timed(monkeypatch: pytest.Mo
     before = held()
     result = CliRunner().invoke(app, ["bench", "step", "--members", "1000000", "--device", "cpu"])
     assert result.exit_code == 2
-    assert result.stderr.startswith("bench step: members 1,000,000 take about ")
+    assert "bench step: members 1,000,000 take about " in result.stderr
     assert held() - before < MEGABYTES * 2**20
 
 

@@ -250,8 +250,8 @@ def test_what_trials_have_in_common_is_trained_once(monkeypatch: pytest.MonkeyPa
         trained.append([part.seed % APART for part in parts])
         return real(parts, *given, **more)
 
-    real = phases.training.train
-    monkeypatch.setattr(phases.training, "train", train)
+    real = phases.loop.train
+    monkeypatch.setattr(phases.loop, "train", train)
     together = run_cohort(specs)
     assert trained == [[0, 1]] * 4
     for spec, record in zip(specs, together, strict=True):

@@ -11,12 +11,13 @@ import torch
 from typer.testing import CliRunner
 
 from recallmap.results.ledger import Ledger
-from recallmap.results.record import Record
+from recallmap.results.record import Record, address
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.cli.listings import plan_of
 from recallmap.search.engines import pricing
 from recallmap.search.engines.plan import Plan
+from recallmap.search.engines.plan import plan as planned
 from recallmap.search.engines.pricing import Rates, priced
 from recallmap.search.training import run_cohort
 from recallmap.search.training.packing import at_most
@@ -140,7 +141,8 @@ def test_a_trial_that_ended_early_counts_for_the_steps_it_took(tmp_path: Path) -
 def test_what_failed_or_ran_on_another_device_tells_nothing(tmp_path: Path) -> None:
     first, second, third, *_ = trials()
     other = record(second, 2.0, device="cpu, 99 threads")
-    foreign = replace(record(third, 2.0), spec={"kind": "of another version"})
+    spec = {**record(third, 2.0).spec, "kind": "of another version"}
+    foreign = replace(record(third, 2.0), spec=spec, key=address(spec))
     found = rates(tmp_path, replace(record(first, 2.0), status="failed"), other, foreign)
     assert not found.known
     assert found.source.startswith(f"nothing was measured on {device_name(CPU)}; begin the run, ")
@@ -174,4 +176,4 @@ def test_a_dry_run_says_which_trials_this_machine_cannot_hold(monkeypatch: pytes
     assert said.startswith("2 trials will fail here: up to ")
     monkeypatch.setattr("recallmap.search.trials.memory_needs.held_by", lambda device: 1e12)
     assert pricing.too_large(every, CPU) == ""
-    assert plan.plan(codec.read_study(STUDY), set(), room=at_most(8)).missing == every
+    assert planned(codec.read_study(STUDY), set(), room=at_most(8)).missing == every

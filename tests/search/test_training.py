@@ -511,7 +511,7 @@ def test_small_members_have_a_core_each_and_the_caller_has_its_cores_back(member
 
 def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = trial()
-    monkeypatch.setattr("search.training.loop.stacked_model.LARGE", spec.effort / spec.steps)
+    monkeypatch.setattr("recallmap.search.training.stacked_model.LARGE", spec.effort / spec.steps)
     assert Cohort([spec], torch.device("cpu")).model.crew is None
     crew = Cohort([spec, trial(seed=1)], torch.device("cpu")).model.crew
     assert crew is not None
@@ -522,7 +522,7 @@ def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.Mon
     ("module", "said", "found"),
     [
         ("recallmap.search.cli", {}, "PASSIVE None"),
-        ("search.tune", {}, "PASSIVE None"),
+        ("recallmap.search.engines.ray_tune", {}, "PASSIVE None"),
         ("recallmap.search.trial", {}, "PASSIVE None"),
         ("recallmap.search.trial", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
         ("recallmap.search.trial", {"GOMP_SPINCOUNT": "5"}, "None 5"),

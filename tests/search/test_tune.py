@@ -379,7 +379,8 @@ LOOPBACK = {"0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF0000" + "0100007F
 DRIVER = """
 import os, sys
 from pathlib import Path
-from recallmap.search import codec, tune
+from recallmap.search import codec
+from recallmap.search.engines import ray_tune
 import test_tune as told
 
 def family():

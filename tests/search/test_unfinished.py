@@ -433,11 +433,3 @@ def test_a_folder_in_place_of_what_is_written_ends_the_study_with_a_remedy(tmp_p
         whole.with_suffix(".partial").mkdir()
         with pytest.raises(LedgerError, match=r"cannot be written there: .+; make room for it, or move away what"):
             ended(follow([FRESH]))
-
-
-def test_a_shelf_may_be_a_link_to_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
-    (tmp_path / "large").mkdir()
-    (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "large")
-    inline.run(of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite")
-    assert not list((tmp_path / "large").iterdir())
