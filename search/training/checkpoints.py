@@ -151,8 +151,9 @@ class Place:
                 os.close(handle)
             beside.replace(self.path)
         except (OSError, SafetensorError) as error:
-            full = isinstance(error, OSError) and error.errno in FULL
-            why = remedy(error) if full else f"{error}; make room for it, or move away what is in its place"
+            why = f"{error}; make room for it, or move away what is in its place"
+            if isinstance(error, OSError) and error.errno in FULL:
+                why = remedy(error)
             raise LedgerError(f"{self.path.parent}: what is unfinished cannot be written there: {why}") from error
         self.last = time.monotonic()
 
