@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,9 +26,11 @@ class MlpSpec(ABC):
     def build(self, width: int) -> nn.Module:
         """x [B, T, D] -> y [B, T, D], each position by itself."""
 
-    @abstractmethod
     def parameters(self, width: int) -> int:
-        """Numbers that training learns, by arithmetic: as many as `build` makes."""
+        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic; here they are counted of a module
+        without memory."""
+        with torch.device("meta"):
+            return sum(value.numel() for value in self.build(width).parameters())
 
     @abstractmethod
     def flops(self, width: int) -> float:

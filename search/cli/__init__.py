@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from recallmap.search.cli.app import app
+from recallmap.search.cli.streams import made_ready
 
 for _commands in ("train_commands", "publish_commands", "inspect_commands"):  # in the order of the help
     import_module(f"recallmap.search.cli.{_commands}")
@@ -12,4 +13,5 @@ for _commands in ("train_commands", "publish_commands", "inspect_commands"):  # 
 
 def main() -> None:
     """The door of the console script."""
-    app()
+    with made_ready():
+        app()
