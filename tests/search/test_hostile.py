@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.results.escape import cell, latex, markdown, one_line, visible
-from recallmap.results.record import Record
+from recallmap.results.record import Record, address
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 
@@ -78,7 +78,8 @@ def evil_records() -> list[Record]:
             seconds=1.0,
             steps=3,
         )
-        found += [record, replace(record, key=f"{EVIL}{number}", task=EVIL, spec={**spec, EVIL: {EVIL: EVIL}})]
+        worse = {**spec, "task": {**spec["task"], "kind": EVIL}, EVIL: {EVIL: EVIL}}
+        found += [record, replace(record, key=address(worse), task=EVIL, spec=worse)]
     return found
 
 
