@@ -27,8 +27,8 @@ class MlpSpec(ABC):
         """x [B, T, D] -> y [B, T, D], each position by itself."""
 
     def parameters(self, width: int) -> int:
-        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic; here they are counted of a module
-        without memory."""
+        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic; here they are counted of a
+        module without memory."""
         with torch.device("meta"):
             return sum(value.numel() for value in self.build(width).parameters())
 

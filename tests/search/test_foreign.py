@@ -51,6 +51,9 @@ class Shift(MixerSpec):
     def state_size(self, width: int, length: int) -> StateSize:
         return StateSize(width if self.declares is None else self.declares)
 
+    def parameters(self, width: int) -> int:
+        return width * width
+
     def flops(self, width: int, length: int) -> float:
         return 2.0 * width * width
 
