@@ -268,9 +268,9 @@ class _FakeRay:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> _FakeRay:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_FakeRay]:
     ray = _FakeRay()
-    before = dict(os.environ)
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
 
     def loaded(environment: dict[str, str]) -> _FakeRay:
         for name, value in environment.items():
@@ -279,7 +279,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> _FakeRay:
 
     monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", loaded)
     assert MARK not in before
-    return ray
+    yield ray
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_ray_is_started_for_us_alone_and_asks_nobody(
