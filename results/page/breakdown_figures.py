@@ -108,9 +108,9 @@ def _arch(strand: Strand) -> str:
 
 
 def _height(strand: Strand) -> float:
-    """The mean of a strand's means, so that the foremost are the best, or where less is better the worst."""
-    means = [float(np.mean(list(m.values.values()))) for m in strand.cells.values() if m.values]
-    return float(np.mean(means)) if means else -math.inf
+    """The mean of a strand's means: the foremost are the highest, whatever is better."""
+    means = [sum(m.values.values()) / len(m.values) for m in strand.cells.values() if m.values]
+    return sum(means) / len(means) if means else -math.inf
 
 
 def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:

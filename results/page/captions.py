@@ -45,7 +45,7 @@ def learnt_caption(means: list[dict[str, Any]], index: Index) -> str:
     passed: dict[str, float] = {}
     never = []
     for mean in means:
-        told = [_half_way(index.done[number]) for number in mean["trials"] if index.done[number].curve]
+        told = [_half_way(r) for r in map(index.done.__getitem__, mean["trials"]) if r.curve.get("validation_accuracy")]
         steps = [math.inf if step is None else step for step in told]  # a seed that never got there is the slowest
         name = index.rows.names[mean["row"]]
         if steps and (middle := sorted(steps)[len(steps) // 2]) < math.inf:

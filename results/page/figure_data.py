@@ -27,7 +27,8 @@ from recallmap.results.score_tables.table import MAD, Table, is_share
 
 CURVE_POINTS = 60  # of one learning curve, at most
 
-ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small
+ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small,
+LEAST_POINTS = 5  # yet show how they rise
 
 
 def figures(
@@ -40,13 +41,13 @@ def figures(
     """Trials as columns of numbers, the views of most figures, what memories hold, and the tables of the heat map.
 
     Scores travel as whole millionths, curves of single trials as whole thousandths. Of very many means, curves, lines and
-    rows the foremost are there, see `thinned`. Needs one record with a score.
+    rows the foremost are there, see `thinning`. Needs one record with a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))
     hypers, clocks = Names(), Names()
     labels = hyper_names(done)
-    points = max(2, min(CURVE_POINTS, ALL_POINTS // len(done)))
+    points = max(LEAST_POINTS, min(CURVE_POINTS, ALL_POINTS // len(done)))
     trials = {
         "key": [r.key[:SHORT] for r in done],
         "arch": [index.archs.of(r.arch) for r in done],
@@ -172,7 +173,7 @@ def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceili
 def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
     """[number of its steps, validation scores in thousandths], thinned evenly; the last point is always there."""
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
-    if not steps:
+    if not steps or not scores:
         return None
     kept = thinning.spread(len(steps), points)
     clock = clocks.of(json.dumps([int(steps[i] or 0) for i in kept]))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
+from recallmap.results.page import figure_data
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.dashboard import page, write_page
 from recallmap.results.page.figure_data import figures
@@ -124,6 +125,23 @@ def test_very_many_trials_share_the_room_for_curves(make: Make) -> None:
     curve = {"step": list(range(60)), "validation_accuracy": [0.5] * 60}
     data = figures([make(seed=s, curve=curve) for s in range(3000)], [])
     assert sum(len(values) for _, values in data["trials"]["curve"]) == 3000 * 20
+
+
+def test_a_curve_of_losses_alone_is_none(make: Make) -> None:
+    record = make(curve={"step": [1, 2], "validation_loss": [0.5, 0.4]})
+    assert figures([record], [])["trials"]["curve"] == [None]
+
+
+def test_the_curves_of_very_many_trials_still_rise(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure_data, "ALL_POINTS", 10)
+    curve = {"step": list(range(60)), "validation_accuracy": [n / 60 for n in range(60)]}
+    data = figures([make(seed=s, curve=curve) for s in range(10)], [])
+    assert {len(values) for _, values in data["trials"]["curve"]} == {5}
+
+
+def test_a_failure_without_words_is_one_all_the_same(make: Make) -> None:
+    words = "".join(read([make(error=" \n", seed=s) for s in range(2)]).words)
+    assert "2 × its score was not a finite number" in words
 
 
 def test_the_front_is_drawn_through_the_means(make: Make) -> None:

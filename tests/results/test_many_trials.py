@@ -74,11 +74,6 @@ def searched(make: Make, count: int) -> list[Record]:
 # What the page's data holds
 
 
-def test_a_page_of_ten_thousand_trials_is_small(make: Make) -> None:
-    records = crowd(make, 10_000)
-    assert len(page(records, title="Many", tables=table_of(records)).encode()) < 9 * MEGABYTE
-
-
 def test_a_page_of_very_many_architectures_shows_the_best_and_says_so(make: Make) -> None:
     records = searched(make, 2000)
     names = set(labels.row_names(records).values())

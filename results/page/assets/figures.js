@@ -86,7 +86,12 @@ const plain = (text) => visible(text).replace(/[&<>]|%(?=\{)/g, (sign) => SIGNS[
 const write = (id, text) => ($(id).textContent = visible(text));
 // Text in the order of its numbers; sizes of state go by their bytes.
 const BYTES = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9 };
+const parts = new Map(); // of texts that were read before: sorting reads each many times
 const numbered = (text) => {
+  if (!parts.has(text)) parts.set(text, numbersIn(text));
+  return parts.get(text);
+};
+const numbersIn = (text) => {
   const [, least, unit, common] = text.match(/^([\d.]+)(?:\s([kMG]?B))?(?:–[\d.]+\s([kMG]?B))?/) ?? [];
   return unit || common ? [Number(least) * BYTES[unit ?? common]] : text.split(/(\d+(?:\.\d+)?(?:e[-+]?\d+)?)/);
 };
@@ -707,7 +712,7 @@ function drawCut() {
       showgrid: false,
     },
   });
-  write("cutmeant", cut.lines.length < cut.of ? `The best ${cut.lines.length} of ${grouped(cut.of)} lines, some of every architecture.` : "");
+  write("cutmeant", cut.lines.length < cut.of ? `Drawn: ${cut.lines.length} of ${grouped(cut.of)} lines, of every architecture the highest.` : "");
   fillKey(
     "cutlegend",
     lines.map((line, i) => [line.arch, line.name, DASHES[nth[i]][1]]),
@@ -832,7 +837,7 @@ function drawProgress() {
     ],
     frame({
       yaxis: { title: { text: "share dominated", standoff: 8 }, tickformat: ".0%", rangemode: "tozero" },
-      xaxis: { title: { text: "trials finished", standoff: 8 }, rangemode: "tozero", nticks: narrow() ? 5 : 10 },
+      xaxis: { title: { text: "trials finished", standoff: 8 }, rangemode: "tozero", tickformat: ",", nticks: narrow() ? 5 : 10 },
     }),
     setup(),
   );
@@ -918,7 +923,7 @@ function drawHeat() {
       y: 0,
       yanchor: "bottom",
       thickness: 10,
-      len: small ? 0.9 : 0.4,
+      len: small ? 0.9 : narrow() ? 0.7 : 0.4, // room for its two words on a phone
       x: 0.5,
       outlinewidth: 0,
       tickvals: [0, 1],
