@@ -258,7 +258,11 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has layout {version}, of a newer recallmap; this one reads {LAYOUT}: upgrade recallmap"
             )
-        return int(version) if tables else 0
+        if b"records" not in tables:
+            return 0
+        if version < 1 or (version < LAYOUT) == (b"totals" in tables):
+            raise self._damage(f"it says that it has layout {version}, which it has not")
+        return int(version)
 
     def _hold(self) -> None:
         """Be the one who writes, and have the table to write to."""
@@ -318,11 +322,11 @@ class Ledger:
         db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:  # SQLite itself rolls back when the disk is full
                 db.execute("ROLLBACK")
             raise
-        db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None and not self._exists():

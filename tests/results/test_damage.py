@@ -137,6 +137,19 @@ def test_an_old_ledger_reads_and_becomes_a_new_one_when_it_is_written(tmp_path: 
         assert list(ledger.rows()) == list(Ledger.open(path).rows())
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_ledger_that_says_another_layout_is_not_read_as_an_empty_one(
+    version: int, tmp_path: Path, make: Make
+) -> None:
+    with Ledger(tmp_path / "a.sqlite") as ledger:
+        ledger.add(make())
+    db = sqlite3.connect(tmp_path / "a.sqlite")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    with pytest.raises(LedgerError, match=f"is damaged .it says that it has layout {version}, which it has not"):
+        Ledger(tmp_path / "a.sqlite")
+
+
 def test_an_old_record_under_another_key_is_no_record(tmp_path: Path, make: Make) -> None:
     old_ledger(tmp_path / "old.sqlite", [make(), Record(**{**make(seed=1).to_dict(), "key": "0" * 64})])
     for use in (Ledger.all, Ledger.__enter__):
