@@ -85,9 +85,21 @@ class Journal:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
+        path = str(self.path)
+
+        class Backend(JournalFileBackend):
+            """Says which file could not be written."""
+
+            def append_logs(self, logs: list[dict[str, Any]]) -> None:
+                try:
+                    super().append_logs(logs)
+                except OSError as error:
+                    error.filename = error.filename or path
+                    raise
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            return JournalStorage(JournalFileBackend(str(self.path)))
+            return JournalStorage(Backend(path))
         except ValueError as error:
             after = "what was trained is in the ledger, and the search asks the same again"
             raise LedgerError(
