@@ -51,16 +51,23 @@ def run(
         str,
         typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
     ] = "1/1",
-    most: Annotated[
+    cohort_size: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Trials in a cohort at most; a family whose first phase is learnt once stays whole.  [default: by device]",
+            help="Most trials per cohort; trials that share their first phase stay together.  [default: by device]",
         ),
     ] = None,
-    abreast: Annotated[
-        int, typer.Option(min=1, max=1000, help="Of ray: cohorts that share a GPU; one trains, others compile.")
-    ] = 1,
+    most: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    cohorts_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Cohorts that share a GPU, with --engine ray: one trains, others compile.  [default: 1]",
+        ),
+    ] = None,
+    abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,
     seeds: Annotated[
         int,
         typer.Option(
@@ -83,7 +90,9 @@ def run(
     from recallmap.search.study.differences import paths_of
     from recallmap.search.study.spec import MOST_POINTS
 
-    where = _engine(engine, address, device, abreast)
+    cohort_size = _renamed("--cohort-size", cohort_size, "--most", most)
+    cohorts_per_gpu = _renamed("--cohorts-per-gpu", cohorts_per_gpu, "--abreast", abreast) or 1
+    where = _engine(engine, address, device, cohorts_per_gpu)
     share = part_of(part)
     spec = codec.read_study(study, overrides=sets)
     if isinstance(spec.space, Search) and share != (1, 1):
@@ -105,11 +114,11 @@ def run(
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
     if dry_run:
-        _say_plan(console, spec, path, device_of(device), share, most, seeds)
+        _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds)
         return
     with stoppable() as stop, Live(console, paths_of(spec)) as live:
         try:
-            where(spec, path, report=live, part=share, most=most, seeds=seeds)
+            where(spec, path, report=live, part=share, cohort_size=cohort_size, seeds=seeds)
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except (KeyboardInterrupt, EngineError) as error:
@@ -169,6 +178,15 @@ def best(
         say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
 
 
+def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:
+    """Merge an option with its old name, which is accepted and not shown."""
+    if None not in (value, old_value) and value != old_value:
+        refuse(
+            f"{name} and {old_name} are one option and must agree, got {value} and {old_value}; leave {old_name} out"
+        )
+    return old_value if value is None else value
+
+
 def part_of(text: str) -> tuple[int, int]:
     said = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if said is None or not 1 <= int(said[1]) <= int(said[2]):
@@ -176,15 +194,18 @@ def part_of(text: str) -> tuple[int, int]:
     return int(said[1]), int(said[2])
 
 
-def _engine(name: str, address: str | None, device: str | None, abreast: int) -> Callable[..., Plan]:
+def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu: int) -> Callable[..., Plan]:
     """The run of the engine that is asked for, told where to train."""
     if name not in ("inline", "ray"):
         refuse(f"--engine: no engine '{name}', may come inline or ray")
     if name == "inline":
         if address is not None:
             refuse("--address: the inline engine runs in this process and has no address, leave it out")
-        if abreast > 1:
-            refuse("--abreast: the inline engine trains one cohort after another; take --engine ray, or --part")
+        if cohorts_per_gpu > 1:
+            refuse(
+                f"--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got "
+                f"{cohorts_per_gpu}; use --engine ray, or several calls with --part"
+            )
         from recallmap.search.engines import inline
 
         return partial(inline.run, device=str(device_of(device)))
@@ -196,7 +217,7 @@ def _engine(name: str, address: str | None, device: str | None, abreast: int) ->
         device_of(device)
     from recallmap.search.engines import ray_tune
 
-    return partial(ray_tune.run, device=device, address=address, abreast=abreast)
+    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
 
 
 def _same_command() -> str:
@@ -209,7 +230,7 @@ def _say_plan(
     path: Path,
     device: torch.device,
     part: tuple[int, int],
-    most: int | None,
+    cohort_size: int | None,
     seeds: int,
 ) -> None:
     """What `run` would train."""
@@ -230,7 +251,7 @@ def _say_plan(
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
             say(line)
         return
-    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
+    work = plan(study, ledger.keys(), room=at_most(cohort_size) if cohort_size else room(device), part=part)
     console.print(plan_of(work, rates))
     if too_large := pricing.too_large(work.missing, device):
         say(too_large)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from recallmap.search import codec
 from recallmap.search.cli.app import app
+from recallmap.search.engines import ray_tune
 
 ROOT = Path(__file__).parents[2]
 STUDY = """\
@@ -203,9 +204,49 @@ def test_a_study_from_plan_to_table(folder: Path) -> None:
 
 
 def test_what_a_part_would_train_is_told_of_it_alone() -> None:
-    words = ("run", "story.yaml", "--most", "1", "--part", "2/3")
+    words = ("run", "story.yaml", "--cohort-size", "1", "--part", "2/3")
     assert out(*words, "--dry-run").endswith("\n1 trial, 0 known in runs/story.sqlite, 1 to train in 1 cohort\n")
     assert out(*words).startswith("1 trial, 1 to train in 1 cohort\n")
+
+
+def test_options_keep_their_old_names(folder: Path) -> None:
+    new = out("run", "story.yaml", "--dry-run", "--cohort-size", "2")
+    assert new.endswith("\n4 trials, 0 known in runs/story.sqlite, 4 to train in 2 cohorts\n")
+    assert out("run", "story.yaml", "--dry-run", "--most", "2") == new
+    assert out("run", "story.yaml", "--dry-run", "--most", "2", "--cohort-size", "2") == new
+    shown = out("run", "--help")
+    assert "--cohort-size" in shown
+    assert "--cohorts-per-gpu" in shown
+    assert "--most" not in shown
+    assert "--abreast" not in shown
+    for new_name, old_name in (("--cohort-size", "--most"), ("--cohorts-per-gpu", "--abreast")):
+        code, _, said = call("run", "story.yaml", new_name, "2", old_name, "3")
+        assert code == 2
+        assert said == f"{new_name} and {old_name} are one option and must agree, got 2 and 3; leave {old_name} out\n"
+
+
+@pytest.mark.parametrize("name", ["--cohorts-per-gpu", "--abreast"])
+def test_the_inline_engine_trains_one_cohort_at_a_time(name: str) -> None:
+    code, _, said = call("run", "story.yaml", name, "2")
+    assert code == 2
+    assert said == (
+        "--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got 2; use --engine ray, "
+        "or several calls with --part\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["--cohorts-per-gpu", "--abreast"])
+def test_ray_is_given_the_cohorts_per_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    given: list[int] = []
+
+    def run(*args: object, cohorts_per_gpu: int, **rest: object) -> None:
+        given.append(cohorts_per_gpu)
+        raise ConnectionError("stop here")
+
+    monkeypatch.setattr(ray_tune, "run", run)
+    call("run", "story.yaml", "--engine", "ray", name, "4")
+    assert given == [4]
 
 
 def test_what_won_gets_further_seeds() -> None:
