@@ -99,7 +99,7 @@ class BackboneSpec:
 def _check_learnable(parameters: int) -> None:
     if parameters > MOST_PARAMETERS:
         raise ValueError(
-            f"{float(min(parameters, 10**300)):.2g} parameters are more than can be trained, may come at most "
+            f"{float(min(parameters, 10**300)):.2g} parameters are more than can be trained, expected at most "
             f"{MOST_PARAMETERS:.0e}: lower width, or what makes so many"
         )
 

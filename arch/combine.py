@@ -183,7 +183,7 @@ class Context(_Combination):
         if not isinstance(self.memory, MemoryHeads):
             raise ValueError(
                 f"context reads its memory without writing to it, which {self.memory.kind!r} cannot do; "
-                "may come a memory that learns at test time, such as 'titans' or 'atlas'"
+                "expected a memory that learns at test time, such as 'titans' or 'atlas'"
             )
 
     def differs(self) -> tuple[str, ...]:

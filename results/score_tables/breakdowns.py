@@ -79,7 +79,7 @@ def tables_by(records: Sequence[Record], by: str) -> list[Table]:
             if cut.by == by:
                 tables.append(_cut_table(cut, title, protocol))
     if not tables:
-        raise ValueError(f"nothing here varies by '{by}', may come {', '.join(sorted(known)) or 'nothing'}")
+        raise ValueError(f"nothing here varies by '{by}', expected {', '.join(sorted(known)) or 'nothing'}")
     return list({(table.title, table.lines): table for table in tables}.values())
 
 

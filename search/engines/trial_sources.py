@@ -150,7 +150,9 @@ class GridSource:
     def _further(self, book: Book) -> tuple[Trial, ...]:
         found = further(self.grid, self.seeds, book)
         if missing := found.missing(book):
-            self.notes.append(f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of what won")
+            self.notes.append(
+                f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of the best settings"
+            )
         return found.chosen
 
 

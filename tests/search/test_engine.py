@@ -190,7 +190,7 @@ def test_parts_of_a_grid_are_the_grid(tmp_path: Path) -> None:
     assert (again.trials, again.missing) == (parts[1].trials, ())
 
 
-# Further seeds of what won. ---------------------------------------------------------------------------
+# Further seeds of the best settings. ------------------------------------------------------------------
 
 
 def rates(**axes: list[int]) -> StudySpec:
@@ -224,7 +224,7 @@ def test_what_won_gets_further_seeds_after_the_grid_and_the_same_again_trains_no
     plan = inline.run(rates(), path, seeds=3, report=reports.append)
     assert [t.seed for t in plan.missing] == [0, 0, 1, 2]
     assert [r.trials for r in reports if r.records] == [2, 4]
-    assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of what won"]
+    assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of the best settings"]
     assert reports[-1].eta == pytest.approx(0.0)
     records = Ledger(path).all()
     winner = max((r for r in records if r.seed == 0), key=lambda r: r.validation["accuracy"])
@@ -279,7 +279,7 @@ def test_further_seeds_ask_the_ledger_for_every_record_once(tmp_path: Path) -> N
 
 
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nor of a part"):
+    with pytest.raises(ValueError, match="not a search, nor a part"):
         inline.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)
 
 

@@ -241,7 +241,7 @@ def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number
     driver.send_signal(number)
     _, error = driver.communicate(timeout=60)
     assert driver.returncode == code
-    assert f"stopped; {len(_seen(place))} of 8 trials are in study.sqlite. To go on:\n  recallmap run " in error
+    assert f"stopped; {len(_seen(place))} of 8 trials are in study.sqlite. To resume:\n  recallmap run " in error
     assert "Traceback" not in error
 
 

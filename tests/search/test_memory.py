@@ -182,7 +182,7 @@ def test_what_asks_for_most_is_named_with_what_it_asks_for() -> None:
     with pytest.raises(SpecError) as caught:
         codec.read_study(STUDY, overrides=["trial.data.test=1000000000000"])
     assert str(caught.value) == (
-        "--set: trial.data.test: data.test asks for 512 TB of memory, may come at most 17.6 TB for a trial: lower it, or the "
+        "--set: trial.data.test: data.test needs 512 TB of memory, expected at most 17.6 TB for a trial; lower it, or the "
         "lengths and widths that it is multiplied by"
     )
 

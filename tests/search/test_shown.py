@@ -148,7 +148,7 @@ def test_ledgers_of_several_places_become_one_and_done_goes_before_failed(
 def test_a_merge_says_what_it_can_write(tmp_path: Path) -> None:
     write_records(tmp_path / "a.jsonl", [])
     code, _, said = call("merge", str(tmp_path / "a.jsonl"), "-o", "all.csv")
-    assert (code, said) == (2, "--output: all.csv may end in .sqlite or .jsonl\n")
+    assert (code, said) == (2, "--output: got all.csv, expected a name that ends in .sqlite, .db or .jsonl\n")
 
 
 # Tables and the page. --------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_table_is_cut_by_what_varies(kept: Path) -> None:
     code, text, _ = call("table", str(kept), "--by", "key_dim")
     assert (code, text.count("| key dim 4 | key dim 8 |")) == (0, 2)
     code, _, said = call("table", str(kept), "--by", "window")
-    assert (code, said) == (2, "nothing here varies by 'window', may come key_dim, pairs\n")
+    assert (code, said) == (2, "nothing here varies by 'window', expected key_dim, pairs\n")
 
 
 def test_a_table_as_html(kept: Path) -> None:

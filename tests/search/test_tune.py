@@ -363,8 +363,8 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
     ("address", "said"),
     [
         ("127.0.0.1:1", "nobody answers at 127.0.0.1:1"),
-        ("somewhere", "may come auto or HOST:PORT"),
-        ("host:", "may come auto or HOST:PORT"),
+        ("somewhere", "expected auto or HOST:PORT"),
+        ("host:", "expected auto or HOST:PORT"),
         ("ray://127.0.0.1:10001", "run recallmap on a machine of the cluster"),
     ],
 )
