@@ -14,7 +14,7 @@ from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.pareto import largest_pairs
 
-Row = Mapping[str, Any]  # of search.probe.probe
+Row = Mapping[str, Any]  # of search.measurement.capacity_probe.probe
 
 THRESHOLDS = (0.99, 0.9)
 

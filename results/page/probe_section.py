@@ -14,7 +14,7 @@ from recallmap.results import escape
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.atomic_write import write_whole
 
-Row = Mapping[str, Any]  # of search.probe.probe
+Row = Mapping[str, Any]  # of search.measurement.capacity_probe.probe
 
 LEAST_ERROR = 1e-12  # smaller ones are drawn there
 
