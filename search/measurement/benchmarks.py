@@ -104,8 +104,8 @@ def bench_step(
     if members > most:
         held, needed = memory_needs.said(memory_needs.held_by(where)), memory_needs.said(members * base.bytes)
         raise ValueError(
-            f"members: got {members:,}, which take about {needed} of memory, expected at most {most:,}, as {where.type} has "
-            f"{held}"
+            f"members must be at most {most:,}, as {where.type} has {held} of memory, got {members:,}, which take about "
+            f"{needed}"
         )
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     alone = specs if where.type == "cpu" else specs[:1]

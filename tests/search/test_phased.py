@@ -152,10 +152,10 @@ def test_dials_reach_every_mixer_that_has_them_and_no_other() -> None:
             (Phase(dials={"cg_step": 3}), Phase()),
             r"phases: dials of phase 1: no mixer has cg_step, .* \(did you mean 'cg_steps'",
         ),
-        ((Phase(dials={"cg_steps": "few"}), Phase()), r"cg_steps came text 'few', expected a whole number"),
+        ((Phase(dials={"cg_steps": "few"}), Phase()), r"cg_steps got text 'few', expected a whole number"),
         ((Phase(dials={"cg_steps": -1}), Phase()), r"dials of phase 1: cg_steps must be at least 0, got -1"),
         ((Phase(dials={"key_dim": 3}), Phase()), r"must leave parameters as they are, with key_dim 3 they have other"),
-        ((Phase(), Phase(dials={"cg_steps": 3})), r"the last one has the dials of the trial's own arch"),
+        ((Phase(), Phase(dials={"cg_steps": 3})), r"the last one has the options of the trial's own arch"),
     ],
 )
 def test_dials_that_cannot_be_are_told(phases: tuple[Phase, ...], said: str) -> None:

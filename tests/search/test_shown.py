@@ -104,7 +104,7 @@ def test_a_text_is_filled_or_all_is_left_as_it_was(
     monkeypatch.setitem(EXCERPTS, "wide", wide)
     words, text = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"), "--fill"], tmp_path / "T.md"
     code, _, said = call(*words, str(text))
-    assert (code, said) == (2, f"{text}: is no text to fill\n")
+    assert (code, said) == (2, f"--fill: got {text}, which is no file; expected a document such as README.md\n")
     text.write_text("<!-- excerpt: mqar-widths -->\n")
     code, _, said = call(*words, str(text))
     assert (code, said) == (2, "excerpt mqar-widths: '32' has no figure in these records\n")
