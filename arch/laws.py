@@ -22,7 +22,7 @@ from recallmap.arch.mixers.mixer import State, StateSize
 
 LENGTHS = (1, 3, 7, 33)  # tokens; odd, so that what works in chunks has a ragged one
 FEW = 7  # up to so many tokens all places are tried, and they are read one by one
-NUDGE = 0.1  # standard deviation of what is added to every weight
+NUDGE = 0.1  # standard deviation of the noise that is added to every weight
 # Relative to the largest output: modules may compute parts in lower precision, and states in another order.
 SEEN, REMEMBERED = 1e-4, 1e-3
 

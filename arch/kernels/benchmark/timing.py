@@ -200,7 +200,7 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
 
 
 def _serving(op: str, device: torch.device, dtype: torch.dtype) -> list[str]:
-    """What serves at full speed: an interpreted kernel does not."""
+    """The implementations that run at full speed, without interpreted kernels."""
     names = [name for name in select.implementations(op) if not select.why_not(op, name, device=device, dtype=dtype)]
     return [name for name in names if name != "fused" or device.type == "cuda"]
 
@@ -311,7 +311,7 @@ def _named(device: torch.device) -> str:
 
 
 def _mebibytes(call: Callable[[], object], device: torch.device) -> float:
-    """The most device memory that a call takes, beyond what is held already; nan where the device does not tell."""
+    """Peak device memory of a call, beyond what is held already; nan where the device does not report it."""
     if device.type != "cuda":
         return float("nan")
     torch.cuda.synchronize()

@@ -135,7 +135,7 @@ def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tu
 
 
 def matrices(x: Tensor) -> int:
-    """How many matrices x [..., rows, columns] holds."""
+    """The number of matrices in x [..., rows, columns]."""
     return x.shape[:-2].numel()
 
 

@@ -43,7 +43,7 @@ ALONE = {"num_warps": 1, "num_stages": 1}  # of programs of one block
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     vectors, columns = sizes.get("key_width", 1), sizes.get("value_width", 1)
     if columns > WIDEST:
         return f"takes matrices of at most {WIDEST} columns, got {columns}"
@@ -67,8 +67,8 @@ def _times(x, y):
 
 @triton.jit
 def _places(T, H, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
-    """Of a program's tile: its head, the number of its matrix (of several, of each column's, [1, W]), and of every column its
-    channel, and whether it is there."""
+    """The head of a program's tile, the number of its matrix (with several, that of each column, [1, W]), and for every
+    column its channel and a mask of those that exist."""
     parts = tl.cdiv(T, W // CP)
     pid = tl.program_id(0)
     head, token = pid // (parts * H) * H + pid % H, pid // H % parts * (W // CP)
@@ -99,13 +99,13 @@ def _scaled(x, by, OWN: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _product(x, y, CP: tl.constexpr, W: tl.constexpr):
-    """Of the blocks."""
+    """The product of the blocks."""
     return apart(_times(x, y), CP, W)
 
 
 @triton.jit
 def _rows(x, d, n, there, channel, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
-    """Of diag(x) D, of the x of a tile's tokens and a head's D side by side, BS rows from the first on."""
+    """Rows of diag(x) D, for the x of a tile's tokens and a head's D side by side, BS rows from the first on."""
     row = first + tl.arange(0, BS)
     x_b = tl.load(x + n * S + row[:, None], mask=(row < S)[:, None], other=0.0).to(tl.float64)
     d_there = (row < S)[:, None] & there[None, :]

@@ -16,7 +16,7 @@ FEATURES = 32
 
 
 def free_to_cut(rule: Rule, matrices: int, norm: LayerNorm | None) -> bool:
-    """Whether it makes no difference where chunks begin."""
+    """True where the starts of chunks make no difference."""
     return rule.independent(matrices, normed=norm is not None) and (rule.cross_chunk or rule.window == 1)
 
 

@@ -26,7 +26,7 @@ WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadr
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     shortest, widest = sorted((sizes.get("heads", 1), sizes.get("value_width", 1)))
