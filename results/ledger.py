@@ -232,7 +232,7 @@ class Ledger:
     def _dial(self, options: str) -> sqlite3.Connection:
         """A connection. Text comes as bytes, because in a damaged file it may be no text."""
         address = self.path.resolve().as_uri()
-        # What nobody closed is closed by the thread that sweeps it up, whichever that is.
+        # A connection that nobody closed is closed by the thread that collects it, whichever that is.
         connect = partial(sqlite3.connect, uri=True, isolation_level=None, check_same_thread=False)
         db = connect(f"{address}?{options}", timeout=30)
         try:

@@ -165,8 +165,8 @@ def _output_error(op: str, call: Peer, inputs: dict[str, Any]) -> float:
 def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     """The largest error of outputs and gradients, as a part of what is allowed. Raises Disagreement above 1.
 
-    Of the first sequences and tokens, but the implementation is given all: how many there are may decide which of its kernels
-    serve. What comes later has no part in what comes first, nor, with no weight, in its gradients.
+    Only the first sequences and tokens are compared, but the implementation gets all, because their number may decide which
+    of its kernels serve. Later tokens have no part in earlier outputs, nor, without a weight, in their gradients.
     """
     dtype, device = _values(inputs).dtype, _values(inputs).device
     names = [name for name, x in inputs.items() if _differentiable(name, x)]

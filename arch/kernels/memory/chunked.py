@@ -74,8 +74,8 @@ def materialise_piece(
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-# What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and behind the last token the matrix [B, H, R, C]
-# and its momentum.
+# The reads of tokens from a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and after the last token the matrix
+# [B, H, R, C] and its momentum.
 
 _Reading = tuple[Tensor, Tensor, Tensor | None]
 _Read = Callable[[Tensor], _Reading]

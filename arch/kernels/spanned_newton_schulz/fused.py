@@ -10,7 +10,7 @@ By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
 
 Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
 more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
-U. Of narrow matrices a tile holds as many as it has room for, those of a head's neighbouring tokens.
+U. A tile holds as many narrow matrices as it has room for, those of a head's neighbouring tokens.
 
 T tokens, H heads, R rows, S vectors, C columns, CP their power of two, W columns of a tile; BS vectors, BR rows, BT tokens at
 once
@@ -242,7 +242,7 @@ def _squares_kernel(
     for first in range(0, S, BS):
         z = _rows(x, d, n, there, channel, first, S, C, CP, W)
         if CP < W:
-            # What is not finite makes its own dA nan, and must meet no other's 0. (z - z, of a product, would be its rounding.)
+            # A value that is not finite makes its own dA nan, and must meet no other's 0. (z - z may be a rounding error.)
             z = tl.where(tl.abs(z) < float("inf"), z, 0.0)
         vector = first + tl.arange(0, BS)
         in_z = (vector < S)[:, None] & there[None, :]

@@ -86,7 +86,7 @@ class HuberLoss:
         error, limit = answer - value, threshold[..., None]
         norm = error.square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt()
         if self.beyond == "norm":
-            # Of a threshold of 0, as of what a window pads with, nothing is left.
+            # With a threshold of 0, as in the padding of a window, nothing is left.
             return error * (limit / norm).clamp(max=1)
         return torch.where(norm <= limit, error, limit * error.sign())
 

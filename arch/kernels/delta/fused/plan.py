@@ -137,7 +137,7 @@ def plan_for(x: Inputs) -> Plan:
     blocks = blocks_for(key_width, value_width, paired, gate == CHANNEL_GATE, exact)
     walk = walk_for(key_width, value_width, gate, paired, exact, time, batch * heads)
     chunk = blocks.chunk if walk is None else walk.chunk
-    # What a pair erases and what it writes need not cancel: with keys that repeat its state grows, and rounding with it.
+    # Erasing and writing of a pair need not cancel: with keys that repeat its state grows, and rounding with it.
     frail = paired and gate != CHANNEL_GATE
     chain = "ieee" if exact else "tf32x3" if frail else "tf32"
     flags = {

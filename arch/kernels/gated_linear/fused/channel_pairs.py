@@ -122,7 +122,7 @@ def _across(q_CK, k_CK, to_token, to_border, dA_CC, dAT_CC, lower, upper, DOT: t
     scores = tl.where(upper, wide_dot(lefts, tl.trans(rights), DOT), 0.0)
     by_rights = wide_dot(tl.where(lower, dA_CC, 0.0), lefts, DOT)
     by_lefts = wide_dot(tl.where(upper, dAT_CC, 0.0), rights, DOT)
-    # Of what was multiplied, so that each pair adds here what it takes away there, to the last bit.
+    # From the multiplied values, so that each pair adds here exactly what it takes away there, to the last bit.
     dG_CK = rights.to(tl.float32) * by_rights - lefts.to(tl.float32) * by_lefts
     return to_token * by_rights, to_border * by_lefts, dG_CK, scores
 
