@@ -67,7 +67,7 @@ def list_(
     what: Annotated[What, typer.Argument()],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in the READMEs.")] = False,
 ) -> None:
-    """List the tasks, mixers, architectures, suites or studies that come with recallmap."""
+    """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
     from recallmap.search.cli.listings import TABLES, markdown
 
     table = TABLES[what.value]()
@@ -89,7 +89,8 @@ def preview(
     split: Annotated[Part, typer.Option()] = Part.test,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
 ) -> None:
-    """Print a few sequences: the roles of tokens in colour, the questions, and the positions of their answers."""
+    """Print a few sequences of a task. Roles of tokens are in colour, with the questions and the positions of their
+    answers."""
     from recallmap.search import codec
     from recallmap.search.cli import task_preview as pages
 
@@ -105,7 +106,7 @@ def cost(
     length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens in a sequence.")] = 128,
     vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Number of token ids.")] = 64,
 ) -> None:
-    """Print an architecture's parameters, state and operations, without training."""
+    """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
     from recallmap.search.cli.listings import stack_of
@@ -150,8 +151,8 @@ def bench(
     dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
 ) -> None:
-    """Time implementations of an op, or a cohort's step and its trials one by one, after checking that they agree. With
-    tasks, print each task's source, chance, ceiling and sampling speed as Markdown."""
+    """Time ops, training steps and tasks. Implementations of an op, or a cohort and its trials one by one, are timed once
+    their results agree. For tasks, print each task's source, chance, ceiling and sampling speed as Markdown."""
     from recallmap.search import codec
 
     if what == "tasks":
@@ -200,7 +201,7 @@ def probe(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
 ) -> None:
-    """Measure, without training, the number of key-value pairs that each mixer's memory holds."""
+    """Measure the capacity of memories. That is the number of key-value pairs that a mixer holds, without training."""
     from recallmap.search import codec
     from recallmap.search.cli.listings import capacities_of
     from recallmap.search.measurement.capacity_probe import probe as measured

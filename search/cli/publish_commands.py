@@ -39,7 +39,7 @@ def table(
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Print tables of scores, compared with published figures on request; then other scores, parts and costs."""
+    """Print tables of scores. Other scores, scores by part, and costs follow; --beside compares with published figures."""
     from recallmap.results.analysis.published_figures import Published
     from recallmap.results.score_tables.breakdowns import further_tables, tables_by
     from recallmap.results.score_tables.rendering import render
@@ -72,7 +72,8 @@ def dashboard(
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write one offline page: front, capacity, heat map, scores by part and option, learning, progress, tables, YAML."""
+    """Write one page that works offline. It shows front, capacity, heat map, scores by part and option, learning, progress,
+    tables and YAML."""
     from recallmap.results.analysis.published_figures import Published
     from recallmap.results.page import thinning
     from recallmap.results.page.dashboard import write_page
@@ -123,7 +124,7 @@ def export(
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write records for other programs: one row per record, one column per figure and option."""
+    """Write records for other programs. The file has one row per record, and one column per figure and option."""
     from recallmap.results.ledger import Ledger
     from recallmap.results.ledger import export as write
     from recallmap.search.cli.sources import is_ledger
@@ -151,7 +152,7 @@ def merge(
         typer.Option("--skip-bad", help="Leave out and count lines that are no records and records that are damaged."),
     ] = False,
 ) -> None:
-    """Merge records of several places into one: a trial counts once, done before failed. A bad record stops the merge."""
+    """Merge records of several places. A trial counts once, done before failed. A bad record stops the merge."""
     from recallmap.results.ledger import Ledger
     from recallmap.search.cli.sources import SUFFIXES, each, files, merge_lines
     from recallmap.search.documents.type_hints import either
@@ -192,7 +193,7 @@ def report(
         Path | None, typer.Option(help="A document whose marked excerpts are made anew, such as README.md.")
     ] = None,
 ) -> None:
-    """Write the verdict on every published claim from the kept records, and the tables of every record file."""
+    """Judge published claims by the records. Writes the verdicts, and the tables of every record file."""
     from recallmap.results.publishing.report import report as made
     from recallmap.search.cli import page_context, sources
 

@@ -152,7 +152,8 @@ def best(
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Print a study's front, the progress of its samplers and the importance of parameters; write the best architecture."""
+    """Print the front of a search. The progress of its samplers and the importance of parameters follow; -o writes the
+    architecture of the winner."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.proposers import search_results

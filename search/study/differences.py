@@ -84,12 +84,12 @@ def _leaves(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     for trial in trials:
         own: dict[str, Any] = {}
         sort: Any = type(trial)
-        for dial in type_hints.dials(sort):
-            part = getattr(trial, dial.name)
-            place = (dial.name, id(part))
+        for option in type_hints.options_of(sort):
+            part = getattr(trial, option.name)
+            place = (option.name, id(part))
             if place not in known:
-                plain = type_hints.plain(part, type_hints.hints_of(sort)[dial.name])
-                known[place] = dict(flatten(plain, dial.name))
+                plain = type_hints.plain(part, type_hints.hints_of(sort)[option.name])
+                known[place] = dict(flatten(plain, option.name))
             own |= known[place]
         found.append(own)
     return found

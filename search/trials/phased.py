@@ -23,25 +23,25 @@ from recallmap.synth.tasks import Task
 APART = 2**32  # between the seeds of two phases, so that no phase reads again what an earlier one has read
 
 
-def with_dials(arch: BackboneSpec, dials: Mapping[str, Any]) -> BackboneSpec:
+def with_options(arch: BackboneSpec, options: Mapping[str, Any]) -> BackboneSpec:
     """The architecture with these options set in every mixer that has them. Raises ValueError where no mixer has one, or
     where a value is refused."""
     known, found = dict[str, None](), set[str]()
 
     def laid(value: Any) -> Any:
         if isinstance(value, MixerSpec):
-            names = [f.name for f in type_hints.dials(type(value)) if f.name != "kind"]
+            names = [f.name for f in type_hints.options_of(type(value)) if f.name != "kind"]
             known.update(dict.fromkeys(names))
-            found.update(own := {name: dials[name] for name in names if name in dials})
+            found.update(own := {name: options[name] for name in names if name in options})
             return type_hints.plain(value) | own
         if isinstance(value, tuple):
             return tuple(laid(part) for part in value)
         if is_dataclass(value) and not isinstance(value, type):
-            return {f.name: laid(getattr(value, f.name)) for f in type_hints.dials(type(value))}
+            return {f.name: laid(getattr(value, f.name)) for f in type_hints.options_of(type(value))}
         return value
 
     changed = type_hints.node_of(laid(arch), Place("dials"))
-    for name in dials:
+    for name in options:
         if name not in found:
             raise ValueError(f"no mixer has {name}, expected {', '.join(known)}{type_hints.guess(name, list(known))}")
     try:
@@ -139,7 +139,7 @@ class PhasedTrial:
         """The phases as trials of their own."""
         parts: list[TrialSpec] = []
         for number, phase in enumerate(self.phases):
-            arch = self._dialled(number)
+            arch = self._arch_of(number)
             try:
                 part = TrialSpec(
                     task=phase.task or self.task,
@@ -158,10 +158,10 @@ class PhasedTrial:
             parts.append(part)
         return tuple(parts)
 
-    def _dialled(self, number: int) -> BackboneSpec:
+    def _arch_of(self, number: int) -> BackboneSpec:
         arch, dials = self.archs[number], self.phases[number].dials
         try:
-            return with_dials(arch, dials) if dials else arch
+            return with_options(arch, dials) if dials else arch
         except ValueError as error:
             raise ValueError(f"phases: dials of phase {number + 1}: {error}") from error
 

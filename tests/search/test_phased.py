@@ -23,7 +23,7 @@ from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.packing import at_most, pack
 from recallmap.search.training.run_cohort import follow_cohort, run_cohort
 from recallmap.search.trial import Data, Training, TrialSpec, run_trial
-from recallmap.search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_dials
+from recallmap.search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_options
 from recallmap.synth.tasks import Mqar
 
 SHORT, LONG = Mqar(vocab=32, length=16, pairs=2), Mqar(vocab=32, length=32, pairs=4)
@@ -130,7 +130,7 @@ def test_dials_reach_every_mixer_that_has_them_and_no_other() -> None:
     both = Gate(memory=Titans(heads=2), attention=Attention(heads=2, window=4))
     stack = (Block(mixer=Mesa(heads=2)), Repeat(times=2, blocks=(both, Block(mixer=Mesa(heads=2, tolerance=1e-3)))))
     spec = BackboneSpec(name="tiny", width=16, stack=stack)
-    assert with_dials(spec, {"tolerance": 0.1, "rope": False}) == replace(
+    assert with_options(spec, {"tolerance": 0.1, "rope": False}) == replace(
         spec,
         stack=(
             Block(mixer=Mesa(heads=2, tolerance=0.1)),

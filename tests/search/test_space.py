@@ -226,8 +226,8 @@ def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(f
         ("every: []", "no mixer is left, may come at least one"),
         ("every: mixer, but: hawk", r'came "hawk", may come a list of mixers'),
         ("every: mixer, having: {haeds: 2}", "no mixer has a dial 'haeds'"),
-        ("every: mixer, having: [2]", r"got \[2\], expected dials of mixers"),
-        ("every: mixer, haveing: {}", "unknown key 'haveing', expected every, but, as, having"),
+        ("every: mixer, having: [2]", r"came \[2\], may come dials of mixers"),
+        ("every: mixer, haveing: {}", "unknown key 'haveing', may come every, but, as, having"),
     ):
         with pytest.raises(SpecError, match=said):
             mixers(wrong)
