@@ -27,7 +27,7 @@ from recallmap.results.score_tables.table import Table
 
 SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
 
-FOLDER = "tables"  # beside the report, a file for every record file
+FOLDER = "tables"  # next to the report, with one file for every record file
 
 _HEAD = """# What the records say
 
