@@ -127,6 +127,7 @@ class Above(RuleSpec):
         return self.but is None or _rest(a, self.but) == _rest(b, self.but)
 
     def compare(self, a: Measure, b: Measure) -> Evidence:
+        """The comparison of two measures, seed by seed where they began from the same weights, and its verdict."""
         ours, theirs, paired = _sides(a, b)
         sign = 1 if more_is_better(a.metric) else -1
         spread = t_interval(np.subtract(ours, theirs).tolist()) if paired else difference_interval(ours, theirs)

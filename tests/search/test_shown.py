@@ -120,6 +120,16 @@ def test_a_text_is_filled_or_all_is_left_as_it_was(
     assert text.read_text() == f"<!-- excerpt: wide -->\n\n{made}\nWords.\n"
 
 
+def test_wrong_claims_are_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = tmp_path / "claims.yaml"
+    wrong.write_text("claims:\n  one: {text: Good., source: a paper, rule: {kind: rises, dial: window}}\n")
+    read = codec.read_claims
+    monkeypatch.setattr(codec, "read_claims", lambda: read(wrong))
+    code, _, said = call("report", str(RESULTS / "records"), "-o", str(tmp_path / "REPORT.md"))
+    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, may come parameter" in said) == (2, True)
+    assert not (tmp_path / "REPORT.md").exists()
+
+
 def test_records_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("{}\n")
     code, _, said = call("report", str(tmp_path), "-o", str(tmp_path / "REPORT.md"))
