@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import Fault, Node, SpecError, fault
 from recallmap.search.documents.type_hints import Memo
 from recallmap.search.space.axis_values import NOWHERE, Point, begin_with_trial, is_of_trial, written_out
+from recallmap.search.space.word_patterns import beginnings, check_pattern, is_short_run
 
 Scalar = bool | int | float | str | None
 
@@ -27,7 +27,6 @@ MOST_DIALS = 256  # of a search, as they are written
 
 LONGEST_WORD = 64  # blocks whose order a search may choose
 
-MOST_SEQUENCES = 100_000  # that a pattern is tried on
 
 # Dials. -------------------------------------------------------------------------------------------
 
@@ -139,10 +138,7 @@ class SequenceDial:
             )
         if self.repeat is not None and self.repeat < 1:
             raise ValueError(f"repeat must be at least 1 or null, got {self.repeat}")
-        try:
-            re.compile(self.pattern or "")
-        except re.error as error:
-            raise ValueError(f"pattern is no regular expression: {error}") from None
+        check_pattern(self.pattern or "")
         empty = [n for n in range(low, high + 1) if not self.nexts("", n)]
         if empty:
             raise ValueError(f"length {empty[0]} leaves no word within pattern and repeat; widen them or narrow length")
@@ -168,31 +164,11 @@ class SequenceDial:
         """Letters that may follow so that a word of this length can still be made."""
         alphabet = "".join(self.sequence)
         if self.pattern is not None:
-            beginnings = _beginnings(alphabet, length, self.pattern, self.repeat)
-            return tuple(letter for letter in alphabet if word + letter in beginnings)
+            begun = beginnings(alphabet, self.lengths, self.pattern, self.repeat)[length]
+            return tuple(letter for letter in alphabet if word + letter in begun)
         if self.repeat is not None and len(alphabet) == 1 and length > self.repeat:
             return ()
-        return tuple(letter for letter in alphabet if _is_short_run(word + letter, self.repeat))
-
-
-@lru_cache(maxsize=64)
-def _beginnings(alphabet: str, length: int, pattern: str, repeat: int | None) -> frozenset[str]:
-    """How the words of one length may begin."""
-    if len(alphabet) ** length > MOST_SEQUENCES:
-        raise ValueError(
-            f"pattern would be tried on {len(alphabet)}^{length} words, may come at most {MOST_SEQUENCES:,}: shorten "
-            "length, or repeat a short stack with {kind: repeat, times: n}"
-        )
-    words = [""]
-    for _ in range(length):
-        words = [word + letter for word in words for letter in alphabet if _is_short_run(word + letter, repeat)]
-    whole = re.compile(pattern)
-    return frozenset(word[:n] for word in words if whole.fullmatch(word) for n in range(1, length + 1))
-
-
-def _is_short_run(word: str, most: int | None) -> bool:
-    """Whether no letter comes more than `most` times in a row at the end of a word."""
-    return most is None or len(word) <= most or len(set(word[-most - 1 :])) > 1
+        return tuple(letter for letter in alphabet if is_short_run(word + letter, self.repeat))
 
 
 Dial = ChoiceDial | IntDial | FloatDial | SequenceDial

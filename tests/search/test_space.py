@@ -13,6 +13,7 @@ from recallmap.arch.stack import flatten
 from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import SpecError
+from recallmap.search.space import word_patterns
 from recallmap.search.space.corners import Given
 from recallmap.search.space.parameters import IntDial, SequenceDial
 from recallmap.search.space.search_space import Search
@@ -146,6 +147,12 @@ def test_an_order_of_blocks_is_a_word_within_its_limits(file: Path, limits: str,
         limits = limits.replace("[2, 4]", "4")
         allowed = {"mama"}
     assert words(read(file, SEQUENCE.format(limits="      " + limits))) == allowed
+
+
+def test_a_pattern_that_takes_exponential_time_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_patterns, "SECONDS", 0.5)
+    (found,) = faults(file, SEQUENCE.format(limits="      length: 16\n      pattern: '((a|m)*)*x'"))
+    assert "pattern takes more than 0.5 s on 65,536 words of at most 16 letters: a repeat within a repeat" in found
 
 
 def test_the_word_is_in_the_name_of_the_architecture(file: Path) -> None:
