@@ -126,7 +126,7 @@ def test_wrong_claims_are_refused_before_anything_is_written(tmp_path: Path, mon
     read = codec.read_claims
     monkeypatch.setattr(codec, "read_claims", lambda: read(wrong))
     code, _, said = call("report", str(RESULTS / "records"), "-o", str(tmp_path / "REPORT.md"))
-    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, may come parameter" in said) == (2, True)
+    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, expected parameter" in said) == (2, True)
     assert not (tmp_path / "REPORT.md").exists()
 
 
