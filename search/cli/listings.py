@@ -183,7 +183,7 @@ def _trials(name: str) -> str:
 
 
 def _options(spec: type) -> str:
-    return "  ".join(f"{f.name} {_default(f)}" for f in type_hints.options_of(spec) if f.name != "kind")
+    return "  ".join(f"{f.name} {_default(f)}" for f in type_hints.dials(spec) if f.name != "kind")
 
 
 def _default(option: Field[Any]) -> str:

@@ -41,7 +41,7 @@ def preview(task: Task, *, count: int, split: Split, seed: int, width: int) -> I
 
 def _about(task: Task, split: Split, seed: int) -> Iterator[Text]:
     options = "  ".join(
-        f"{f.name} {said(getattr(task, f.name))}" for f in type_hints.options_of(type(task)) if f.name != "kind"
+        f"{f.name} {said(getattr(task, f.name))}" for f in type_hints.dials(type(task)) if f.name != "kind"
     )
     length, vocab = task.shape
     unit = "token ids" if task.signal == "tokens" else "channels"

@@ -60,12 +60,12 @@ def _member(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(spec: type, defs: dict[str, Any]) -> dict[str, Any]:
-    hints, options = type_hints.hints_of(spec), type_hints.options_of(spec)
-    properties = {f.name: _schema(hints[f.name], defs) for f in options}
-    for f in options:
+    hints, dials = type_hints.hints_of(spec), type_hints.dials(spec)
+    properties = {f.name: _schema(hints[f.name], defs) for f in dials}
+    for f in dials:
         if f.default is not MISSING:
             properties[f.name] = {**properties[f.name], "default": type_hints.plain(f.default, hints[f.name])}
-    required = [f.name for f in options if f.default is MISSING and f.default_factory is MISSING]
+    required = [f.name for f in dials if f.default is MISSING and f.default_factory is MISSING]
     return {
         "description": (spec.__doc__ or "").strip().split("\n")[0],
         "type": "object",

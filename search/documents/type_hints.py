@@ -66,7 +66,7 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     if is_dataclass(value):
         spec: Any = type(value)
         hints = hints_of(spec)
-        said = ((f, getattr(value, f.name)) for f in options_of(spec))
+        said = ((f, getattr(value, f.name)) for f in dials(spec))
         return {
             f.name: plain(part, hints[f.name], whole=whole)
             for f, part in said
@@ -121,7 +121,7 @@ def _by_name(spec: Any) -> tuple[tuple[str, str, Any, Any], ...]:
     hints = hints_of(spec)
     return tuple(
         (f.name, json.dumps(f.name), hints[f.name], f.default if f.metadata.get("later") else _BAD)
-        for f in sorted(options_of(spec), key=lambda f: f.name)
+        for f in sorted(dials(spec), key=lambda f: f.name)
     )
 
 
@@ -155,7 +155,7 @@ def hints_of(spec: type) -> dict[str, Any]:
 
 
 @cache
-def options_of(spec: type) -> tuple[Field[Any], ...]:
+def dials(spec: type) -> tuple[Field[Any], ...]:
     """The fields of a spec that a document may set, `kind` first."""
     said = (f for f in fields(spec) if f.init)
     return tuple(sorted(said, key=lambda f: f.name != "kind"))
@@ -308,7 +308,7 @@ class _Reader:
         if len(specs) == 1:
             return self._dataclass(specs[0], node, path)
         if kinds:
-            fitting = [k for k, spec in kinds.items() if set(node.value) <= {f.name for f in options_of(spec)}]
+            fitting = [k for k, spec in kinds.items() if set(node.value) <= {f.name for f in dials(spec)}]
             meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else ""
             return self.refuse(node.place, path, f"key 'kind' is missing, expected {_quoted(kinds)}{meant}")
         mappings = [m for m in members if _is_mapping(m)]
@@ -325,7 +325,7 @@ class _Reader:
         return self.refuse(node.place, path, f"unknown kind '{node.value}', expected {_quoted(kinds)}{meant}")
 
     def _dataclass(self, spec: type, node: Node, path: str) -> Any:
-        hints, known = hints_of(spec), {f.name: f for f in options_of(spec)}
+        hints, known = hints_of(spec), {f.name: f for f in dials(spec)}
         before = len(self.faults)
         values = {}
         for key, part in node.value.items():

@@ -95,7 +95,7 @@ def _dials_to_have(said: Node, specs: Sequence[type]) -> Node:
         raise fault(
             having.place, "", f"came {json.dumps(having.plain())}, may come dials of mixers, such as {{heads: 2}}"
         )
-    names = sorted({dial.name for spec in specs for dial in type_hints.options_of(spec)} - {"kind"})
+    names = sorted({dial.name for spec in specs for dial in type_hints.dials(spec)} - {"kind"})
     for name in having.value:
         if name not in names:
             raise fault(having.keys[name], "", f"no mixer has a dial '{name}'{type_hints.guess(name, names)}")
@@ -104,7 +104,7 @@ def _dials_to_have(said: Node, specs: Sequence[type]) -> Node:
 
 def _known_to(spec: type, having: Node) -> Node:
     """The dials that this mixer has."""
-    own = {dial.name for dial in type_hints.options_of(spec)}
+    own = {dial.name for dial in type_hints.dials(spec)}
     return Node({name: dial for name, dial in having.value.items() if name in own}, having.place, having.keys)
 
 

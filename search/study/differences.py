@@ -84,7 +84,7 @@ def _leaves(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     for trial in trials:
         own: dict[str, Any] = {}
         sort: Any = type(trial)
-        for option in type_hints.options_of(sort):
+        for option in type_hints.dials(sort):
             part = getattr(trial, option.name)
             place = (option.name, id(part))
             if place not in known:

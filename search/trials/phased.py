@@ -30,14 +30,14 @@ def with_options(arch: BackboneSpec, options: Mapping[str, Any]) -> BackboneSpec
 
     def laid(value: Any) -> Any:
         if isinstance(value, MixerSpec):
-            names = [f.name for f in type_hints.options_of(type(value)) if f.name != "kind"]
+            names = [f.name for f in type_hints.dials(type(value)) if f.name != "kind"]
             known.update(dict.fromkeys(names))
             found.update(own := {name: options[name] for name in names if name in options})
             return type_hints.plain(value) | own
         if isinstance(value, tuple):
             return tuple(laid(part) for part in value)
         if is_dataclass(value) and not isinstance(value, type):
-            return {f.name: laid(getattr(value, f.name)) for f in type_hints.options_of(type(value))}
+            return {f.name: laid(getattr(value, f.name)) for f in type_hints.dials(type(value))}
         return value
 
     changed = type_hints.node_of(laid(arch), Place("dials"))
