@@ -61,7 +61,7 @@ def test_a_rule_names_what_several_rules_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "place", "said"),
     [
-        ("  second:", "  first:", "11:3", "claims.first: got twice, first at line 6, column 3"),
+        ("  second:", "  first:", "11:3", "claims.first: got this key twice, first at line 6, column 3; leave one out"),
         (
             "source: a paper, table 1",
             "sauce: a paper",
@@ -89,7 +89,12 @@ def test_a_rule_names_what_several_rules_share(tmp_path: Path) -> None:
         ("over: both", "over: mine", "14:33", "no 'mine' in averages, expected both or a mapping"),
         ("tasks: [mqar]", "tasks: [mqr]", "9:13", "claims.first.tasks[0]: unknown task 'mqr', expected mqar, "),
         ("tasks: [mqar]", "tasks: [mqr]", "9:13", "(did you mean 'mqar'?)"),
-        ("[[mqar], [parity]]", "[[mqar], [party]]", "4:29", "averages.both.columns[1][0]: unknown task 'party', may "),
+        (
+            "[[mqar], [parity]]",
+            "[[mqar], [party]]",
+            "4:29",
+            "averages.both.columns[1][0]: unknown task 'party', expected ",
+        ),
         ("has: [linear_attention]", "has: [linear]", "10:54", "unknown mixer 'linear', expected "),
         ("text: Gates help.", "text: Gates help", "7:11", "text must be a sentence that ends with a full stop"),
         ("kind: above, ", "kind: above, margin: -1, ", "10:33", "rule.margin: margin must be at least 0, got -1"),

@@ -477,7 +477,11 @@ def test_the_last_step_is_always_looked_at() -> None:
 @pytest.mark.parametrize(
     ("dials", "said"),
     [
-        ({"tests": (Mqar(vocab=64, length=16, pairs=2),)}, "tests: one model answers all, but mqar has 64 tokens"),
+        (
+            {"tests": (Mqar(vocab=64, length=16, pairs=2),)},
+            "tests: one model answers all tasks, got mqar with 64 tokens and readout 'each', expected those of task mqar, 32 "
+            "tokens and readout 'each'",
+        ),
         ({"mix": (Portion(task=Mqar(vocab=16, length=16, pairs=2), examples=8),)}, "mix: one model answers all"),
     ],
 )
