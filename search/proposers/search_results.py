@@ -6,6 +6,7 @@ A point is chosen by its goals on validation; what is shown of it is measured on
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -104,30 +105,30 @@ def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -
     kept = {record.key: record for record in records if record.status == "done"}
     if not isinstance(study.space, Search):
         return Findings(study=study, candidates=tuple(_of_grid(study, kept)), importances={}, agreements=())
-    arms = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
-    candidates = tuple(c for kind in arms for c in _of_search(study, kind, journal.told(study.address(kind)), kept))
-    importances = {kind: journal.importances(study.address(kind)) for kind in study.space.kinds}
+    arms = {label: study.address(label) for label in study.space.arms}
+    candidates = tuple(c for arm, name in arms.items() for c in _of_search(study, arm, journal.told(name), kept))
+    importances = {arm: journal.importances(name) for arm, name in arms.items() if arm != ANCHORS}
     return Findings(
         study=study,
         candidates=candidates,
-        importances={kind: shares for kind, shares in importances.items() if shares},
+        importances={arm: shares for arm, shares in importances.items() if shares},
         agreements=(*_rungs_agree(candidates, study), *_budgets_agree(study, journal)),
     )
 
 
-def _of_search(study: StudySpec, kind: str, told: Iterable[Told], kept: Mapping[str, Record]) -> Iterator[Candidate]:
+def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[str, Record]) -> Iterator[Candidate]:
     if not isinstance(study.space, Search):
         return
     for one in told:
         if one.end != "done":
             continue
-        trials = study.expanded(point_of(study.space, one, kind))
+        trials = study.expanded(point_of(study.space, one, arm))
         records = [kept.get(content_key.key(trial)) for trial in trials]
         found = tuple(record for record in records if record is not None)
         if len(found) < len(trials):
             continue
         yield Candidate(
-            proposer=kind,
+            proposer=arm,
             ordinal=one.ordinal,
             choices=one.choices,
             trial=trials[0],
@@ -342,7 +343,7 @@ def arch_document(found: Findings, one: Candidate) -> str:
 
 
 def _file_name(study: str, one: Candidate) -> str:
-    return f"{study}_{one.proposer}_{one.ordinal}"
+    return re.sub(r"[^\w.-]+", "_", f"{study}_{one.proposer}_{one.ordinal}")
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:

@@ -239,7 +239,7 @@ def test_a_budget_and_the_command_line_reach_into_a_search(file: Path) -> None:
         "budgets: {smoke: {space.points: 3, space.over.trial.seed: [7]}}\nbudget: smoke\n"
     )
     study = read(file, rest, "space.kind=tpe", "space.dials.trial.training.lr={float: [0.3, 0.4]}")
-    assert (space_of(study).kind, space_of(study).points, len(space_of(study).each)) == ("tpe", 3, 1)
+    assert (space_of(study).sampler.kind, space_of(study).points, len(space_of(study).each)) == ("tpe", 3, 1)
     assert trial(study).training.lr == 0.3
     (found,) = faults(file, rest, "trial.training.lr=0.2")
     assert found.endswith("lost: say instead --set 'space.dials.trial.training.lr.float=[0.2, 0.2]'")
@@ -325,7 +325,7 @@ FAULTS = {
         "  dials:\n" + LR + "  first: [{trial.training.lr: 1}, {trial.training.lrr: 1e-3}]\n",
         [
             "10:31: space.first[0].trial.training.lr: came 1, may come a number from 0.001 to 0.01",
-            "10:36: space.first[1].trial.training.lrr: no dial 'trial.training.lrr', may come trial.training.lr (did you",
+            "10:36: space.first[1].trial.training.lrr: no parameter 'trial.training.lrr', may come trial.training.lr (did you",
         ],
     ),
     "a point to try first that says nothing": (
@@ -335,7 +335,7 @@ FAULTS = {
     "an exclusion of nothing": (
         "  dials:\n" + LR + "  exclude: [{trial.lr: 1}, {trial.training.lr: {from: 1}}]\n",
         [
-            "10:14: space.exclude[0].trial.lr: no dial 'trial.lr'",
+            "10:14: space.exclude[0].trial.lr: no parameter 'trial.lr'",
             "10:48: space.exclude[1].trial.training.lr: may come a value",
         ],
     ),
@@ -358,17 +358,17 @@ FAULTS = {
         "  dials:\n" + LR + "  anchors: [mesaa]\n",
         ["10:13: trial.arch: 'mesaa': no built-in arch and no file"],
     ),
-    "a proposer twice": (
+    "a sampler twice": (
         "  dials:\n" + LR + "  beside: [random]\n",
-        ["10:11: space.beside: beside must name other proposers, each once, got random, random"],
+        ["10:11: space.beside: beside must list other samplers, each once, got random, random"],
     ),
-    "no such proposer": (
+    "no such sampler": (
         "  dials:\n" + LR + "  beside: [cmaes]\n",
-        ["10:12: space.beside[0]: came text 'cmaes', may come 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
+        ["10:12: space.beside[0]: unknown kind 'cmaes', may come 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
     ),
     "pairs of one": (
         "  dials:\n" + LR + "  beside: [nsga2]\n  generation: 1\n",
-        ["11:15: space.generation: generation must be at least 2 for nsga2 and nsga3, which breed from pairs, got 1"],
+        ["11:15: space.generation: generation must be at least 2 for nsga2, which breeds from pairs, got 1"],
     ),
     "a seed among what it is trained over": (
         "  dials:\n" + LR + "  over: {seed: [1]}\n",
@@ -439,12 +439,12 @@ def test_what_corners_that_cannot_be_built_have_in_common_is_said(file: Path) ->
 def test_a_gaussian_process_without_scipy_is_refused_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.space.search_space.find_spec", lambda name: None)
+    monkeypatch.setattr("recallmap.search.samplers.gp.find_spec", lambda name: None)
     dials = "  dials:\n" + LR
     (found,) = faults(file, dials, "space.kind=gp")
-    assert "kind gp needs scipy, which is not installed" in found
+    assert "space.kind: kind gp needs scipy, which is not installed" in found
     (found,) = faults(file, dials + "  beside: [gp]\n")
-    assert found.startswith("10:11: space.beside: beside gp needs scipy")
+    assert found.startswith("10:12: space.beside[0].kind: kind gp needs scipy")
 
 
 def test_a_whole_number_dial_reaches_both_ends() -> None:
