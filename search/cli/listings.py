@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: tasks, mixers, architectures, suites, studies."""
+"""What there is to choose from, as tables: tasks, mixers, architectures, suites, studies, samplers."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ def studies() -> Table:
     return table
 
 
+def samplers() -> Table:
+    """Every sampler of a search with its parameters at their defaults, and what it needs."""
+    from recallmap.search.samplers import Sampler
+
+    table = _table("sampler", "source", "goals", "needs", "parameters and their defaults")
+    for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
+        goals = "one or several" if spec.several_goals else "one"
+        needs = "" if spec.extra is None else f"pip install 'recallmap[{spec.extra}]'"
+        table.add_row(kind, spec.source, goals, needs, _dials(spec))
+    return table
+
+
 def plan_of(plan: Plan, rates: Rates) -> Table:
     """What is to be trained, a line for each architecture on each task setting, with the least and the most of its trials."""
     from recallmap.search.engines.pricing import priced, said_minutes
@@ -150,6 +162,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "differences": differences,
     "suites": suites,
     "studies": studies,
+    "samplers": samplers,
 }
 
 

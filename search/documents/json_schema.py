@@ -41,7 +41,7 @@ def _schema(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
 
 def _choices(hint: Any, defs: dict[str, Any]) -> list[dict[str, Any]]:
     """The schemas of a member of a union: several where a field of it, one of several specs, is written inline."""
-    if not (is_dataclass(hint) and isinstance(hint, type)):
+    if hint is Node or not (is_dataclass(hint) and isinstance(hint, type)):
         return [_member(hint, defs)]
     inline = type_hints.inline_of(hint)
     inside = type_hints.members_of(type_hints.hints_of(hint)[inline]) if inline else (None,)

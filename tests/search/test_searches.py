@@ -260,7 +260,7 @@ def kill_at_write(writes: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tpe", "nsga2", *JOINT])
-@pytest.mark.parametrize("writes", [(0,), (1,), (4, 3), (12, 5, 2), (25,), (38, 9), (44, 12, 30), (75, 4)])
+@pytest.mark.parametrize("writes", [(0,), (1,), (4, 3), (12, 5, 2), (25,), (38, 9), (44, 12, 30), (75, 4), (96,)])
 def test_a_driver_that_is_killed_while_it_writes_the_journal_loses_and_repeats_nothing(
     kind: str,
     writes: tuple[int, ...],
