@@ -188,7 +188,8 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        _export(Path(path), self.each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
+        each = partial(self.each, curves=False)  # no frame has them
+        _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
         """Keep the records of others too, or none where one of them fails; how many were new here (or done where ours had

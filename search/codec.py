@@ -28,6 +28,8 @@ from recallmap.search.documents.content_key import canonical as canonical
 from recallmap.search.documents.content_key import key as key
 from recallmap.search.documents.content_key import plain as plain
 from recallmap.search.documents.nodes import Node, Place, patched
+from recallmap.search.documents.publishing import read_claims as read_claims
+from recallmap.search.documents.publishing import read_excerpts as read_excerpts
 from recallmap.search.documents.yaml_text import MAX_BYTES as MAX_BYTES
 from recallmap.search.documents.yaml_text import MAX_DIGITS as MAX_DIGITS
 from recallmap.search.documents.yaml_text import dump as dump

@@ -1,7 +1,7 @@
-"""The same trials cut another way: scores by a part of the answers (depth, position), or by a dial that varies.
+"""Cuts of the same trials: scores by a part of the answers (depth, position), or by a parameter that varies.
 
-A dial is one of the architecture (window, degree, cg_steps, what an expansion makes larger) or of the task's setting
-(length, pairs). All else on a line is equal.
+The parameter belongs to the architecture (window, degree, cg_steps, those of an expansion) or to the task's setting
+(length, pairs). Everything else on a line is equal.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.natural_order import by_number
 
-OF_EVERY_TASK = "distance_up_to"  # how far back answers lie: every task that does not know better is cut by it
+OF_EVERY_TASK = "distance_up_to"  # tokens back to the answer: the cut of every task that names no cut of its own
 
-USUAL = ("accuracy", "macro_accuracy", "exact_match", "loss")  # scores that say no more than the headline
+USUAL = ("accuracy", "macro_accuracy", "exact_match", "loss")  # scores that add nothing to the headline score
 
-NONE = "none"  # how a dial that is not set reads
+NONE = "none"  # the value of a parameter that is not set
 
-MOST_PARTS = 16  # of an answer, side by side: more are joined to STRETCHES
+MOST_PARTS = 16  # of an answer: more of them are joined into STRETCHES
 
 STRETCHES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strand:
-    """One line of a cut: a measure for every value that it was measured at."""
+    """One line of a cut: the measure at every value at which there is one."""
 
     row: str
-    setting: str  # in words, where lines differ in it
+    setting: str  # the parameters in which lines differ, as text
     cells: Mapping[str, Measure]
 
 
@@ -49,9 +49,9 @@ class Cut:
 
 
 def by_parts(measures: Sequence[Measure]) -> list[Cut]:
-    """A cut for every way in which the task breaks its answers down. `measures` are of one task; each gives a strand. Of
-    settings that differ in nothing but the dial by which is cut (a length that holds the shorter ones), the finest counts.
-    Of many parts (the depths of RULER's grid), neighbours are joined, each of which counts the same."""
+    """A cut for every way in which the task breaks its answers down. `measures` are of one task; each gives a strand. Where
+    settings differ only in the parameter of the cut (a length that includes the shorter ones), the one with the most parts
+    counts. More than MOST_PARTS parts (the depths of RULER's grid) are joined with their neighbours, with equal weights."""
     cells: dict[str, dict[str, tuple[Measure, dict[str, Measure]]]] = defaultdict(dict)
     metrics: dict[str, str] = {}
     for measure in measures:
@@ -73,8 +73,8 @@ def by_parts(measures: Sequence[Measure]) -> list[Cut]:
 
 
 def by_dials(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
-    """A cut for every dial of the architectures that alone, but for their names, tells two of them apart. `measures` are of
-    one setting."""
+    """A cut for every parameter in which alone, names aside, two architectures differ. `measures` are of one setting, all by
+    the score `metric` where it is given."""
     by_row = {m.row: m for measure in measures if (m := measure.of(metric) if metric else measure).values}
     own = list(by_row.values())
     shown = [path for path in differing([m.leaves for m in own]) if path != "name"]
@@ -89,7 +89,8 @@ def by_dials(measures: Sequence[Measure], metric: str | None = None) -> list[Cut
 def _label(
     cells: Mapping[str, Measure], name: str, measures: Sequence[Measure], told: dict[tuple[str, ...], list[str]]
 ) -> str:
-    """What the architectures on a line are called, and the dials that tell them from others called so, which `told` keeps."""
+    """The names of the architectures on a line, and the parameters that tell them from others of these names, which `told`
+    caches."""
     called = tuple(dict.fromkeys(_called(m) for m in cells.values()))
     first = next(iter(cells.values()))
     if called not in told:
@@ -103,13 +104,14 @@ def _called(measure: Measure) -> str:
 
 
 def by_settings(measures: Sequence[Measure], at: Mapping[str, Any], metric: str | None = None) -> list[Cut]:
-    """A cut for every dial of the task that alone tells a setting from the one at `at`."""
+    """A cut for every parameter of the task in which alone a setting differs from the one at `at`."""
     found = (by_setting(measures, dial, near, metric) for dial, near in neighbours(measures, at).items())
     return [cut for cut in found if cut is not None]
 
 
 def neighbours(measures: Sequence[Measure], at: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """By dial in which measures differ the settings that differ from the one at `at` in it alone, and that one."""
+    """For every parameter in which measures differ: the settings that differ from the one at `at` in it alone, and that one
+    itself."""
     settings = {m.setting: m.dials for m in measures}
     found = {}
     for dial in differing(list(settings.values())):
@@ -120,7 +122,8 @@ def neighbours(measures: Sequence[Measure], at: Mapping[str, Any]) -> dict[str, 
 
 
 def by_setting(measures: Sequence[Measure], dial: str, near: Collection[str], metric: str | None = None) -> Cut | None:
-    """The cut along one dial through settings that differ in nothing else, None where no architecture met two of them."""
+    """The cut along one parameter through settings that differ in nothing else. None where no architecture was measured on
+    two of them."""
     rows: dict[str, dict[str, Measure]] = defaultdict(dict)
     for measure in (m.of(metric) if metric else m for m in measures if m.setting in near):
         if measure.values:
@@ -132,8 +135,8 @@ def by_setting(measures: Sequence[Measure], dial: str, near: Collection[str], me
 
 
 def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> list[Cut]:
-    """A cut for every dial of the task that alone tells two of the settings apart, wherever the others stand; lines are
-    means over all settings of the other dials."""
+    """A cut for every parameter of the task in which alone two settings differ, at any values of the others. Lines are means
+    over all settings of the other parameters."""
     measures = [m.of(metric) if metric else m for m in measures]
     cuts = []
     for dial in differing([m.dials for m in measures]):
@@ -150,7 +153,7 @@ def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> 
 
 
 def averaged(cut: Cut) -> Cut:
-    """The cut with one line for every architecture: its mean over settings, at the values that all of them have."""
+    """The cut with one line per architecture: its mean over settings, at the values at which it was measured on all."""
     rows: dict[str, list[Strand]] = defaultdict(list)
     for strand in cut.strands:
         rows[strand.row].append(strand)
@@ -166,7 +169,7 @@ def averaged(cut: Cut) -> Cut:
 
 
 def joined(cut: Cut, most: int) -> Cut:
-    """The cut by stretches of its values, where these are more than `most` numbers, too many to be read."""
+    """The cut with neighbouring values joined into STRETCHES, where there are more than `most` and all are numbers."""
     if len(cut.values) <= most or any(_order(value)[0] != 1 for value in cut.values):
         return cut
     parts = [[str(value) for value in part] for part in np.array_split(np.array(cut.values), STRETCHES)]
@@ -183,7 +186,7 @@ def joined(cut: Cut, most: int) -> Cut:
 
 
 def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
-    """Of one architecture over several settings or parts, for these seeds, each over those that it has."""
+    """The mean measure of one architecture over several settings or parts; a seed averages those on which it was measured."""
 
     def bound(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -200,14 +203,14 @@ def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
 
 
 def further_scores(measures: Iterable[Measure]) -> list[str]:
-    """Scores beyond the headline that tell of something else, such as tvd or cg_steps."""
+    """The names of scores that measure something other than the headline does, such as tvd or cg_steps."""
     names = {name: None for m in measures for scores in m.scores.values() for name in scores if name != m.metric}
     return [name for name in sorted(names) if "/" not in name and name not in USUAL]
 
 
 def _parts(measure: Measure) -> dict[str, tuple[str, list[str]]]:
-    """The ways in which the answers of a measure are broken down: {"depth": ("exact_match", ["0", "50", "100"])}. A scaled
-    headline goes before the headline, and that before an accuracy which is none."""
+    """The ways in which the answers of a measure are broken down: {"depth": ("exact_match", ["0", "50", "100"])}. The score
+    is the scaled headline if there is one, else the headline, else the accuracy."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in dict.fromkeys(name for scores in measure.scores.values() for name in scores):
         metric, _, part = name.partition("/")
@@ -220,8 +223,8 @@ def _parts(measure: Measure) -> dict[str, tuple[str, list[str]]]:
 
 
 def _alike(own: Sequence[Measure], name: str, shown: Sequence[str]) -> list[dict[str, Measure]]:
-    """Measures by value of a dial, in groups that agree in all other dials but the name. A part that one lacks altogether
-    (it was not expanded) agrees with whatever others have there, and its value is `none`."""
+    """Measures by value of the parameter `name`, in groups that agree in all others, the architecture's name aside. A measure
+    without the whole part (it was not expanded) agrees with any group that has the part, and its value is NONE."""
     paths = [p for p in shown if p.rsplit(".", 1)[-1] == name]
     parents = {path.rpartition(".")[0] for path in paths}
     whole, lacking = [], []
@@ -273,7 +276,7 @@ def _said(value: Any) -> str:
 
 
 def _order(value: str) -> tuple[int, float, str]:
-    """What is not set first, then numbers, then words; a stretch ("17-32") by its end."""
+    """A key to sort values by: NONE first, then numbers, then words; a stretch ("17-32") by its end."""
     if value == NONE:
         return 0, 0.0, ""
     try:

@@ -1,4 +1,4 @@
-"""How sure a mean over a few seeds is.
+"""Confidence intervals of means over a few seeds.
 
 Half of the t interval is t(n - 1) s / sqrt(n), with s the sample standard deviation.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table an expansion holds to 1e-4.
+# 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom; beyond the table an expansion in 1 / n is exact to 1e-4.
 _T = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -30,13 +30,13 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def half_width(interval: tuple[float, float] | None) -> float | None:
-    """What stands behind ±; None for no interval."""
+    """Half the width of an interval, the number behind ±; None for no interval."""
     return None if interval is None else (interval[1] - interval[0]) / 2
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % t interval of mean(a) - mean(b), of independent values with a common variance; None where a side has fewer
-    than two: nothing would say that it varies as the other does."""
+    """The 95 % t interval of mean(a) - mean(b), for independent values with a common variance. None where a side has fewer
+    than two values, because nothing then supports the common variance."""
     if min(len(a), len(b)) < 2:
         return None
     freedom = len(a) + len(b) - 2

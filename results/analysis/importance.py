@@ -1,4 +1,4 @@
-"""How a study went: what its front dominates after every trial, and which dial the scores depend on most."""
+"""Progress and importance: the hypervolume of a study's front after every trial, and each parameter's share of variance."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ MOST_DIALS = 12
 
 
 def hypervolumes(scores: Sequence[float], states: Sequence[int], *, chance: float, ceiling: float) -> list[float]:
-    """The share of the plane (score from chance to ceiling, state on a logarithmic axis) that the trials up to each dominate,
-    in the order given. The worst state is twice the largest, the best the smallest; so 1 is the ceiling with the smallest."""
+    """After every trial, in the order given, the fraction of the plane that the trials so far dominate. The plane spans the
+    score from chance to ceiling, and log2 of the state from the smallest to twice the largest. A value of 1 means
+    the ceiling with the smallest state."""
     if not scores or ceiling <= chance:
         return [0.0] * len(scores)
     logs = [math.log2(max(1, state)) for state in states]
@@ -39,11 +40,11 @@ def hypervolumes(scores: Sequence[float], states: Sequence[int], *, chance: floa
 def importance(
     scores: Sequence[float], archs: Sequence[str], leaves: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, float]]:
-    """The share of the scores' variance between architectures, and for every dial that differs within one the share between
-    its values there, the largest first.
+    """The fraction of the scores' variance that lies between architectures, and for every parameter that differs within an
+    architecture the fraction between its values there, the largest first, at most MOST_DIALS.
 
-    Main effects in the trials that there are: dials that vary together share the credit, and shares need not add up to 1. A
-    dial with hardly a value twice would explain everything, and is left out.
+    These are main effects in the trials given: each of two parameters that vary together gets the whole effect, and fractions
+    need not add up to 1. A parameter whose values hardly repeat would explain everything, and is left out.
     """
     values = np.asarray(scores, dtype=np.float64)
     whole = float(np.square(values - values.mean()).sum()) if len(values) else 0.0
@@ -69,6 +70,6 @@ def importance(
 
 
 def _between(values: NDArray[np.float64], groups: Sequence[Sequence[int]]) -> float:
-    """The sum of squares between groups."""
+    """The sum of squares between groups, each a list of indices into `values`."""
     middle = values[[n for own in groups for n in own]].mean()
     return float(sum(len(own) * (values[list(own)].mean() - middle) ** 2 for own in groups))

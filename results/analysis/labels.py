@@ -12,14 +12,14 @@ from recallmap.results.record import Record
 
 MOST_DIALS = 4  # in a name
 
-_JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all: making it takes longer than writing a dial
+_JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all calls: building one is slow
 
 ordered = json.JSONEncoder(default=str).encode  # keys as they come
 
 
 def row_names(records: Iterable[Record]) -> dict[str, str]:
-    """A name for every architecture, by key of record: its own, and where several share it, the dials that differ; of more
-    than MOST_DIALS, as few as tell them apart."""
+    """A name for every architecture, by key of record: its own, and where several share it, the parameters that differ. Where
+    these are more than MOST_DIALS, as few of them as tell the architectures apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     known: dict[str, str] = {}
     for record in records:
@@ -42,12 +42,12 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
 
 
 def leaves_of(record: Record) -> Mapping[str, Any]:
-    """The dials of what was trained by dotted path: those of its architecture, and how its phases expanded it."""
+    """The parameters of what was trained, by dotted path: those of its architecture, and of its phases' expansions."""
     return leaves_of_text(trained_text(record))
 
 
 def trained_text(record: Record) -> str:
-    """What was trained, in JSON; many trials share it."""
+    """The architecture and its expansions as JSON, which many trials share."""
     expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
     return ordered([record.spec.get("arch", {}), expansions])
 
@@ -59,8 +59,7 @@ def leaves_of_text(trained: str) -> Mapping[str, Any]:
 
 
 def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested plain data by dotted path. An empty list or mapping is one where `empty` is asked for, as "[]" or
-    "{}"."""
+    """The leaves of nested plain data, by dotted path. With `empty`, an empty list or mapping is a leaf too, "[]" or "{}"."""
     if isinstance(value, dict | Mapping):
         parts: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, list | tuple):
@@ -75,7 +74,7 @@ def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tupl
 
 
 def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:
-    """Dials as people write them, "length 64": each by the last part of its path, once; those that are not set, not."""
+    """Parameters as text, such as "length 64": each by the last part of its path, once. Those that are None are left out."""
     said = []
     for path in paths:
         value = dials.get(path)
@@ -86,18 +85,18 @@ def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> li
 
 
 def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The paths whose value is not the same in all, in order of first sight."""
+    """The paths whose value is not the same in all, in the order in which they first occur."""
     paths = dict.fromkeys(path for leaf in leaves for path in leaf)
     return [p for p in paths if any(not _alike(leaf.get(p), leaves[0].get(p)) for leaf in leaves)]
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values read the same in canonical JSON, mostly told without writing it: pages ask this of millions."""
+    """Whether two values are the same in canonical JSON. Equal values are recognised without JSON: pages compare millions."""
     return (type(one) is type(other) and one == other) or canonical_text(one) == canonical_text(other)
 
 
 def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[str]:
-    """Of these paths as few as tell all apart that they do: always the one that leaves the fewest alike."""
+    """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike."""
 
     def groups(chosen: Sequence[str]) -> int:
         return len({tuple(words(leaf, chosen)) for leaf in leaves})

@@ -1,4 +1,4 @@
-"""From trials to measurements: choose hyper-parameters, then read off what each architecture scored on each setting."""
+"""Measures from trials: choose hyper-parameters, then collect the scores of each architecture on each setting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from recallmap.results.record import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one trial scored on one setting; `score` is None where it failed, `tested` where it trained on another."""
+    """The scores of one trial on one setting. `score` is None where the trial failed; `tested` says that it trained on another
+    setting."""
 
-    setting: str  # one name for one setting, whatever architecture met it
+    setting: str  # the same text for the same setting, whatever the architecture
     task: str
     dials: Mapping[str, Any]
     state_bytes: int
@@ -31,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What one architecture scored on one setting, a value a seed (on test, under chosen hyper-parameters)."""
+    """The scores of one architecture on one setting, one per seed: on the test set, under the chosen hyper-parameters."""
 
     arch: str
     row: str  # tells architectures of one name apart
@@ -53,12 +54,12 @@ class Measure:
 
     @functools.cached_property
     def traits(self) -> frozenset[tuple[str, str]]:
-        """The dials of the architecture, see `trait`."""
+        """The parameters of the architecture, see `trait`."""
         return frozenset(trait(path.rsplit(".", 1)[-1], value) for path, value in self.leaves.items())
 
     def of(self, metric: str) -> Measure:
-        """The same trials by another of their scores. A part of the headline has its chance and ceiling, a scaled score 0
-        and 1; of others neither is known."""
+        """The same trials by another of their scores. A part of the headline keeps its chance and ceiling; a scaled score has 0
+        and 1; those of other scores are unknown."""
         whole = metric.partition("/")[0]
         chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
         if whole.startswith("scaled_"):
@@ -80,15 +81,15 @@ class Measure:
 def measures(
     records: Sequence[Record], *, on: On = "validation", names: Mapping[str, str] | None = None
 ) -> list[Measure]:
-    """Every architecture on every setting that it was trained or tested on. `names` as `row_names` gives them, where
-    they are to be those of more records than these."""
+    """The measures of every architecture on every setting that it was trained or tested on. `names`, as `row_names` gives them,
+    are needed where more records than these share a table."""
     rows = names or row_names(records)
     return [measure for choice in choose_hyperparameters(records, on=on) for measure in _measures(choice, rows)]
 
 
 def answers(record: Record, on: On = "validation") -> list[Answer]:
-    """The setting that a trial trained on first, then the settings that it was only tested on. With what dials of mixers
-    earlier phases trained is part of what was asked, and so are those dials of the task in which tests differ from training."""
+    """The answers on the setting that a trial trained on, then on those that it was only tested on. A setting includes the
+    parameters of mixers with which earlier phases trained, and those of the trained task in which tests differ from it."""
     own, *further = _asked(ordered(_question(record)))
     found = [
         Answer(
@@ -105,7 +106,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
     ]
     for (setting, dials), test in zip(further, record.tests, strict=True):
         if (test["task"], test["setting"]) == (record.task, record.setting):
-            continue  # the setting that it trained on, once more
+            continue  # the setting that it trained on, which comes first
         found.append(
             Answer(
                 setting=setting,
@@ -124,7 +125,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
 
 
 def _question(record: Record) -> dict[str, Any]:
-    """All that the settings of a trial follow from; many trials share it."""
+    """The parts of a record that determine its settings, which many trials share."""
     tests = [(test["task"], test["setting"]) for test in record.tests]
     trained = [phase.get("dials", {}) for phase in record.spec.get("phases", [])[:-1]]
     parts = {part: record.spec[part] for part in ("task", "tests", "data", "mix", "version") if part in record.spec}
@@ -133,8 +134,8 @@ def _question(record: Record) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Name and dials of the setting that was trained on, then of every one that was tested on. Found once for all trials of
-    one question: a page asks it of each of them several times."""
+    """Name and parameters of the trained setting, then of every tested one. Cached, because a page asks several times for each
+    of many trials with the same question."""
     asked = json.loads(question)
     parts = asked["parts"]
     around = dict(flatten({part: parts[part] for part in ("data", "mix") if part in parts}))
@@ -153,20 +154,20 @@ def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
 
 
 def beginning(record: Record) -> str:
-    """The losses of all phases but the last: trials in which they are the same to the last digit went on from the same
-    weights. Empty for a trial without phases, or one that counts them in epochs."""
+    """The losses of all phases but the last, as text. Trials in which they agree to the last digit went on from the same
+    weights. Empty for a trial without phases, and for one whose phases count epochs."""
     phases = record.spec.get("phases", [])
     steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
     if len(steps) < 2 or None in steps or not record.curve:
         return ""
     losses = list(zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True))
-    if steps[-1] == 0:  # what it was tested with stands at the step at which training ended
+    if steps[-1] == 0:  # the point of the last phase, which only tests, has the step at which training ended
         losses.pop()
     return canonical_text([row for row in losses if row[0] <= sum(steps[:-1])])
 
 
 def trait(name: str, value: Any) -> tuple[str, str]:
-    """A dial of an architecture as `Measure.traits` holds it."""
+    """A parameter of an architecture as `Measure.traits` holds it."""
     return name, canonical_text(value)
 
 

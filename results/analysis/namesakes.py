@@ -1,6 +1,6 @@
-"""Mixers that a record names like another model, and what they are: every table that shows one says so below.
+"""Mixers whose name in a record is that of another model. Every table that shows one says below what it is.
 
-The words are those of the mixers themselves (`MixerSpec.differs`), which records do not hold.
+The words are those of the mixers themselves (`MixerSpec.differs`), because records do not hold them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BASELINE = {"conv_v": False, "out_gate": False, "out_norm": "head"}
 
 @dataclass(frozen=True, kw_only=True)
 class Namesake:
-    """A mixer of `kind` whose parameters are these is what `said` says; None is a parameter that a record leaves out."""
+    """A mixer of `kind` with the parameters `dials`, and what it is in words. None: the record lacks the parameter."""
 
     kind: str
     dials: Mapping[str, Any]
@@ -51,7 +51,7 @@ NAMESAKES = (
 
 
 def remark(leaves: Mapping[str, Any]) -> str:
-    """What an architecture is, given its parameters by dotted path (see `leaves_of`); "" where its name says it."""
+    """The words on an architecture with these parameters by dotted path (see `leaves_of`); "" where its name is right."""
     kinds = {path.removesuffix("kind"): kind for path, kind in leaves.items() if path.endswith(".kind")}
     said = [
         one.said

@@ -1,4 +1,4 @@
-"""How many pairs a trained memory holds: the largest number that it was asked for and still recalled, by size of state."""
+"""Capacity in pairs: the largest number of pairs that a trained memory still recalled, by size of state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.pareto import largest_pairs
 
-Row = Mapping[str, Any]  # of search.probe.probe
+Row = Mapping[str, Any]  # of search.measurement.capacity_probe.probe
 
 THRESHOLDS = (0.99, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one architecture holds, by threshold of accuracy; 0 where not even the fewest pairs that were tried.
+    """The capacity of one architecture in pairs, by threshold of accuracy; 0 where it misses the fewest pairs tried.
 
-    probed  what its memory holds untrained, by threshold; bounds  pairs that theory allows a head, by name
+    tried    numbers of pairs on which it was measured, ascending
+    trained  capacity after training, by threshold
+    probed   capacity of its memory without training, by threshold
+    bounds   pairs that theory allows a head, by name of the bound
     """
 
     row: str
@@ -38,8 +41,9 @@ class Held:
 
 
 def holdings(measures: Sequence[Measure], probed: Sequence[Row] = ()) -> dict[str, list[Held]]:
-    """By setting in words (all but pairs and length), what every architecture that was asked for two numbers of pairs or more
-    holds. At several lengths with as many pairs it must recall at each. `probed` rows are found by the architecture's row."""
+    """The capacities of architectures measured on at least two numbers of pairs, by setting as text (all but pairs and
+    length). Where one number of pairs has several lengths, the worst counts. A row of `probed` belongs to the architecture
+    whose row it names in `arch`."""
     found: dict[str, dict[str, list[Measure]]] = defaultdict(lambda: defaultdict(list))
     asked = [m for m in measures if isinstance(m.dials.get("pairs"), int) and m.values]
     rest = [{n: v for n, v in m.dials.items() if n not in ("pairs", "length")} for m in asked]

@@ -1,6 +1,6 @@
-"""Which architectures no other beats on every goal at once, how much room they leave, and how sure that is.
+"""Pareto fronts of architectures, their hypervolume, and their uncertainty over seeds.
 
-Points are float [N, G], a row a candidate and a column a goal; `maximise` says of every goal whether more is better.
+Points are float [N, G]: one row per candidate, one column per goal. `maximise` says for every goal whether more is better.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ BLOCK = 256  # candidates compared with all others at a time; bounds memory to B
 
 
 def front(points: ArrayLike, maximise: Sequence[bool]) -> NDArray[np.bool_]:
-    """bool [N]: the points that no other dominates (as good in every goal and better in one). Equal points stand or
-    fall together."""
+    """bool [N]: the points that no other dominates, being as good in every goal and better in one. Equal points are on the
+    front together or not at all."""
     losses = _losses(points, maximise)
     kept = np.ones(len(losses), dtype=bool)
     for start in range(0, len(losses), BLOCK):
@@ -30,9 +30,9 @@ def front(points: ArrayLike, maximise: Sequence[bool]) -> NDArray[np.bool_]:
 
 
 def hypervolume(points: ArrayLike, reference: Sequence[float], maximise: Sequence[bool]) -> float:
-    """The exact measure of what the points dominate, up to a reference point that is worse; for 2 or 3 goals.
+    """The exact hypervolume that the points dominate, up to a worse reference point, for 2 or 3 goals.
 
-    A point that does not beat the reference in every goal adds nothing.
+    A point that does not beat the reference in every goal adds nothing. Raises ValueError for another number of goals.
     """
     losses = _losses(points, maximise)
     worst = _losses([list(reference)], maximise)[0]
@@ -43,7 +43,7 @@ def hypervolume(points: ArrayLike, reference: Sequence[float], maximise: Sequenc
         return 0.0
     if gains.shape[1] == 2:
         return _area(gains)
-    # Between two neighbouring depths of the third goal, the cut is the area of all points that reach that deep.
+    # Between two neighbouring gains in the third goal, the cross-section is the area of all points that reach the larger.
     depths = np.unique(gains[:, 2])
     steps = np.diff(depths, prepend=0.0)
     return float(sum(step * _area(gains[gains[:, 2] >= depth, :2]) for step, depth in zip(steps, depths, strict=True)))
@@ -56,10 +56,11 @@ def front_shares(
     *,
     draws: int = 1000,
 ) -> NDArray[np.float64]:
-    """float [N]: how often each candidate is on the front of (score up, cost down) when its seeds are drawn anew.
+    """float [N]: the fraction of `draws` bootstrap samples of seeds in which each candidate is on the front of (score up, cost
+    down).
 
-    scores  a list of scores, one a seed, for every candidate
-    costs   what does not vary with the seed, such as state bytes
+    scores  a list of scores, one per seed, for every candidate
+    costs   a cost that does not vary with the seed, such as state bytes
     """
     order = np.argsort(np.asarray(costs, dtype=np.float64), kind="stable")
     ordered = np.asarray(costs, dtype=np.float64)[order]
@@ -80,8 +81,8 @@ def front_band(
     level: float = 0.95,
     draws: int = 500,
 ) -> list[tuple[float, float, float]]:
-    """(cost, low, high) for every cost, ascending: the percentile bootstrap interval over seeds of the best score that can be
-    had for at most that cost. Where candidates have one seed each, nothing varies and low is high."""
+    """(cost, low, high) for every cost, ascending: the percentile bootstrap interval over seeds of the best score at no more
+    than that cost. Where candidates have one seed each, low equals high."""
     order = np.argsort(np.asarray(costs, dtype=np.float64), kind="stable")
     best = np.maximum.accumulate(_resampled([scores[candidate] for candidate in order], rng, draws), axis=1)
     low, high = np.quantile(best, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -90,9 +91,9 @@ def front_band(
 
 
 def largest_pairs(scores: Mapping[int, float], threshold: float = 0.99) -> int:
-    """The most pairs held: the largest number up to which every measured score is at least the threshold; 0 for none.
+    """The capacity in pairs: the largest number up to which every measured score is at least the threshold; 0 for none.
 
-    `scores` has a mean score by number of pairs. A later recovery does not count: it would be luck, not capacity.
+    `scores` has a mean score by number of pairs. A recovery at more pairs does not count: it would be luck, not capacity.
     """
     held = 0
     for pairs, score in sorted(scores.items()):
@@ -103,7 +104,7 @@ def largest_pairs(scores: Mapping[int, float], threshold: float = 0.99) -> int:
 
 
 def _resampled(scores: Sequence[Sequence[float]], rng: np.random.Generator, draws: int) -> NDArray[np.float64]:
-    """float [draws, N]: means over seeds drawn anew."""
+    """float [draws, N]: means over seeds drawn with replacement."""
     means = np.empty((draws, len(scores)))
     for column, values in enumerate(scores):
         sample = np.asarray(values, dtype=np.float64)
@@ -112,7 +113,7 @@ def _resampled(scores: Sequence[Sequence[float]], rng: np.random.Generator, draw
 
 
 def _losses(points: ArrayLike, maximise: Sequence[bool]) -> NDArray[np.float64]:
-    """float [N, G] where less is better."""
+    """float [N, G]: the points with signs such that less is better. Raises ValueError on a NaN."""
     values = np.asarray(points, dtype=np.float64).reshape(-1, len(maximise))
     if np.isnan(values).any():
         raise ValueError("a point has a goal that is not a number; leave failed trials out of a front")
@@ -120,7 +121,7 @@ def _losses(points: ArrayLike, maximise: Sequence[bool]) -> NDArray[np.float64]:
 
 
 def _area(gains: NDArray[np.float64]) -> float:
-    """Of the union of rectangles from the origin to each of [N, 2]."""
+    """The area of the union of rectangles from the origin to each point of [N, 2]."""
     ordered = gains[np.argsort(-gains[:, 0], kind="stable")]
     reach = np.maximum.accumulate(ordered[:, 1])
     return float((ordered[:, 0] * np.diff(reach, prepend=0.0)).sum())

@@ -1,6 +1,6 @@
-"""What others have published, as rows that our tables stand beside.
+"""Published figures of other work, as rows with which our tables are compared.
 
-The files `published/*.yaml` hold the figures; they are read by the codec and handed in as plain data.
+The files `published/*.yaml` hold the figures. The codec of `search` reads them and passes plain data.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def names() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Which of our measurements a published column speaks of.
+    """The measurements of ours that correspond to a published column. Raises ValueError unless it has either tasks or a mean.
 
     tasks     kinds of tasks, averaged where there are several
-    dials     dials of the task's setting, None where it has none of the name; a setting with other values is another column
-    mean      the mean of the columns beside it, or of the settings in `over`
-    over      the dials of every setting that a mean averages, where they are no columns of their own
-    settings  how many settings of a task the published figure averages
+    dials     parameters of the task's setting, each with its value; None where the task has no such parameter
+    mean      whether the column is the mean of the other columns, or of the settings in `over`
+    over      the parameters of every setting that a mean averages, where these have no columns of their own
+    settings  number of settings of a task that the published figure averages
     """
 
     name: str
@@ -42,17 +42,18 @@ class Column:
 
     def __post_init__(self) -> None:
         if bool(self.tasks) == self.mean:
-            raise ValueError(f"column '{self.name}' needs tasks, or mean: true; one of them")
+            got = "both" if self.mean else "neither"
+            raise ValueError(f"column '{self.name}' must have either tasks or mean: true, got {got}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One published model. `values` stand in the order of the columns, None where nothing was published.
+    """One published model. `values` are in the order of the columns, None where nothing was published.
 
-    arch   what it is called
-    ours   our architectures that stand for it; that of the same name unless said
-    dials  what else of ours must agree, such as width
-    note   what sets it apart from all of ours: it is shown, but beside none
+    arch   its published name
+    ours   our architectures that correspond to it; by default the one of the same name
+    dials  further parameters of ours that must agree, such as width
+    note   how it differs from all of ours; a row with a note is shown, but compared with none
     """
 
     arch: str
@@ -73,11 +74,13 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """One table or figure of a source. Values are fractions (a file that says `unit: percent` is divided by 100).
+    """One table or figure of a source. Values are fractions; those of a file with `unit: percent` are divided by 100.
 
-    mix        whether its models trained on a mix of settings rather than on the setting that they are scored on
-    how        "reported" in a table, "digitised" from a figure, or "quoted" by somebody else
+    mix        whether its models trained on a mix of settings, not on the one setting on which they are scored
+    how        "reported" in a table, "digitised" from a figure, or "quoted" by another source
     tolerance  error of the figures themselves, where they were digitised
+
+    Raises ValueError on an unknown `how`, and where a row has more or fewer values than there are columns.
     """
 
     about: str
@@ -101,7 +104,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a source says without a table of figures, and how it was found."""
+    """A statement of a source that comes without a table of figures, and the protocol behind it."""
 
     about: str
     where: str
@@ -111,7 +114,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """All that we set beside our own results from one source."""
+    """All figures and statements of one source with which our results are compared."""
 
     name: str
     source: str
@@ -120,7 +123,7 @@ class Published:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Published:
-        """From the mapping that a file of `published/` holds. Raises ValueError on what it does not know."""
+        """The source from the mapping of a file of `published/`. Raises ValueError on unknown keys and wrong values."""
         return _make(
             Published,
             data,

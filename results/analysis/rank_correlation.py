@@ -1,4 +1,4 @@
-"""How far two measurements of the same things agree on their order."""
+"""Rank correlation: how far two measurements of the same items agree on their order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-FEW = 4  # things below which an order tells nothing
+FEW = 4  # items below which an order says nothing
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The correlation of ranks, equal values sharing theirs; None where one of them does not vary."""
+    """Spearman's rank correlation; equal values share their mean rank. None where all values of one side are equal."""
     ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None

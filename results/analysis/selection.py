@@ -1,4 +1,4 @@
-"""Choosing hyper-parameters on validation, and what is reported of the chosen."""
+"""Choice of hyper-parameters on validation, and the test scores that are reported for the chosen trials."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ On = Literal["validation", "test"]
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The trials of one architecture on one setting whose hyper-parameters won.
+    """The trials of one architecture on one setting with the best hyper-parameters.
 
-    trials      done trials of the winning hyper-parameters, one a seed; empty where every trial failed
+    trials      done trials of these hyper-parameters, one per seed; empty where every trial failed
     failed      failed trials of the architecture on the setting, under any hyper-parameters
-    candidates  how many hyper-parameter settings were tried
+    candidates  number of hyper-parameter settings that were tried
     """
 
     on: On
@@ -33,14 +33,14 @@ class Choice:
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
-    """For every architecture and setting, the hyper-parameters of the best mean score over seeds, of equal ones those of the
-    lowest mean loss.
+    """For every architecture and setting, the hyper-parameters with the best mean score over seeds; where scores tie, those
+    with the lowest mean loss.
 
-    Trials compete where their specs differ only in `training` (and the seed), but for how much they read: longer training
-    is another setting, no better hyper-parameter. Only hyper-parameters under which the most seeds finished may win, so
-    that a lucky survivor does not. `on="test"` chooses as some published protocols do, on the figures that are then
-    reported, by the seeds that were trained of all hyper-parameters: further ones are of what validation chose. Raises
-    ValueError where there is a choice and no score to make it by.
+    Trials compete if their specs differ only in `training` and the seed, and if they read equally much: longer training is
+    another setting, not a better hyper-parameter. Only hyper-parameters under which the most seeds finished can win, so that
+    a lucky survivor does not. `on="test"` chooses on the reported test scores, as some published protocols do. It uses only
+    seeds that were trained under all hyper-parameters, because validation chose those that have more. Raises ValueError where
+    there is a choice to make and a trial lacks the score for it.
     """
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     asked = Memo(lambda spec: canonical_text([_but(spec, "training", "seed"), extent(spec)]))
@@ -51,21 +51,21 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
 
 
 def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """How much the (last phase of a) trial read, epochs of its data or steps of so many sequences, and how it computed: what
-    is asked, and not chosen for its score."""
+    """The part of training that belongs to the setting and is not chosen by score: the amount read by the trial or its last
+    phase (epochs, or steps and batch), and how it was computed (dtype, implementation)."""
     training = spec.get("training", {})
     read = ("epochs",) if training.get("epochs") is not None else ("steps", "batch")
     return {name: training[name] for name in (*read, "dtype", "implementation") if name in training}
 
 
 def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]], str]) -> Choice:
-    """`whole` says all of a spec but its seed."""
+    """The choice among trials of one group; `whole` gives the text of a spec without its seed."""
     cells: dict[str, list[Record]] = defaultdict(list)
     for record in group:
         cells[whole(record.spec)].append(record)
-    done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the order they came
+    done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the records' order
     seeds = {r.seed for r in group}
-    if on == "test":  # of what validation chose there are further seeds
+    if on == "test":  # what validation chose may have more seeds
         seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values())) or seeds
     judged = [[r for r in trials if r.seed in seeds] for trials in done]
     most = max(map(len, judged))
@@ -84,7 +84,7 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
 
 
 def _judged(record: Record, on: On) -> tuple[float, float]:
-    """What a choice goes by: the score and, where scores tie, the loss, as a checkpoint is chosen."""
+    """The criterion of a choice: the score, then the negative loss where scores tie; checkpoints are chosen alike."""
     scores = record.validation if on == "validation" else reported(record, on)
     if record.metric not in scores:
         raise ValueError(
@@ -95,7 +95,7 @@ def _judged(record: Record, on: On) -> tuple[float, float]:
 
 
 def reported(record: Record, on: On) -> Mapping[str, float]:
-    """The test scores that count: of the published protocol's own checkpoint where the choice is on test."""
+    """The test scores to report: where the choice is on test, those of the checkpoint that the published protocol chose."""
     return record.published_choice or record.scores if on == "test" else record.scores
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from recallmap.results.analysis.labels import flatten
-from recallmap.results.escape import cell
+from recallmap.results.plain_data.shared_parts import Joined
 from recallmap.results.record import Record
 
 if TYPE_CHECKING:
@@ -38,14 +39,24 @@ _MIXED = "string[python]"  # text that stands for values of several kinds; "stri
 
 
 def columns_of(records: Iterable[Record]) -> dict[str, str]:
-    """The columns of a frame of all these records, by name the dtype of each. The records are walked through once and not kept:
-    a table may be written in pieces that all have these columns."""
-    found: dict[str, _Column] = {name: _Column() for name in FIELDS}
-    count = 0
-    for count, record in enumerate(records, start=1):  # noqa: B007
-        for name, value in row(record).items():
-            found.setdefault(name, _Column()).see(value)
-    return {name: column.dtype(count) for name, column in found.items()}
+    """The columns of a frame of all these records, by name the dtype of each: first those of the records' own figures, then
+    those of their specs. The records are walked through once and not kept: a table may be written in pieces that all have
+    these columns."""
+    own: dict[str, _Column] = {name: _Column() for name in FIELDS}
+    specs: dict[str, _Column] = {}
+    often: Counter[int] = Counter()  # how many rows have the cells of a spec
+    cells, rows = Cells(), 0
+    for rows, record in enumerate(records, start=1):  # noqa: B007
+        for name, value in cells.own(record).items():
+            column = own.get(name)
+            if column is None:
+                column = own[name] = _Column()
+            column.see(value)
+        often[cells.place(record)] += 1
+    for place, times in often.items():
+        for name, value in cells.known[place].items():
+            (own if name in own else specs).setdefault(name, _Column()).see(value, times)
+    return {name: column.dtype(rows) for name, column in (own | specs).items()}
 
 
 def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -57,30 +68,52 @@ def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -
     """
     import pandas as pd
 
-    records = list(records)
+    records, cells = list(records), Cells()
     columns = columns_of(records) if columns is None else columns
-    rows = [row(record) for record in records]
-    return pd.DataFrame({name: _values(rows, name, dtype) for name, dtype in columns.items()})
+    rows = [cells.own(record) | cells.known[cells.place(record)] for record in records]
+    made = {name: [cell_of(row.get(name), dtype) for row in rows] for name, dtype in columns.items()}
+    return pd.DataFrame({name: pd.Series(made[name], dtype=dtype) for name, dtype in columns.items()})
 
 
-def harmless(table: pd.DataFrame) -> pd.DataFrame:
-    """The same frame for a CSV file: no text in it, nor a name of a column, is a formula to a spreadsheet."""
-    text: dict[str, pd.Series[Any]] = {}
-    for name in table.columns:
-        if table[name].dtype == "string":
-            acting = {value: safe for value in table[name].dropna().unique() if (safe := cell(value)) != value}
-            text |= {name: table[name].replace(acting)} if acting else {}
-    return table.assign(**text).rename(columns=cell)
+class Cells:
+    """The cells of records that are set, by column: a record's own, and those of its spec, which are worked out once for all
+    records that share it."""
+
+    def __init__(self) -> None:
+        self.known: list[dict[str, Any]] = []  # of specs
+        self._places: dict[tuple[Any, ...], tuple[int, Any]] = {}
+
+    def own(self, record: Record) -> dict[str, Any]:
+        """Fields and scores."""
+        found = {name: getattr(record, name) for name in FIELDS}
+        for prefix, scores in _scores_of(record):
+            for name, value in scores.items():
+                column = f"{prefix}{name}"
+                found[f"scores.{column}" if column in found else column] = value
+        return {name: value for name, value in found.items() if value is not None}
+
+    def place(self, record: Record) -> int:
+        """Where `known` has the cells of its spec."""
+        spec = record.spec
+        shared = spec.shared if isinstance(spec, Joined) else spec
+        names = tuple(tuple(scores) for _, scores in _scores_of(record))
+        apart = tuple(
+            (name, repr(spec[name])) for name in spec if name in _OF_BOTH and spec[name] != getattr(record, name)
+        )
+        found = self._places.get((id(shared), names, apart))
+        if found is None:  # the spec is held, so that nothing else gets its place in memory
+            found = self._places[id(shared), names, apart] = len(self.known), shared
+            taken = {*FIELDS, *(f"{prefix}{name}" for prefix, scores in _scores_of(record) for name in scores)}
+            leaf = {f"spec.{path}" if path in taken else path: value for path, value in leaves(record)}
+            self.known.append({name: value for name, value in leaf.items() if value is not None})
+        return found[0]
 
 
-def row(record: Record) -> dict[str, Any]:
-    """The cells of a record that are set, by column."""
-    found = {name: getattr(record, name) for name in FIELDS}
-    scores = (("", record.scores), ("validation_", record.validation), ("published_", record.published_choice))
-    for prefix, group in scores:
-        found |= _beside(found, {f"{prefix}{name}": value for name, value in group.items()}, "scores")
-    found |= _beside(found, dict(leaves(record)), "spec")
-    return {name: value for name, value in found.items() if value is not None}
+_OF_BOTH = frozenset(FIELDS) - {"arch", "task"}  # what a spec and its record both say; those are parts of a spec
+
+
+def _scores_of(record: Record) -> tuple[tuple[str, Mapping[str, float]], ...]:
+    return ("", record.scores), ("validation_", record.validation), ("published_", record.published_choice)
 
 
 def leaves(record: Record) -> Iterator[tuple[str, Any]]:
@@ -88,11 +121,6 @@ def leaves(record: Record) -> Iterator[tuple[str, Any]]:
     for path, value in flatten(record.spec, empty=True):
         if path not in FIELDS or getattr(record, path) != value:
             yield path, value
-
-
-def _beside(taken: Mapping[str, Any], cells: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The cells, those whose names are taken under longer ones."""
-    return {f"{what}.{name}" if name in taken else name: value for name, value in cells.items()}
 
 
 class _Column:
@@ -103,9 +131,10 @@ class _Column:
         self.count = 0
         self.most = 0  # of whole numbers, without their sign
 
-    def see(self, value: Any) -> None:
-        self.count += 1
-        self.kinds.add(next((kind for kind in _KINDS if isinstance(value, kind)), object))
+    def see(self, value: Any, times: int = 1) -> None:
+        self.count += times
+        kind = type(value)
+        self.kinds.add(kind if kind in _KINDS else next((kind for kind in _KINDS if isinstance(value, kind)), object))
         if isinstance(value, int):
             self.most = max(self.most, abs(value))
 
@@ -123,21 +152,14 @@ class _Column:
         return "string" if self.kinds == {str} else _MIXED
 
 
-def _values(rows: Sequence[Mapping[str, Any]], name: str, dtype: str) -> pd.Series[Any]:
-    import pandas as pd
-
-    cells = [one.get(name) for one in rows]
-    if dtype == _MIXED:
-        cells = [None if value is None else _said(value) for value in cells]
-    return pd.Series(cells, dtype=dtype)
-
-
-def _said(value: Any) -> str:
-    """A value of a column of several kinds: as JSON, but for text that could be nothing else."""
+def cell_of(value: Any, dtype: str) -> Any:
+    """A value as a column of this dtype holds it."""
+    if value is None or dtype != _MIXED:
+        return value
     if not isinstance(value, str):
         return json.dumps(value)
     try:
         json.loads(value)
     except ValueError:
         return value
-    return json.dumps(value)
+    return json.dumps(value)  # text that could be something else

@@ -1,9 +1,9 @@
-"""Whether records bear a claim out: comparisons of measures, each with its interval, and what they come to together.
+"""The rules by which records decide a claim: comparisons of measures, their intervals, and the verdict of all together.
 
-A comparison of a and b is decided by the 95 % interval of mean(a) - mean(b), Student's with a common variance: two seeds of
-each are the fewest. Where the trials of every seed went on from the same weights, it is that of the differences seed by seed:
-two seeds that both have are the fewest. A claim stands if all of its comparisons do, falls with any that is decided against
-it, and is otherwise not decided.
+The 95 % interval of mean(a) - mean(b) decides a comparison of a and b: Student's t with a common variance, which needs two
+seeds of each. Where the trials of every seed went on from the same weights, the interval is that of the differences seed by
+seed, which needs two common seeds. A claim is reproduced if all of its comparisons are, not reproduced if any is decided
+against it, and otherwise not decided.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from recallmap.results.score_tables.table import more_is_better
 Verdict = Literal["reproduced", "not reproduced", "not decided"]
 
 
+Value = int | float | str | bool | None  # of a parameter
+
+
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """The measures that are meant: everything that is said must agree.
+    """The measures that a rule picks: all that is given must hold. Given nothing, it picks every measure.
 
-    archs    names of architectures, any of them
-    has, lacks  kinds of mixers that it has, any of them; and that it has none of
-    dials    of the architecture: a name and the values that it may have
-    at       dials of the setting
-    grown    whether its state was expanded in training (StateX)
+    archs       names of architectures, one of which it has
+    has, lacks  kinds of mixers: one of `has` is in the architecture, none of `lacks`
+    parameters  of the architecture: names, each with the values that it may have
+    at          parameters of the setting, each with its value
+    grown       whether training expanded the state (StateX)
     """
 
     archs: tuple[str, ...] = ()
     has: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
-    dials: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    at: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    at: Mapping[str, Value] = field(default_factory=dict)
     grown: bool | None = None
 
     def holds(self, measure: Measure) -> bool:
@@ -50,7 +53,7 @@ class Which:
             (not self.archs or measure.arch in self.archs)
             and (not self.has or any(kind in kinds for kind in self.has))
             and not any(kind in kinds for kind in self.lacks)
-            and all(any(value in may for value in values.get(name, ())) for name, may in self.dials.items())
+            and all(any(value in may for value in values.get(name, ())) for name, may in self.parameters.items())
             and all(measure.dials.get(name) == value for name, value in self.at.items())
             and self.grown
             in (None, any(path.startswith("expand.") and path.endswith(".count") for path in measure.leaves))
@@ -59,7 +62,7 @@ class Which:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One comparison: who, where, the figures in words, and what it says of the claim."""
+    """One comparison: the rows compared, their setting, the figures as text, and the verdict."""
 
     who: str
     where: str
@@ -67,24 +70,30 @@ class Evidence:
     verdict: Verdict
 
 
-class Rule(ABC):
-    """What a claim asks of measures of one task."""
+class RuleSpec(ABC):
+    """How measures decide a claim: frozen data that checks itself."""
+
+    kind: str
 
     @abstractmethod
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
-        """A piece of evidence for every comparison that the measures allow."""
+        """Yield one piece of evidence for every comparison that the measures allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Above(Rule):
-    """`better` scores above `worse` on the same setting, where the weights of both began alike (`init`).
+class Above(RuleSpec):
+    """`better` scores above `worse` on the same setting, both with the same initialisation of weights (`init`).
 
-    margin      None: the difference must be above 0. A number: the two differ by less than it (`no_worse`: better may well be
-                better)
-    but         dials in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
-    same_state  how much their states may differ, as a share; None: at will
+    score       name of the score; None: the headline score of the task
+    margin      None: the difference must be above 0. A number: the difference must be smaller than it in size
+    no_worse    with a margin: `better` may also be better by more
+    but         parameters in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
+    same_state  the largest difference of their states in bytes, as a fraction of the larger; None: any
+
+    Raises ValueError where margin or same_state is negative, and where no_worse comes without a margin.
     """
 
+    kind: Literal["above"] = "above"
     better: Which
     worse: Which
     score: str | None = None
@@ -92,6 +101,13 @@ class Above(Rule):
     no_worse: bool = False
     but: tuple[str, ...] | None = None
     same_state: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("margin", self.margin), ("same_state", self.same_state)):
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be at least 0, got {value:g}")
+        if self.no_worse and self.margin is None:
+            raise ValueError("no_worse needs a margin, got none; give margin, or leave no_worse out")
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
@@ -101,7 +117,7 @@ class Above(Rule):
                     yield self.compare(a, b)
 
     def alike(self, a: Measure, b: Measure) -> bool:
-        """Whether the two are to be compared, on one setting."""
+        """Whether the rule compares the two, given that they share a setting."""
         if a.leaves.get("init") != b.leaves.get("init"):
             return False
         if self.same_state is not None and abs(a.state_bytes - b.state_bytes) > self.same_state * max(
@@ -111,6 +127,7 @@ class Above(Rule):
         return self.but is None or _rest(a, self.but) == _rest(b, self.but)
 
     def compare(self, a: Measure, b: Measure) -> Evidence:
+        """The comparison of two measures, seed by seed where they began from the same weights, and its verdict."""
         ours, theirs, paired = _sides(a, b)
         sign = 1 if more_is_better(a.metric) else -1
         spread = t_interval(np.subtract(ours, theirs).tolist()) if paired else difference_interval(ours, theirs)
@@ -130,19 +147,20 @@ class Above(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rises(Rule):
-    """The score is higher at the largest value of a dial than at the smallest, all else being equal."""
+class Rises(RuleSpec):
+    """The score is higher at the largest value of a parameter than at the smallest, all else being equal."""
 
-    dial: str
+    kind: Literal["rises"] = "rises"
+    parameter: str
     which: Which = Which()
     score: str | None = None
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         groups: dict[str, dict[float, Measure]] = {}
         for measure in filter(self.which.holds, measures):
-            value = next((v for p, v in measure.leaves.items() if p.rsplit(".", 1)[-1] == self.dial), None)
+            value = next((v for p, v in measure.leaves.items() if p.rsplit(".", 1)[-1] == self.parameter), None)
             if isinstance(value, int | float) and measure.values:
-                groups.setdefault(f"{measure.setting}{_rest(measure, (self.dial,))}", {})[value] = measure
+                groups.setdefault(f"{measure.setting}{_rest(measure, (self.parameter,))}", {})[value] = measure
         above = Above(better=Which(), worse=Which(), score=self.score)
         for by_value in groups.values():
             if len(by_value) > 1:
@@ -150,13 +168,23 @@ class Rises(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Each(Rule):
-    """Every seed of `which` scores within `least` and `most`; if none does, it is not so; otherwise it is not decided."""
+class Each(RuleSpec):
+    """Every seed of `which` scores between `least` and `most`. Not reproduced if no seed does, not decided if some do.
 
+    Raises ValueError where neither bound is given, or `least` is above `most`.
+    """
+
+    kind: Literal["each"] = "each"
     which: Which
     least: float = float("-inf")
     most: float = float("inf")
     score: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.least == float("-inf") and self.most == float("inf"):
+            raise ValueError("least or most must be given, got neither")
+        if self.least > self.most:
+            raise ValueError(f"least must be at most {self.most:g} (most), got {self.least:g}")
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         for measure in filter(self.which.holds, measures):
@@ -171,30 +199,26 @@ class Each(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnAverage(Rule):
-    """As `Above`, of the mean over several tasks: a mean of columns, each of them the mean of its tasks, each of those the
-    mean of the settings that both have been measured on."""
+class Average:
+    """A mean of columns. A column is the mean of its tasks, a task the mean of its settings.
 
-    rule: Above
+    Raises ValueError where there is no column, or a column has no task.
+    """
+
     columns: tuple[tuple[str, ...], ...]
 
-    def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
-        rows: dict[str, list[Measure]] = {}
-        for measure in measures:
-            if measure.values and not measure.tested:
-                rows.setdefault(measure.row, []).append(measure)
-        for ours in rows.values():
-            for theirs in rows.values():
-                common = {m.setting for m in ours} & {m.setting for m in theirs}
-                a, b = (self._pooled([m for m in own if m.setting in common]) for own in (ours, theirs))
-                if not a or not b or a.row == b.row or not self.rule.alike(a, b):
-                    continue
-                if self.rule.better.holds(a) and self.rule.worse.holds(b):
-                    yield from _first(self.rule, a, b)
+    def __post_init__(self) -> None:
+        if not self.columns or not all(self.columns):
+            raise ValueError("columns must be lists of at least one task, got an empty one")
 
-    def _pooled(self, own: Sequence[Measure]) -> Measure | None:
-        """One measure for all; None where a task is missing, or no seed was trained on everything."""
-        if not all(any(m.task == task for m in own) for column in self.columns for task in column):
+    @property
+    def tasks(self) -> frozenset[str]:
+        """All tasks of all columns."""
+        return frozenset(task for column in self.columns for task in column)
+
+    def of(self, own: Sequence[Measure]) -> Measure | None:
+        """One measure for all of these. None where a task is missing, or no seed was trained on all settings."""
+        if not all(any(m.task == task for m in own) for task in self.tasks):
             return None
         seeds = set.intersection(*(set(m.values) for m in own))
 
@@ -209,8 +233,38 @@ class OnAverage(Rule):
         return replace(own[0], task=f"mean of {tasks} tasks", values=values, dials={"settings": settings})
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnAverage(RuleSpec):
+    """As `Above`, for the average over several tasks of the settings on which both sides were measured.
+
+    over  the columns of tasks; records of other tasks do not count
+    rule  the comparison of the averages
+    """
+
+    kind: Literal["average"] = "average"
+    over: Average
+    rule: Above
+
+    def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
+        rows: dict[str, list[Measure]] = {}
+        for measure in measures:
+            if measure.values and not measure.tested and measure.task in self.over.tasks:
+                rows.setdefault(measure.row, []).append(measure)
+        for ours in rows.values():
+            for theirs in rows.values():
+                common = {m.setting for m in ours} & {m.setting for m in theirs}
+                a, b = (self.over.of([m for m in own if m.setting in common]) for own in (ours, theirs))
+                if not a or not b or a.row == b.row or not self.rule.alike(a, b):
+                    continue
+                if self.rule.better.holds(a) and self.rule.worse.holds(b):
+                    yield from _first(self.rule, a, b)
+
+
+Rule = Above | Rises | Each | OnAverage
+
+
 def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
-    """All of it together."""
+    """The verdict of all comparisons together."""
     found = {one.verdict for one in evidence}
     if "not reproduced" in found:
         return "not reproduced"
@@ -218,14 +272,14 @@ def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
 
 
 def _at_bound(measure: Measure, values: Sequence[float]) -> bool:
-    """Whether the ceiling is reached, where nothing can be better, or chance not passed, where nothing has been learned."""
+    """Whether every value is at the ceiling, where nothing can be better, or at most chance, where nothing was learned."""
     full = measure.ceiling is not None and min(values) >= measure.ceiling
     return full or (measure.chance is not None and max(values) <= measure.chance)
 
 
 def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:
-    """The values to compare, and whether they are pairs: of the seeds that both have, if there are two and each of them went
-    on from the same weights; otherwise all."""
+    """The values to compare, and whether they are pairs. They are pairs, of the common seeds, if there are at least two and
+    each of them went on from the same weights; otherwise they are all values of each side."""
     common = sorted(a.values.keys() & b.values.keys())
     paired = len(common) > 1 and all(a.began.get(s) and a.began.get(s) == b.began.get(s) for s in common)
     if paired:
@@ -234,14 +288,14 @@ def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:
 
 
 def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:
-    """Of two measures, the comparison of the first with the second."""
+    """The comparison of the first measure with the second, by the rule's score; nothing where either lacks it."""
     a, b = (m.of(rule.score) if rule.score else m for m in (a, b))
     if a.values and b.values:
         yield rule.compare(a, b)
 
 
 def _rest(measure: Measure, but: Sequence[str]) -> str:
-    """The dials of an architecture that two are to agree in; what it is called is none."""
+    """The parameters in which two architectures must agree, as text. The name of the architecture is none of them."""
     kept = {
         path: value
         for path, value in measure.leaves.items()
@@ -252,12 +306,12 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
 
 def _where(measure: Measure) -> str:
     of_training = ("training.steps", "training.epochs", "training.trained_")
-    told = [d for d in measure.dials if "." not in d or d.startswith(of_training)]
-    return " ".join([measure.task, *words(measure.dials, told)])
+    shown = [d for d in measure.dials if "." not in d or d.startswith(of_training)]
+    return " ".join([measure.task, *words(measure.dials, shown)])
 
 
 def _signed(difference: float) -> str:
-    """To three digits behind the point, or to the first two that are not 0."""
+    """The difference to three decimals, or to two significant digits where it is smaller."""
     return f"{difference:+.3f}" if abs(difference) >= 0.0005 or difference == 0 else f"{difference:+.1e}"
 
 

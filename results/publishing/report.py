@@ -1,6 +1,6 @@
-"""The report of everything that was kept: what each claim comes to, with its numbers, and the tables of every record file.
+"""The report of all kept records: the verdict on each claim with its comparisons, and the tables of every record file.
 
-It is made of record files alone and holds no dates, so that the same records give the same text.
+It holds no dates, so that the same records and claims give the same text.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
@@ -16,8 +17,8 @@ from recallmap.results.analysis.published_figures import Published
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claim_rules import Evidence, verdict_of
-from recallmap.results.publishing.claims import CLAIMS, Claim
-from recallmap.results.publishing.readme_tables import filled
+from recallmap.results.publishing.claims import Claim
+from recallmap.results.publishing.readme_tables import Excerpt, filled
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.rendering import markdown
@@ -26,7 +27,7 @@ from recallmap.results.score_tables.table import Table
 
 SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
 
-FOLDER = "tables"  # beside the report, a file for every record file
+FOLDER = "tables"  # next to the report, with one file for every record file
 
 _HEAD = """# What the records say
 
@@ -46,40 +47,50 @@ hour, 53 steps a second (in-context recall, 200 epochs of batch 32; measured by 
 """
 
 
+class Judged(NamedTuple):
+    """A claim and the comparisons that bear on it, by record file."""
+
+    claim: Claim
+    by_file: Mapping[str, Sequence[Evidence]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The text of the report, those of the tables by record file, and the score tables as data."""
+    """The text of the report, the texts of the tables by record file, and the score tables as data."""
 
     text: str
     tables: dict[str, str]
     scores: dict[str, list[Table]]
 
-    def write(self, path: Path, fill: Path | None = None) -> None:
-        """Write the report, and beside it a folder with a file for every record file; and make the excerpts of a text anew.
-        Raises OSError, and ValueError on an excerpt that cannot be made (see `filled`), with nothing written."""
-        files = {} if fill is None else {fill: filled(fill.read_text(encoding="utf-8"), self.scores)}
+    def write(self, path: Path, *, fill: Path | None = None, excerpts: Mapping[str, Excerpt] | None = None) -> None:
+        """Write the report, beside it a folder with one file of tables for every record file, and make the excerpts of the
+        document `fill` anew. Raises OSError, and ValueError with nothing written where `filled` does."""
+        files = {} if fill is None else {fill: filled(fill.read_text(encoding="utf-8"), self.scores, excerpts or {})}
         files |= {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
         for file, text in files.items():
             write_whole(file, text)
 
 
-def report(files: Mapping[str, Sequence[Record]], sources: Sequence[Published] = ()) -> Report:
-    """Of record files by name. Claims compare trials of one file with each other, for they were trained alike.
+def report(
+    files: Mapping[str, Sequence[Record]], claims: Mapping[str, Claim], sources: Sequence[Published] = ()
+) -> Report:
+    """Judge claims by record files, both by name, and compare the files' tables with published sources. A claim compares
+    trials of one file only, because these were trained alike.
 
     Raises ValueError where hyper-parameters cannot be chosen.
     """
     found = {name: [m for m in measures(own) if m.values] for name, own in files.items()}
-    judged = [
-        (claim, {name: evidence for name, own in found.items() if (evidence := _weighed(claim, own))})
-        for claim in CLAIMS
-    ]
+    judged = {
+        title: Judged(claim, {name: evidence for name, own in found.items() if (evidence := _weighed(claim, own))})
+        for title, claim in claims.items()
+    }
     scores = {name: _scores(own, sources) for name, own in files.items()}
     tables = {name: _tables(name, own, scores[name]) for name, own in files.items()}
     listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
     parts = [
         _HEAD,
         _summary(judged),
-        *(_section(*one) for one in judged if one[1]),
+        *(_section(title, one) for title, one in judged.items() if one.by_file),
         _costs(files),
         "## Tables\n",
         "\n".join(listed),
@@ -89,26 +100,27 @@ def report(files: Mapping[str, Sequence[Record]], sources: Sequence[Published] =
 
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
-    evidence = claim.rule.weigh([m for m in found if m.task in claim.tasks])
+    evidence = claim.rule.weigh([m for m in found if not claim.tasks or m.task in claim.tasks])
     return sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
 
 
-def _summary(judged: Sequence[tuple[Claim, Mapping[str, Sequence[Evidence]]]]) -> str:
+def _summary(judged: Mapping[str, Judged]) -> str:
     lines = ["| claim | source | verdict | comparisons |", "| --- | --- | --- | --- |"]
-    for claim, by_file in judged:
+    for name, (claim, by_file) in judged.items():
         evidence = [one for own in by_file.values() for one in own]
         counts = Counter(SIDES[one.verdict] for one in evidence)
         said = [f"{counts[side]} {side}" for side in SIDES.values() if counts[side]]
-        name = f"[{claim.text}](#{claim.name})" if evidence else claim.text
+        text = f"[{claim.text}](#{name})" if evidence else claim.text
         lines.append(
-            f"| {name} | {claim.source} | **{verdict_of(evidence)}** | {', '.join(said) or 'no records yet'} |"
+            f"| {text} | {claim.source} | **{verdict_of(evidence)}** | {', '.join(said) or 'no records yet'} |"
         )
     return "\n".join([*lines, ""])
 
 
-def _section(claim: Claim, by_file: Mapping[str, Sequence[Evidence]]) -> str:
+def _section(title: str, judged: Judged) -> str:
+    claim, by_file = judged
     verdict = verdict_of([one for own in by_file.values() for one in own])
-    lines = [f"## {claim.name}\n", f"{claim.text} ({claim.source}): **{verdict}**.\n"]
+    lines = [f"## {title}\n", f"{claim.text} ({claim.source}): **{verdict}**.\n"]
     lines += ["| who | where | figures | records | |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | [{name}]({FOLDER}/{name}.md) | {one.verdict} |"
@@ -119,7 +131,7 @@ def _section(claim: Claim, by_file: Mapping[str, Sequence[Evidence]]) -> str:
 
 
 def _costs(files: Mapping[str, Sequence[Record]]) -> str:
-    """What the records of every file took."""
+    """The hours that the trials of every file took, by device, and how fast they went."""
     lines = [_COSTS, "| records | device | trials | hours | trials an hour | optimizer steps a second |"]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
     for name, own in files.items():
@@ -136,7 +148,7 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _scores(records: Sequence[Record], sources: Sequence[Published]) -> list[Table]:
-    """The score tables of one file: one for every source that has a figure to compare, and one alone where none has."""
+    """The score tables of one file: one for every source with a figure to compare, and one without where no source has."""
     compared = [table for source in sources for table in table_of(records, source) if _compares(table)]
     titles = {table.title for table in compared}
     return [*compared, *(table for table in table_of(records) if table.title not in titles)]

@@ -194,14 +194,17 @@ def report(
 ) -> None:
     """Say of every published claim what the kept records make of it, and write the tables of every record file."""
     from recallmap.results.publishing.report import report as made
+    from recallmap.search import codec
     from recallmap.search.cli import page_context, sources
 
     if fill is not None and not os.path.isfile(fill):
         refuse(f"{fill}: is no text to fill")
     here = Path("results/records")  # of a checkout
     try:
-        found = made(sources.by_file(records or (here if here.is_dir() else sources.kept())), page_context.sources())
-        found.write(output, fill)
+        claims, excerpts = codec.read_claims(), codec.read_excerpts()
+        files = sources.by_file(records or (here if here.is_dir() else sources.kept()))
+        found = made(files, claims, page_context.sources())
+        found.write(output, fill=fill, excerpts=excerpts)
     except ValueError as error:
         refuse(str(error))
     except OSError as error:

@@ -25,6 +25,7 @@ BUILT_IN = {
     "study": ("search", "studies"),
     "suite": ("synth", "suites"),
     "published": ("results", "published"),
+    "publishing": ("results", "publishing"),
 }
 
 # Names that documents had before, by which they are still found: an architecture gives itself its former one in `name`, for
@@ -39,7 +40,7 @@ def from_plain(spec: type[S], data: Mapping[str, Any]) -> S:
 
 
 def builtin(what: str) -> dict[str, Traversable]:
-    """The documents of a sort ("arch", "study", "suite", "published") that come with the package, by name."""
+    """The documents of a sort ("arch", "study", "suite", "published", "publishing") that come with the package, by name."""
     package, folder = BUILT_IN[what]
     place = resources.files(f"recallmap.{package}") / folder
     found = sorted(place.iterdir(), key=lambda f: f.name) if place.is_dir() else []
@@ -93,7 +94,7 @@ def _any_document(source: Source, what: str) -> Node:
     path = Path(text)
     if not os.path.exists(path) and not is_path(source):
         may = f"may come a file or {type_hints.either(list(known))}" if known else "may come a file"
-        sort = "published source" if what == "published" else what
+        sort = {"published": "published source", "publishing": "claims or excerpts"}.get(what, what)
         raise fault(Place(text), "", f"no built-in {sort} and no file, {may}{guess(text, list(known))}")
     return _read_file(path, list(known))
 

@@ -18,7 +18,7 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -41,12 +41,20 @@ _KEYS = re.compile(r"\[\d{1,9}\]|[^.\[\]]+")  # of a path
 _BAD: Any = object()  # stands for a part that has faults
 
 
-def read(hint: Any, node: Node, *, openers: Mapping[type, Opener] | None = None, memo: Memo | None = None) -> Any:
+def read(
+    hint: Any,
+    node: Node,
+    *,
+    openers: Mapping[type, Opener] | None = None,
+    stand_ins: Sequence[str] = ("a name", "a path"),
+    memo: Memo | None = None,
+) -> Any:
     """The value of type `hint` that `node` says. Raises SpecError with every fault.
 
-    memo  parts already read; give the same to several reads of documents that share nodes
+    stand_ins  what messages call the text that an opener takes
+    memo       parts already read; give the same to several reads of documents that share nodes
     """
-    reader = _Reader(openers or {}, {} if memo is None else memo)
+    reader = _Reader(openers or {}, {} if memo is None else memo, stand_ins)
     value = reader.read(hint, node, "")
     if reader.faults:
         raise SpecError(reader.faults)
@@ -264,8 +272,9 @@ Memo = dict[
 class _Reader:
     """One reading: what was found wrong so far, and what was already read."""
 
-    def __init__(self, openers: Mapping[type, Opener], memo: Memo) -> None:
+    def __init__(self, openers: Mapping[type, Opener], memo: Memo, stand_ins: Sequence[str]) -> None:
         self.openers = openers
+        self.stand_ins = stand_ins
         self.memo = memo
         self.faults: list[Fault] = []
 
@@ -276,7 +285,7 @@ class _Reader:
     def words(self, hint: Any) -> str:
         """What may come, said to people."""
         members = members_of(hint)
-        choices = [word for m in members for word in (["a name", "a path"] if m in self.openers else []) + [_word(m)]]
+        choices = [w for m in members for w in [*(self.stand_ins if m in self.openers else ()), _word(m)]]
         return either(list(dict.fromkeys(choices)))
 
     def read(self, hint: Any, node: Node, path: str) -> Any:

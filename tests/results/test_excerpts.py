@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, filled
+from recallmap.results.publishing.readme_tables import Excerpt, Place, filled
 from recallmap.results.score_tables.table import Cell, Line, Table
-
-PILLARS = ("synth", "arch", "arch/kernels", "results", "search")
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [path for folder in (".", "docs", *PILLARS) for path in sorted((ROOT / folder).glob("*.md"))]
 
 
 def table(title: str, *lines: Line, beside: str = "") -> Table:
@@ -46,18 +41,18 @@ TABLES = {
 }
 WIDTHS = Excerpt(
     corner="width",
-    every={"records": "mqar", "column": "mean", "of": "score", "row": "gla width={}"},
+    every=Place(records="mqar", column="mean", of="score", row="gla width={}"),
     across={
-        "GLA": {},
-        "with its seeds": {"of": "spread"},
-        "of A": {"of": "published", "beside": "A"},
-        "of B": {"of": "published", "beside": "B"},
-        "state": {"of": "state"},
-        "4 pairs": {"column": "pairs 4"},
-        "Mesa": {"records": "mad", "row": "mesa", "column": "pairs 4"},
-        "its state": {"records": "mad", "row": "mesa", "of": "state"},
+        "GLA": Place(),
+        "with its seeds": Place(of="spread"),
+        "of A": Place(of="published", source="A"),
+        "of B": Place(of="published", source="B"),
+        "state": Place(of="state"),
+        "4 pairs": Place(column="pairs 4"),
+        "Mesa": Place(records="mad", row="mesa", column="pairs 4"),
+        "its state": Place(records="mad", row="mesa", of="state"),
     },
-    down={"32": {"at": "32"}, "64": {"at": "64"}, "128": {"at": "128", "records": "none", "row": "rwkv7"}},
+    down={"32": Place(at=32), "64": Place(at="64"), "128": Place(at=128, records="none", row="rwkv7")},
 )
 MADE = """\
 | width | GLA | with its seeds | of A | of B | state | 4 pairs | Mesa | its state |
@@ -75,14 +70,9 @@ def test_a_figure_stands_where_its_column_and_row_say_and_blank_where_nothing_wa
 @pytest.mark.parametrize(
     ("wrong", "head"),
     [
-        (
-            Excerpt(
-                corner="", every=WIDTHS.every, across={"GLA": {}, "lost": {"row": "glla"}}, down={"32": {"at": "32"}}
-            ),
-            "lost",
-        ),
-        (Excerpt(corner="", every=WIDTHS.every, across={"GLA": {}}, down={"32": {"at": "32"}, "9": {"at": "9"}}), "9"),
-        (Excerpt(corner="", every={**WIDTHS.every, "column": "pears"}, across={"GLA": {}}, down=WIDTHS.down), "32"),
+        (replace(WIDTHS, across={"GLA": Place(), "lost": Place(row="glla")}, down={"32": Place(at=32)}), "lost"),
+        (replace(WIDTHS, across={"GLA": Place()}, down={"32": Place(at=32), "9": Place(at=9)}), "9"),
+        (replace(WIDTHS, every=replace(WIDTHS.every, column="pears"), across={"GLA": Place()}), "32"),
     ],
 )
 def test_a_head_without_a_figure_is_refused(wrong: Excerpt, head: str) -> None:
@@ -90,25 +80,27 @@ def test_a_head_without_a_figure_is_refused(wrong: Excerpt, head: str) -> None:
         wrong.markdown("wrong", TABLES)
 
 
-def test_a_text_keeps_what_stands_around_its_excerpts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXCERPTS, "widths", WIDTHS)
+def test_an_excerpt_whose_figures_have_no_whole_place_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="every must give row and of where neither head does, got none for row '8' and"
+    ):
+        Excerpt(every=Place(records="mqar", column="mean"), across={"GLA": Place()}, down={"8": Place(at=8)})
+    with pytest.raises(ValueError, match="down must have at least one head, got none"):
+        replace(WIDTHS, down={})
+
+
+def test_a_text_keeps_what_stands_around_its_excerpts() -> None:
+    excerpts = {"widths": WIDTHS}
     old, mark = "| one | table |\n| --- | --- |\n| not | ours |\n", "<!-- excerpt: widths -->\n\n"
     text = f"# Title\n\n{old}\n{mark}{old}\nWords.\n\n{old}"
     made = f"# Title\n\n{old}\n{mark}{MADE}\nWords.\n\n{old}"
-    assert filled(text, TABLES) == made
-    assert filled(made, TABLES) == made
-    assert filled("<!-- excerpt: widths -->\n", TABLES) == f"{mark}{MADE}"
+    assert filled(text, TABLES, excerpts) == made
+    assert filled(made, TABLES, excerpts) == made
+    assert filled("<!-- excerpt: widths -->\n", TABLES, excerpts) == f"{mark}{MADE}"
     for first in ("<!-- excerpt: widths -->\nWords.\n", f"{mark}Words.\n", f"{mark.strip()}\n{old}Words.\n"):
-        assert filled(first, TABLES) == f"{mark}{MADE}\nWords.\n"
+        assert filled(first, TABLES, excerpts) == f"{mark}{MADE}\nWords.\n"
 
 
 def test_an_excerpt_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no excerpt 'widhts', only demo, mad-memorization, mad, "):
-        filled("<!-- excerpt: widhts -->\n", TABLES)
-
-
-def test_every_excerpt_stands_in_one_document_once() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
-    assert sorted(name for text in texts for name in re.findall("^<!-- excerpt: (.*) -->$", text, re.M)) == sorted(
-        EXCERPTS
-    )
+    with pytest.raises(ValueError, match="there is no excerpt 'widhts', only widths"):
+        filled("<!-- excerpt: widhts -->\n", TABLES, {"widths": WIDTHS})

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from recallmap.results.exports.frame import columns_of, frame, harmless, row
+from recallmap.results.exports.frame import Cells, columns_of, frame
+from recallmap.results.exports.pieces import export
 from recallmap.results.record import Record, read_records
 
 Make = Callable[..., Record]
@@ -22,6 +23,11 @@ KEPT = Path(__file__).parents[2] / "results" / "records"
 
 def stacked(make: Make, key_dim: int, **rest: Any) -> Record:
     return make(arch_dials={"stack": [{"kind": "block", "mixer": {"kind": "mesa", "key_dim": key_dim}}]}, **rest)
+
+
+def row(record: Record) -> dict[str, Any]:
+    cells = Cells()
+    return cells.own(record) | cells.known[cells.place(record)]
 
 
 def said_of_the_spec(record: Record) -> dict[str, Any]:
@@ -85,6 +91,15 @@ def test_pieces_of_a_table_have_the_columns_of_the_whole(make: Make) -> None:
     assert frame([], columns).columns.tolist() == list(columns)
 
 
+@pytest.mark.parametrize("name", ["mqar_capacity", "parity_cpu", "learnability_cpu"])
+def test_files_hold_what_the_frame_holds(name: str, tmp_path: Path) -> None:
+    records = read_records(KEPT / f"{name}.jsonl")
+    for suffix in (".csv", ".parquet"):
+        export(lambda: records, tmp_path / f"a{suffix}")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == frame(records).to_csv(index=False)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), frame(records))
+
+
 def test_whole_numbers_stay_whole_where_some_rows_have_none(make: Make) -> None:
     table = frame([stacked(make, 16), make(), make(data={"train": 64})])
     assert table["arch.stack.0.mixer.key_dim"].dropna().tolist() == [16]
@@ -102,7 +117,7 @@ def test_a_score_or_a_dial_does_not_hide_a_field(make: Make) -> None:
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1"])
 def test_no_text_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(name: str, make: Make, tmp_path: Path) -> None:
     record = replace(make(arch=name, task="parity", error=name), scores={"accuracy": -0.5, name: 1.0})
-    harmless(frame([record])).to_csv(tmp_path / "a.csv", index=False)
+    export(lambda: [record], tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
         heads, cells = csv.reader(file)
     assert not any(text.startswith(("=", "+", "@", "\t", "\r", "＝")) for text in (*heads, *cells))

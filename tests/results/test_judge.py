@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from recallmap.results.analysis.measures import measures
-from recallmap.results.publishing.claim_rules import Above, Each, Evidence, OnAverage, Rises, Rule, Which, verdict_of
-from recallmap.results.publishing.claims import CLAIMS
+from recallmap.results.publishing.claim_rules import (
+    Above,
+    Average,
+    Each,
+    Evidence,
+    OnAverage,
+    Rises,
+    Rule,
+    Which,
+    verdict_of,
+)
+from recallmap.results.publishing.claims import Claim
 from recallmap.results.record import Record
 
 Make = Callable[..., Record]
@@ -172,7 +182,7 @@ def test_only_the_same_setting_and_the_same_size_of_state_is_compared(make: Make
 
 
 @pytest.mark.parametrize(
-    "rule", [Above(better=A, worse=B), OnAverage(rule=Above(better=A, worse=B), columns=(("mqar",),))]
+    "rule", [Above(better=A, worse=B), OnAverage(rule=Above(better=A, worse=B), over=Average(columns=(("mqar",),)))]
 )
 def test_what_began_with_other_weights_is_not_compared(make: Make, rule: Rule) -> None:
     small, large = ({"arch_dials": {"init": init}} for init in ("normal", "fan_in"))
@@ -198,10 +208,10 @@ def test_all_dials_but_those_named_must_agree(make: Make) -> None:
         return seeds(make, "m", [score, score + 0.01], arch_dials={"window": window, "heads": heads})
 
     records = of(1, 1, 0.5) + of(4, 1, 0.7) + of(1, 2, 0.6) + of(4, 2, 0.8)
-    rule = Above(better=Which(dials={"window": (4,)}), worse=Which(dials={"window": (1,)}), but=("window",))
+    rule = Above(better=Which(parameters={"window": (4,)}), worse=Which(parameters={"window": (1,)}), but=("window",))
     assert len(weigh(rule, records)) == 2
-    assert len(weigh(Rises(dial="window"), records)) == 2
-    assert verdict(Rises(dial="window"), records) == "reproduced"
+    assert len(weigh(Rises(parameter="window"), records)) == 2
+    assert verdict(Rises(parameter="window"), records) == "reproduced"
 
 
 def test_every_seed_must_reach_and_one_that_does_not_leaves_it_open(make: Make) -> None:
@@ -218,8 +228,9 @@ def test_an_average_is_over_columns_and_over_what_both_have(make: Make) -> None:
     def of(arch: str, less: float, only: Sequence[str] = tuple(tasks)) -> list[Record]:
         return [r for t in only for r in seeds(make, arch, [tasks[t] - less, tasks[t] - less + 0.01], task=t)]
 
-    rule = OnAverage(rule=Above(better=A, worse=B), columns=columns)
+    rule = OnAverage(rule=Above(better=A, worse=B), over=Average(columns=columns))
     extra = seeds(make, "a", [0.0, 0.0], task="compression", dials={"vocab": 64})  # b has not met it
+    extra += [r for arch in ("a", "b") for r in seeds(make, arch, [0.0, 0.0], task="parity")]  # in none of the columns
     (one,) = weigh(rule, of("a", 0.0) + of("b", 0.2) + extra)
     assert one.figures.startswith("0.605")  # ((0.9 + 0.7) / 2 + 0.4) / 2, and half of 0.01
     assert one.verdict == "reproduced"
@@ -246,10 +257,23 @@ def test_mixers_and_expansions_are_told_by_what_an_architecture_has(make: Make) 
     record = make(arch_dials=mesa, seed=1)
     record.spec["phases"] = [{}, {"expand": {"count": 4, "start": "inherit"}}]
     (grown,) = measures([record])
-    assert Which(grown=True, dials={"count": (4,)}).holds(grown)
+    assert Which(grown=True, parameters={"count": (4,)}).holds(grown)
     assert not Which(grown=False).holds(grown)
 
 
-def test_claims_have_names_of_their_own_and_say_whence_they_come() -> None:
-    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
-    assert all(claim.text.endswith(".") and claim.source and claim.tasks for claim in CLAIMS)
+@pytest.mark.parametrize(
+    ("make_rule", "said"),
+    [
+        (lambda: Above(better=A, worse=B, margin=-0.1), "margin must be at least 0, got -0.1"),
+        (lambda: Above(better=A, worse=B, same_state=-1), "same_state must be at least 0, got -1"),
+        (lambda: Above(better=A, worse=B, no_worse=True), "no_worse needs a margin, got none"),
+        (lambda: Each(which=A), "least or most must be given, got neither"),
+        (lambda: Each(which=A, least=0.9, most=0.1), "least must be at most 0.1"),
+        (lambda: Average(columns=(("mqar",), ())), "columns must be lists of at least one task"),
+        (lambda: Claim(text="No stop", source="a paper", rule=Each(which=A, least=0.9)), "text must be a sentence"),
+        (lambda: Claim(text="A stop.", source="", rule=Each(which=A, least=0.9)), "source must name the paper"),
+    ],
+)
+def test_a_rule_or_claim_that_can_decide_nothing_is_refused(make_rule: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_rule()

@@ -9,7 +9,7 @@ import pytest
 from recallmap.arch.mixers import Mixer
 from recallmap.results.analysis.labels import leaves_of
 from recallmap.results.analysis.namesakes import NAMESAKES, Namesake, remark
-from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, filled
+from recallmap.results.publishing.readme_tables import Excerpt, Place, filled
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.rendering import render
@@ -73,17 +73,15 @@ def test_every_table_of_scores_says_it_below(records: list[Record]) -> None:
     assert not [note for note in table_of(records[2:3])[0].notes if "baseline" in note]
 
 
-def test_a_text_says_it_below_its_excerpt_and_once(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
-    place = {"records": "kept", "column": "length 64, pairs 4", "of": "score"}
+def test_a_text_says_it_below_its_excerpt_and_once(records: list[Record]) -> None:
+    rows = {"GLA": "gla", "behind a convolution": "conv_gla", "vector": "gla_vector"}
     excerpt = Excerpt(
-        corner="",
-        every=place,  # type: ignore[arg-type]
-        across={"GLA": {"row": "gla"}, "behind a convolution": {"row": "conv_gla"}, "vector": {"row": "gla_vector"}},
-        down={"here": {}},
+        every=Place(records="kept", column="length 64, pairs 4", of="score"),
+        across={head: Place(row=row) for head, row in rows.items()},
+        down={"here": Place()},
     )
-    monkeypatch.setitem(EXCERPTS, "names", excerpt)
     tables = {"kept": table_of(records)}
-    made = filled("<!-- excerpt: names -->\n\nWords.\n", tables)
+    made = filled("<!-- excerpt: names -->\n\nWords.\n", tables, {"names": excerpt})
     below = f"\n\nNames. GLA / behind a convolution: {SCALAR}.\n\nWords.\n"
     assert made.endswith(f"| here | 90.0 | 80.0 | 70.0 |{below}")
-    assert filled(made, tables) == made
+    assert filled(made, tables, {"names": excerpt}) == made

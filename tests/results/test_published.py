@@ -72,7 +72,7 @@ def test_percent_become_fractions() -> None:
     [
         ({"unit": "permille"}, "unit must be 'fraction' or 'percent', got 'permille'"),
         ({"rows": [{"arch": "mesa", "values": [50, 60]}]}, "row mesa has 2 values for 1 columns"),
-        ({"columns": [{"name": "recall"}]}, "column 'recall' needs tasks, or mean"),
+        ({"columns": [{"name": "recall"}]}, "column 'recall' must have either tasks or mean: true, got neither"),
         ({"colour": "red"}, "unknown colour in PublishedTable; it may have about"),
         ({"how": "guessed"}, "got 'guessed'"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from recallmap.search import codec
 from recallmap.search.documents import json_schema, type_hints
+from recallmap.search.documents.built_in import BUILT_IN
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, merged, patched
 
 
@@ -688,3 +690,20 @@ def test_the_schema_knows_every_key_and_kind() -> None:
         "anyOf"
     ]
     json.dumps(found)
+
+
+@pytest.mark.parametrize("what", BUILT_IN)
+def test_built_in_documents_are_packaged(what: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    package_data = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    packaged = {
+        path
+        for package, patterns in package_data.items()
+        for pattern in patterns
+        for path in (root / Path(*package.split(".")[1:])).glob(pattern)
+    }
+    found = {Path(str(place)).resolve() for place in codec.builtin(what).values()}
+    assert found
+    assert found <= packaged

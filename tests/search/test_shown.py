@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.results.ledger import Ledger
-from recallmap.results.publishing.readme_tables import EXCERPTS, Excerpt, Place, filled
+from recallmap.results.publishing.readme_tables import filled
 from recallmap.results.publishing.report import FOLDER, report
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
@@ -63,13 +63,13 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(sources.by_file(RESULTS / "records"), page_context.sources())
+    made = report(sources.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
     for document in (RESULTS.parent / "README.md", RESULTS / "README.md"):
         text = document.read_text(encoding="utf-8")
-        assert filled(text, made.scores) == text
+        assert filled(text, made.scores, codec.read_excerpts()) == text
 
 
 def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:
@@ -99,9 +99,14 @@ def test_a_text_is_filled_or_all_is_left_as_it_was(
     records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_records(tmp_path / "records" / "kept.jsonl", records)
-    place: Place = {"records": "kept", "row": "tiny key_dim={}", "column": "mean", "of": "score"}
-    wide = Excerpt(corner="keys", every=place, across={"recall": {}}, down={"4": {"at": "4"}, "8": {"at": "8"}})
-    monkeypatch.setitem(EXCERPTS, "wide", wide)
+    wide = {
+        "corner": "keys",
+        "every": {"records": "kept", "row": "tiny key_dim={}", "column": "mean", "of": "score"},
+        "across": {"recall": {}},
+        "down": {"4": {"at": 4}, "8": {"at": 8}},
+    }
+    excerpts = {**codec.read_excerpts(), **codec.read_excerpts({"wide": wide})}
+    monkeypatch.setattr(codec, "read_excerpts", lambda: excerpts)
     words, text = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"), "--fill"], tmp_path / "T.md"
     code, _, said = call(*words, str(text))
     assert (code, said) == (2, f"{text}: is no text to fill\n")
@@ -113,6 +118,16 @@ def test_a_text_is_filled_or_all_is_left_as_it_was(
     assert call(*words, str(text))[0] == 0
     made = "| keys | recall |\n| --- | ---: |\n| 4 | 75.0 |\n| 8 | 100.0 |\n"
     assert text.read_text() == f"<!-- excerpt: wide -->\n\n{made}\nWords.\n"
+
+
+def test_wrong_claims_are_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = tmp_path / "claims.yaml"
+    wrong.write_text("claims:\n  one: {text: Good., source: a paper, rule: {kind: rises, dial: window}}\n")
+    read = codec.read_claims
+    monkeypatch.setattr(codec, "read_claims", lambda: read(wrong))
+    code, _, said = call("report", str(RESULTS / "records"), "-o", str(tmp_path / "REPORT.md"))
+    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, may come parameter" in said) == (2, True)
+    assert not (tmp_path / "REPORT.md").exists()
 
 
 def test_records_that_are_none_are_refused(tmp_path: Path) -> None:
