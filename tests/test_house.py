@@ -32,7 +32,12 @@ ORDER_IN_ARCH = [  # a room may import rooms further down, never further up
     {"arch.mixers", "arch.mlp"},
     {"arch.parts", "arch.kernels"},
 ]
-SHARED = {"__init__.py", "mixer.py", "sampler.py", "genetic.py"}  # of a family: its union, its interface, a part of several
+SHARED = {
+    "__init__.py",
+    "mixer.py",
+    "sampler.py",
+    "genetic.py",
+}  # of a family: its union, its interface, a part of several
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "misc", "common", "manager"}
 
 

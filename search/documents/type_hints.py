@@ -379,7 +379,9 @@ class _Reader:
         inline = inline_of(spec)
         if inline is not None:
             del known[inline]
-            inside = Node({k: part for k, part in node.value.items() if k in names and k not in known}, node.place, node.keys)
+            inside = Node(
+                {k: part for k, part in node.value.items() if k in names and k not in known}, node.place, node.keys
+            )
             values[inline] = self.read(hints[inline], inside, path)
         for key, part in node.value.items():
             if key in known:

@@ -56,8 +56,8 @@ class Inquiry:
         return tuple({content_key.key(trial): trial for part in parts for trial in part or ()}.values())
 
     def met(self) -> dict[str, Trial]:
-        """Trials by key that points reached since the last call, on every rung, trained or not. The first call includes those of
-        the points in the journal."""
+        """Trials by key that points reached since the last call, on every rung, trained or not. The first call
+        includes those of the points in the journal."""
         return {key: trial for arm in self.arms for key, trial in arm.met_since().items()}
 
     def heard(self) -> list[str]:

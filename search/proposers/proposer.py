@@ -117,7 +117,7 @@ class Proposer:
         return Asked(number=trial.number, ordinal=ordinal, choices=choices, point=point)
 
     def tell(self, asked: Asked, answer: Answer) -> None:
-        """Report a point. Optuna learns the values of done points, and of a rejected one by how much it breaks each constraint."""
+        """Report a point. Optuna learns the values of a point that is done, and the broken constraints of a rejected one."""
         import optuna
 
         state = optuna.trial.TrialState

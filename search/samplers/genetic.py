@@ -24,6 +24,7 @@ class Genetic(SamplerSpec):
     mutation_prob: float | None = parameter(None)
 
     has_parents: ClassVar[bool] = True
+    least_generation: ClassVar[int] = 2  # points descend from pairs
 
     def __post_init__(self) -> None:
         self.count("population", 2)
@@ -31,10 +32,6 @@ class Genetic(SamplerSpec):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {value}")
-
-    def check(self, generation: int) -> None:
-        if generation < 2:
-            raise ValueError(f"generation must be at least 2 for {self.label}, which breeds from pairs, got {generation}")
 
     def options(self, seed: int, generation: int) -> dict[str, Any]:
         """Arguments of Optuna's samplers."""

@@ -23,30 +23,36 @@ def parameter(default: Any) -> Any:
 class SamplerSpec(ABC):
     """A subclass has `kind`, a Literal, and a `parameter` for each setting.
 
-    source         the paper
-    extra          the extra of this package that it needs, as in `pip install 'recallmap[gp]'`
-    several_goals  whether it serves a study of several goals
-    has_parents    whether its points descend from an earlier generation (see Genetic)
+    source            the paper
+    extra             the extra of this package that it needs, as in `pip install 'recallmap[gp]'`
+    several_goals     whether it serves a study of several goals
+    has_parents       whether its points descend from earlier ones (see Genetic)
+    least_generation  points that it must propose together
     """
 
     source: ClassVar[str]
     extra: ClassVar[str | None] = None
     several_goals: ClassVar[bool] = True
     has_parents: ClassVar[bool] = False
+    least_generation: ClassVar[int] = 1
 
     @abstractmethod
     def build(self, seed: int, generation: int) -> Any:
         """A new Optuna sampler for one point of a search that proposes `generation` points together."""
 
     def check(self, generation: int) -> None:
-        """Raises ValueError where so few points together do not suffice."""
+        """Raise ValueError where a search proposes too few points together."""
+        if generation < self.least_generation:
+            raise ValueError(f"generation must be at least {self.least_generation} for {self.label}, got {generation}")
 
     @property
     def label(self) -> str:
         """`tpe`, or `tpe(startup=20)`: the kind, and each parameter that has another value than its default."""
         values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
         kind = next(str(value) for name, value, _ in values if name == "kind")
-        other = [f"{name}={json.dumps(value)}" for name, value, default in values if name != "kind" and value != default]
+        other = [
+            f"{name}={json.dumps(value)}" for name, value, default in values if name != "kind" and value != default
+        ]
         return f"{kind}({', '.join(other)})" if other else kind
 
     def count(self, name: str, least: int, most: int = MOST) -> None:

@@ -31,9 +31,10 @@ MOST_ASKED = 100_000  # points of a search, points of a generation, and trials o
 
 # Searches. ----------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, kw_only=True)
 class Rungs:
-    """Smaller budgets first: a point that looks poor on one is not trained on the next. A sampler learns from whole budgets only.
+    """Smaller budgets first: a point that looks poor on one is not trained on the next. Samplers learn from whole budgets only.
 
     path    what a rung sets
     values  at the rungs below the whole budget, rising
@@ -97,7 +98,7 @@ class Search:
         faults = [*parameter_faults(self.dials), *axis_faults(self.over, "over")]
         if not faults and (each := Grid(axes=self.over).count()) > MOST_ASKED:
             faults.append(
-                Fault(self.over.place, "over", f"makes {each:,} trials of a point, at most {MOST_ASKED:,} may be")
+                Fault(self.over.place, "over", f"makes {each:,} trials of a point, expected at most {MOST_ASKED:,}")
             )
         if not faults:
             faults += [*self._first_faults(), *self._exclude_faults(), *self._anchor_faults()]
@@ -155,8 +156,8 @@ class Search:
         )
 
     def corners(self) -> Iterator[tuple[Choices, Point]]:
-        """Points at the ends of all parameters that are not excluded: all where they are few, else a sample that holds every end
-        of every parameter."""
+        """Points at the ends of all parameters that are not excluded: all where they are few, else a sample with every end of
+        every parameter."""
         few = list(self._every_corner(MOST_CORNERS + 1))
         for choices, point in few if len(few) <= MOST_CORNERS else self._some_corners(MOST_CORNERS):
             if not self.is_excluded(choices):
@@ -193,7 +194,7 @@ class Search:
         for index, node in enumerate(self.first):
             path = f"first[{index}]"
             if not isinstance(node.value, dict):
-                yield Fault(node.place, path, "may come a mapping, a value by name of a parameter")
+                yield Fault(node.place, path, "expected a mapping, a value by name of a parameter")
                 continue
             said = Given({name: part.value for name, part in node.value.items()})
             self.point(said)
@@ -207,22 +208,22 @@ class Search:
         for index, rule in enumerate(self.exclude):
             path = f"exclude[{index}]"
             if not isinstance(rule.value, dict) or not rule.value:
-                yield Fault(rule.place, path, "may come a mapping, values to exclude by name of a parameter")
+                yield Fault(rule.place, path, "expected a mapping, values to exclude by name of a parameter")
                 continue
             for name, said in rule.value.items():
                 if name not in self.names:
                     yield Fault(rule.keys[name], f"{path}.{name}", self._unknown(name))
                 elif isinstance(said.value, dict) and not set(said.value) <= {"least", "most"}:
-                    yield Fault(said.place, f"{path}.{name}", "may come a value, a list of values, or {least, most}")
+                    yield Fault(said.place, f"{path}.{name}", "expected a value, a list of values, or {least, most}")
                 elif isinstance(said.value, dict):
                     for bound, end in said.value.items():
                         if isinstance(end.value, bool) or not isinstance(end.value, int | float):
-                            yield Fault(end.place, f"{path}.{name}.{bound}", f"may come a number, came {end.text}")
+                            yield Fault(end.place, f"{path}.{name}.{bound}", f"expected a number, got {end.text}")
 
     def _anchor_faults(self) -> Iterator[Fault]:
         for index, node in enumerate(self.anchors):
             if not isinstance(node.value, str | dict):
-                yield Fault(node.place, f"anchors[{index}]", "may come a name, a path, or a mapping by path of a trial")
+                yield Fault(node.place, f"anchors[{index}]", "expected a name, a path, or a mapping by path of a trial")
                 continue
             for patch in _anchor(node):
                 if not is_of_trial(patch.path):
@@ -231,7 +232,7 @@ class Search:
     def _unknown(self, name: str) -> str:
         known = list(self.names)
         few = type_hints.either(known) if len(known) <= 12 else f"{', '.join(known[:12])}, ..."
-        return f"no parameter '{name}', may come {few}{type_hints.guess(name, known)}"
+        return f"no parameter '{name}', expected {few}{type_hints.guess(name, known)}"
 
 
 Space = Grid | Union | Search

@@ -227,7 +227,7 @@ def test_a_search_for_hybrids_from_the_first_look_to_the_winner(folder: Path) ->
     assert "28 known, 0 done, 0 failed" in out("run", *SMOKE, "--device", "cpu")
     best = out("best", *SMOKE, "-o", "arch.yaml")
     assert "accuracy (test)" in best
-    for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of dials (tpe, PED-ANOVA): "):
+    for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of parameters (tpe, PED-ANOVA): "):
         assert line in best
     assert "state " in out("cost", "arch.yaml")
     assert "hybrid_" in out("table", *SMOKE)

@@ -215,7 +215,9 @@ def test_a_sampler_of_one_goal_refuses_a_study_of_two(monkeypatch: pytest.Monkey
 
 
 def test_group_needs_joint_densities() -> None:
-    with pytest.raises(SpecError, match="space.group: group needs multivariate: true, got null; set multivariate: true"):
+    with pytest.raises(
+        SpecError, match=r"space\.group: group needs multivariate: true, got null; set multivariate: true"
+    ):
         study({"kind": "tpe", "group": True})
 
 

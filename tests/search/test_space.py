@@ -223,11 +223,11 @@ def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(f
     for wrong, said in (
         ("every: [mesa, hawkk]", r'no mixer "hawkk" \(did you mean \'hawk\'\?\)'),
         ("every: [{kind: gla}]", 'no mixer {"kind": "gla"}'),
-        ("every: []", "no mixer is left, may come at least one"),
-        ("every: mixer, but: hawk", r'came "hawk", may come a list of mixers'),
-        ("every: mixer, having: {haeds: 2}", "no mixer has a dial 'haeds'"),
-        ("every: mixer, having: [2]", r"came \[2\], may come dials of mixers"),
-        ("every: mixer, haveing: {}", "unknown key 'haveing', may come every, but, as, having"),
+        ("every: []", "no mixer is left, expected at least one"),
+        ("every: mixer, but: hawk", r'got "hawk", expected a list of mixers'),
+        ("every: mixer, having: {haeds: 2}", "no mixer has a parameter 'haeds'"),
+        ("every: mixer, having: [2]", r"got \[2\], expected parameters of mixers"),
+        ("every: mixer, haveing: {}", "unknown key 'haveing', expected every, but, as, having"),
     ):
         with pytest.raises(SpecError, match=said):
             mixers(wrong)
@@ -275,14 +275,16 @@ def test_corners_are_a_sample_where_they_are_many_and_every_end_of_every_dial_co
 
 LR = "    trial.training.lr: {float: [1e-3, 1e-2]}\n"
 FAULTS = {
-    "no dials": ("  dials: {}\n", ["8:10: space.dials: may come a mapping of at least one dial by path"]),
+    "no dials": ("  dials: {}\n", ["8:10: space.dials: expected a mapping of at least one parameter by path"]),
     "a dial outside the trial": (
         "  dials:\n    training.lr: {float: [0.1, 0.2]}\n",
-        ["9:5: space.dials.training.lr: a dial is a path that begins with trial (did you mean 'trial.training.lr'?)"],
+        [
+            "9:5: space.dials.training.lr: a parameter is a path that begins with trial (did you mean 'trial.training.lr'?)"
+        ],
     ),
     "a value that does not vary": (
         "  dials:\n    trial.training.lr: 0.1\n",
-        ["9:24: space.dials.trial.training.lr: nothing varies here, may come {choice: ...}, {int: ...}"],
+        ["9:24: space.dials.trial.training.lr: nothing varies here, expected {choice: ...}, {int: ...}"],
     ),
     "slips in dials, all at once": (
         "  dials:\n    trial.training.lr: {float: [0.2, 0.1]}\n    trial.arch.width: {int: [8, 20], step: 8}\n"
@@ -293,7 +295,7 @@ FAULTS = {
             "10:44: space.dials.trial.arch.width.step: step 8 does not lead from 8 to 20",
             "11:33: space.dials.trial.training.batch.int: int must be positive where log is true, got [0, 8]",
             "12:27: space.dials.trial.seed.int[1]: came the number 1.5, may come a whole number",
-            "13:31: space.dials.trial.data.test.choice: may come a list of at least one option",
+            "13:31: space.dials.trial.data.test.choice: expected a list of at least one option",
             "14:42: space.dials.trial.data.validation.stp: unknown key, may come int, step, log (did you mean 'step'?)",
         ],
     ),
@@ -319,31 +321,31 @@ FAULTS = {
     ),
     "too many words for a pattern": (
         "  dials:\n    trial.arch.stack: {sequence: {a: mesa, b: gla}, length: 20, pattern: 'a.*'}\n",
-        ["9:74: space.dials.trial.arch.stack.pattern: pattern would be tried on 2^20 words, may come at most 100,000"],
+        ["9:74: space.dials.trial.arch.stack.pattern: pattern would be tried on 2^20 words, expected at most 100,000"],
     ),
     "points to try first that are none": (
         "  dials:\n" + LR + "  first: [{trial.training.lr: 1}, {trial.training.lrr: 1e-3}]\n",
         [
-            "10:31: space.first[0].trial.training.lr: came 1, may come a number from 0.001 to 0.01",
-            "10:36: space.first[1].trial.training.lrr: no parameter 'trial.training.lrr', may come trial.training.lr (did you",
+            "10:31: space.first[0].trial.training.lr: got 1, expected a number from 0.001 to 0.01",
+            "10:36: space.first[1].trial.training.lrr: no parameter 'trial.training.lrr', expected trial.training.lr (did you",
         ],
     ),
     "a point to try first that says nothing": (
         "  dials:\n    trial.training.clip: {choice: [0.5, 1.0]}\n  first: [{trial.training.clip: null}]\n",
-        ["10:33: space.first[0].trial.training.clip: came None, may come 0.5 or 1.0"],
+        ["10:33: space.first[0].trial.training.clip: got None, expected 0.5 or 1.0"],
     ),
     "an exclusion of nothing": (
         "  dials:\n" + LR + "  exclude: [{trial.lr: 1}, {trial.training.lr: {from: 1}}]\n",
         [
             "10:14: space.exclude[0].trial.lr: no parameter 'trial.lr'",
-            "10:48: space.exclude[1].trial.training.lr: may come a value",
+            "10:48: space.exclude[1].trial.training.lr: expected a value",
         ],
     ),
     "an exclusion by what is no number": (
         "  dials:\n" + LR + "  exclude: [{trial.training.lr: {least: '1e-3', most: null}}]\n",
         [
-            "10:41: space.exclude[0].trial.training.lr.least: may come a number, came 1e-3",
-            "10:55: space.exclude[0].trial.training.lr.most: may come a number",
+            "10:41: space.exclude[0].trial.training.lr.least: expected a number, got 1e-3",
+            "10:55: space.exclude[0].trial.training.lr.most: expected a number",
         ],
     ),
     "an exclusion of everything": (
@@ -368,7 +370,7 @@ FAULTS = {
     ),
     "pairs of one": (
         "  dials:\n" + LR + "  beside: [nsga2]\n  generation: 1\n",
-        ["11:15: space.generation: generation must be at least 2 for nsga2, which breeds from pairs, got 1"],
+        ["11:15: space.generation: generation must be at least 2 for nsga2, got 1"],
     ),
     "a seed among what it is trained over": (
         "  dials:\n" + LR + "  over: {seed: [1]}\n",
@@ -406,7 +408,7 @@ FAULTS = {
     ),
     "every what": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixr}]}\n",
-        ["9:50: space.dials.trial.arch.stack[0].mixer: came \"mixr\", may come 'mixer', or a list of mixers"],
+        ["9:50: space.dials.trial.arch.stack[0].mixer: got \"mixr\", expected 'mixer', or a list of mixers"],
     ),
 }
 
