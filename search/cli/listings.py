@@ -112,9 +112,9 @@ def samplers() -> Table:
 
     table = _table("sampler", "source", "goals", "needs", "parameters and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        goals = "one or several" if spec.several_goals else "one"
-        needs = "" if spec.extra is None else f"pip install 'recallmap[{spec.extra}]'"
-        table.add_row(kind, spec.source, goals, needs, _dials(spec))
+        source, extra, several = (getattr(spec, name) for name in ("source", "extra", "several_goals"))
+        needs = "" if extra is None else f"pip install 'recallmap[{extra}]'"
+        table.add_row(kind, source, "one or several" if several else "one", needs, _dials(spec))
     return table
 
 

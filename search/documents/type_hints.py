@@ -91,7 +91,8 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
 
 def _plain_spec(value: Any, whole: bool) -> dict[str, Any]:
     spec: Any = type(value)
-    hints, said = hints_of(spec), {}
+    hints = hints_of(spec)
+    said: dict[str, Any] = {}
     for f in dials(spec):
         part = getattr(value, f.name)
         if not whole and f.metadata.get("later") and part == f.default:

@@ -344,7 +344,8 @@ def arch_document(found: Findings, one: Candidate) -> str:
 
 
 def _file_name(study: str, one: Candidate) -> str:
-    return re.sub(r"[^\w.-]+", "_", f"{study}_{one.proposer}_{one.ordinal}")
+    proposer = re.sub(r"[^\w.-]+", "_", one.proposer).strip("_")
+    return f"{study}_{proposer}_{one.ordinal}"
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:
