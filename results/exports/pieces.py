@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from recallmap.results.escape import cell
 from recallmap.results.exports.frame import Cells, cell_of, columns_of, frame
 from recallmap.results.record import Record
 
-AT_ONCE = 2000  # records
+AT_ONCE = 1000  # records
 
 
 def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
@@ -57,27 +57,30 @@ _safe = lru_cache(maxsize=100_000)(cell)
 
 def _parquet(draft: Path, columns: Mapping[str, str], records: Iterable[Record]) -> None:
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyarrow.parquet import ParquetWriter
 
     schema = pa.Schema.from_pandas(frame([], columns), preserve_index=False)
     cells, rest = Cells(), iter(records)
+
+    def arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+        """Of the columns that any of the rows has."""
+        found: dict[str, list[Any]] = {}
+        for number, row in enumerate(rows):
+            for name, value in row.items():
+                if name not in found:
+                    found[name] = [None] * len(rows)
+                found[name][number] = cell_of(value, columns[name])
+        return {name: pa.array(said, schema.field(name).type, from_pandas=True) for name, said in found.items()}
+
     with ParquetWriter(draft, schema) as file:
         while some := list(islice(rest, AT_ONCE)):
-            own = [cells.own(record) for record in some]
+            own = arrays([cells.own(record) for record in some])
             places = [cells.place(record) for record in some]
-            rows = [cells.known[place] | row for place, row in zip(places, own, strict=True)]
             numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
             which = pa.array([numbers[place] for place in places])
-            told = {name for row in own for name in row}
-
-            def column(name: str, dtype: str, rows: Iterable[Mapping[str, Any]]) -> pa.Array:
-                said = [cell_of(row.get(name), dtype) for row in rows]
-                return pa.array(said, schema.field(name).type, from_pandas=True)
-
-            made = [
-                column(name, dtype, rows)
-                if name in told
-                else column(name, dtype, (cells.known[place] for place in numbers)).take(which)
-                for name, dtype in columns.items()
-            ]
-            file.write_table(pa.table(made, schema=schema))
+            of_specs = {name: said.take(which) for name, said in arrays([cells.known[p] for p in numbers]).items()}
+            both = {name: pc.coalesce(own[name], of_specs[name]) for name in own.keys() & of_specs.keys()}
+            nothing = {name: pa.nulls(len(some), kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+            made = nothing | of_specs | own | both
+            file.write_table(pa.table([made[name] for name in columns], schema=schema))

@@ -6,6 +6,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from recallmap.results.plain_data.record_checks import HUGE
@@ -36,15 +37,19 @@ class Joined(Mapping[str, Any]):
 
 
 class Scores(Mapping[str, float]):
-    """Figures by name, eight bytes each; the names are shared with others. Nobody changes it."""
+    """Figures by name, eight bytes each; the names are shared with others. Nobody changes it.
 
-    __slots__ = ("_figures", "_places")
+    places   where each figure is, counted from `start`
+    figures  of these scores, and of others before and behind them
+    """
 
-    def __init__(self, places: dict[str, int], figures: array[float]) -> None:
-        self._places, self._figures = places, figures
+    __slots__ = ("_figures", "_places", "_start")
+
+    def __init__(self, places: dict[str, int], figures: array[float], start: int = 0) -> None:
+        self._places, self._figures, self._start = places, figures, start
 
     def __getitem__(self, name: str) -> float:
-        return self._figures[self._places[name]]
+        return self._figures[self._start + self._places[name]]
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
@@ -125,9 +130,13 @@ class Pool:
                 data[name] = self._values[type(value)].setdefault(value, value)
         if data["references"]:
             data |= self._shared({"references": data["references"]})
+        given = list(zip(figures, data["figures"], strict=True))
+        # One array a record: an array of each would be larger than what it holds.
+        together = array("d", [figure for places, values in given if places for figure in values])
+        starts = accumulate((len(values) if places else 0 for places, values in given), initial=0)
         data["figures"] = [
-            Scores(places, array("d", values)) if places else values or NOTHING
-            for places, values in zip(figures, data["figures"], strict=True)
+            Scores(places, together, start) if places else values or NOTHING
+            for (places, values), start in zip(given, starts, strict=False)
         ]
         return data
 

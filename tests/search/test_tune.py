@@ -439,10 +439,13 @@ if __name__ == "__main__":
 
 
 def test_a_study_on_this_machine(tmp_path: Path) -> None:
-    """One for all, because Ray takes seconds to start."""
+    """One for all, because Ray takes seconds to start. The folder has modules with names of ours, which nobody imports."""
     (tmp_path / "driver.py").write_text(DRIVER, encoding="utf-8")
+    for name in ("search.py", "results/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"raise SystemExit('{name} was imported')\n", encoding="utf-8")
     environment = os.environ | {
-        "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}",
+        "PYTHONPATH": str(Path(__file__).parent),
         "OMP_NUM_THREADS": "1",
         "HOME": str(tmp_path / "home"),
     }
