@@ -1,1 +1,1 @@
-"""What answers: the language in which sequence models are written. torch; knows no task."""
+"""The models: mixers, blocks, stacks and backbones, in torch. This pillar knows no task."""

@@ -25,11 +25,11 @@ MOST_PARAMETERS = 10**12  # 4 TB without gradients and moments, 20 TB with them
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneSpec:
-    """An architecture, whole, but for the vocabulary that a task brings.
+    """A whole architecture, without the vocabulary that a task brings.
 
     tied      the head's weights are the embedding's
-    soft_cap  logits are cap * tanh(logits / cap) (MesaNet: 30); None: as they are
-    init      of linear maps and embeddings: "fan_in" N(0, 1/fan in), embedding rows of norm 1 (MesaNet);
+    soft_cap  logits are cap * tanh(logits / cap) (MesaNet: 30); None: no cap
+    init      linear maps and embeddings: "fan_in" N(0, 1/fan in), embedding rows of norm 1 (MesaNet);
               "normal" N(0, 0.02), out-projections N(0, 0.02 / sqrt(2 blocks)) (Zoology, GPT-2);
               "torch" torch's own for linear maps, embedding N(0, 0.02) (mad-lab)
     """
@@ -66,7 +66,8 @@ class BackboneSpec:
         _check_learnable(self.parameters(1))
 
     def parameters(self, vocab: int) -> int:
-        """Numbers that training learns, by arithmetic: as many as `build` makes of tokens, read at each position."""
+        """The number of learned parameters, by arithmetic: as many as `build` makes for tokens that are read at each
+        position."""
         ends = (1 if self.tied else 2) * vocab * self.width + count_norm(self.norm, self.width)
         return ends + sum(block.parameters(self.width, self.norm) for block in flatten(self.stack))
 
@@ -79,7 +80,7 @@ class BackboneSpec:
         readout: Literal["each", "last"] = "each",
         length: int | None = None,
     ) -> Backbone:
-        """The model with its first weights, on the CPU in float32; the same seed gives the same weights.
+        """The model with initial weights, on the CPU in float32; the same seed gives the same weights.
 
         vocab    token ids; channels in and out where `signal` is "vectors"
         readout  "each": an output at every position from that position's vector; "last": the outputs of all `length`
@@ -99,13 +100,13 @@ class BackboneSpec:
 def _check_learnable(parameters: int) -> None:
     if parameters > MOST_PARAMETERS:
         raise ValueError(
-            f"{float(min(parameters, 10**300)):.2g} parameters are more than can be trained, may come at most "
+            f"{float(min(parameters, 10**300)):.2g} parameters are more than can be trained, expected at most "
             f"{MOST_PARAMETERS:.0e}: lower width, or what makes so many"
         )
 
 
 class Backbone(nn.Module):
-    """int64 [B, T] (or float [B, T, V]) -> logits [B, T, V]."""
+    """A model: int64 [B, T] (or float [B, T, V]) -> logits [B, T, V]."""
 
     def __init__(self, spec: BackboneSpec, *, vocab: int, signal: str, readout: str, length: int | None) -> None:
         super().__init__()
@@ -120,8 +121,8 @@ class Backbone(nn.Module):
     def forward(
         self, inputs: Tensor, state: State = None, *, return_state: bool = False, at: Tensor | None = None
     ) -> Tensor | tuple[Tensor, State]:
-        """Logits [B, T, V], or [B, P, V] at the positions `at` (int64 [B, P]); with `return_state` also the state after
-        the last token, which a later call takes to go on where this one ended."""
+        """Logits [B, T, V], or [B, P, V] at the positions `at` (int64 [B, P]). With `return_state` also the state after the
+        last token, from which a later call continues."""
         if return_state and self.decoder is not None:
             raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
         x_BTD = self.embedding(inputs)
@@ -147,7 +148,7 @@ class Backbone(nn.Module):
         return logits_B1V[:, 0], state
 
     def use(self, implementation: str) -> Backbone:
-        """Let every mixer serve its ops by `implementation` ("auto", "recurrent", "chunked", "fused")."""
+        """Set the implementation of ops in every mixer ("auto", "recurrent", "chunked", "fused")."""
         for module in self.modules():
             if isinstance(module, MixerModule):
                 module.implementation = implementation
@@ -155,7 +156,8 @@ class Backbone(nn.Module):
 
 
 class Decoder(nn.Module):
-    """All positions from the last one's vector: add a fixed sine table, then two position-wise maps (Poli et al. 2024)."""
+    """A decoder of all positions from the last one's vector: add a fixed sine table, then two position-wise maps (Poli et
+    al. 2024)."""
 
     position: Tensor
 
@@ -176,7 +178,7 @@ class Decoder(nn.Module):
 
 
 def initialise(model: Backbone, init: Init) -> None:
-    """Draw the weights of linear maps and embeddings anew, in module order; mixers keep what else they drew."""
+    """Draw the weights of linear maps and embeddings anew, in module order; other parameters of mixers stay."""
     blocks = max(1, sum(isinstance(module, BlockModule) for module in model.modules()))
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):

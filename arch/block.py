@@ -20,7 +20,7 @@ from recallmap.arch.parts.norm import Norm, build_norm, count_norm
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One residual block. `mlp` None: the mixer alone."""
+    """One residual block. `mlp` None: only the mixer."""
 
     kind: Literal["block"] = "block"
     mixer: Mixer

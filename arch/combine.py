@@ -2,11 +2,11 @@
 
 gate     (MAG)  o = norm(attention(z)) * silu(norm(memory(z))),   z = [persistent; x]
 layer    (MAL)  o = attention(norm(memory(z))),   z = [persistent; x]
-context  (MAC)  by segments: y = attention([persistent; h_1, x_1, h_2, x_2, ...]) at the x, where h = M(x) as the memory stood
-                ahead of the segment; then the memory takes in y, and o = norm(y) * silu(norm(memory(y)))
+context  (MAC)  by segments: y = attention([persistent; h_1, x_1, h_2, x_2, ...]) at the x, where h = M(x) with the memory as
+                it was before the segment; then the memory takes in y, and o = norm(y) * silu(norm(memory(y)))
 
-Persistent tokens are learned vectors ahead of the first token. Behrouz et al. 2025 (Titans), section 4. MAC as printed shows
-all of a segment's h to each of its tokens, and the future would reach the past; here a token sees those up to its own.
+Persistent tokens are learned vectors before the first token. Behrouz et al. 2025 (Titans), section 4. MAC as printed shows
+all of a segment's h to each of its tokens, so that the future reaches the past. Here a token sees those up to its own.
 
 B batch, T time, D model width, P persistent tokens
 """
@@ -34,11 +34,11 @@ MOST_PERSISTENT = 100_000  # tokens: every sequence is that much longer
 
 @dataclass(frozen=True, kw_only=True)
 class _Combination(ABC):
-    """A block as any other, whose mixer is made of two.
+    """A block whose mixer is made of two.
 
-    memory      what learns at test time; any mixer for gate and layer
-    attention   any mixer; softmax attention keeps the persistent tokens in sight whatever its window
-    persistent  learned tokens ahead of the first one
+    memory      a memory that learns at test time; any mixer for gate and layer
+    attention   any mixer; softmax attention keeps the persistent tokens in sight, whatever its window
+    persistent  learned tokens before the first one
     """
 
     kind: str
@@ -65,7 +65,7 @@ class _Combination(ABC):
         return self.attention.sighted(self.persistent)
 
     def differs(self) -> tuple[str, ...]:
-        """As of a mixer: what sets both parts, and how they are put together, apart from what was published."""
+        """Differences of both parts, and of their combination, from the published layer, as for a mixer."""
         return tuple(dict.fromkeys((*self.memory.differs(), *self.attention.differs())))
 
     def check(self, width: int) -> None:
@@ -142,7 +142,7 @@ class _Combined(MixerSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(_Combination):
-    """Memory as a gate (MAG): both read the same tokens, what the memory answers gates what attention answers."""
+    """Memory as a gate (MAG): both read the same tokens, and the memory's answer gates the attention's."""
 
     kind: Literal["gate"] = "gate"
 
@@ -154,7 +154,7 @@ class Gate(_Combination):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer(_Combination):
-    """Memory as a layer (MAL): attention reads what the memory answers."""
+    """Memory as a layer (MAL): attention reads the memory's answers."""
 
     kind: Literal["layer"] = "layer"
 
@@ -167,7 +167,7 @@ class Layer(_Combination):
 
 @dataclass(frozen=True, kw_only=True)
 class Context(_Combination):
-    """Memory as a context (MAC): attention within a segment, over its tokens and what the memory knew of them before.
+    """Memory as a context (MAC): attention within a segment, over its tokens and the memory's earlier answers to them.
 
     segment  tokens between two looks at the memory
     """
@@ -183,7 +183,7 @@ class Context(_Combination):
         if not isinstance(self.memory, MemoryHeads):
             raise ValueError(
                 f"context reads its memory without writing to it, which {self.memory.kind!r} cannot do; "
-                "may come a memory that learns at test time, such as 'titans' or 'atlas'"
+                "expected a memory that learns at test time, such as 'titans' or 'atlas'"
             )
 
     def differs(self) -> tuple[str, ...]:
@@ -205,17 +205,19 @@ class Context(_Combination):
 
 
 class CombinedState(NamedTuple):
-    """What memory and attention carry."""
+    """The states of memory and attention."""
 
     memory: State = None
     attention: State = None
 
 
 class ContextState(NamedTuple):
-    """memory     now
-    ahead      as it stood at the start of the segment, without its convolution
-    reads      what the convolution of the reads carries
-    attention  within the segment
+    """The state of a memory as a context.
+
+    memory     the memory now
+    ahead      the memory at the start of the segment, without its convolution
+    reads      the state of the reads' convolution
+    attention  the attention's state within the segment
     into       tokens of the segment that were seen
     """
 
@@ -234,7 +236,7 @@ class _Pair(MixerModule):
         self.persistent = nn.Parameter(torch.randn(spec.persistent, width)) if spec.persistent else None
 
     def ahead(self, x_BTD: Tensor) -> Tensor:
-        """[persistent; x]"""
+        """The tokens with the persistent ones before them, [persistent; x]."""
         if self.persistent is None:
             return x_BTD
         return torch.cat([self.persistent.to(x_BTD.dtype).expand(x_BTD.shape[0], -1, -1), x_BTD], 1)
@@ -286,7 +288,7 @@ class _Context(_Pair):
         return torch.cat(outputs, 1), state
 
     def _within(self, x_BTD: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
-        """Tokens of one segment."""
+        """The outputs for tokens of one segment."""
         h_BTD, reads = self._memory.read(x_BTD, state.ahead, state.reads)
         z_BTD = torch.stack([h_BTD, x_BTD], 2).flatten(1, 2)
         z_BTD = z_BTD if state.into else self.ahead(z_BTD)

@@ -1,4 +1,4 @@
-"""What a spec costs, before it is built: parameters, state, operations."""
+"""The cost of a spec before it is built: parameters, state, operations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BYTES_PER_FLOAT = 4  # states are carried in float32
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """parameters; floats and bytes of state after `length` tokens of one sequence, and which part of the floats is
-    still growing there; floating-point operations per token, forward, at the mean context of `length` tokens."""
+    """The cost of an architecture: parameters; floats and bytes of state after `length` tokens of one sequence, and the floats
+    that still grow there; floating-point operations per token, forward, at the mean context of `length` tokens."""
 
     parameters: int
     state_floats: int
@@ -29,7 +29,7 @@ class Cost:
 
 
 def cost(spec: BackboneSpec, *, vocab: int, length: int) -> Cost:
-    """All of it by the formulas of mixers: nothing is built, however large it is."""
+    """The cost by the formulas of mixers; nothing is built, however large it is."""
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}")
     if vocab < 1:

@@ -1,4 +1,4 @@
-"""State expansion (StateX): the same model with a larger state in some of its blocks, and the weights it starts from.
+"""State expansion (StateX): the same model with a larger state in some of its blocks, and its initial weights.
 
 heads   all heads of a mixer become one with as many channels: no new parameters, H times the state
 factor  keys of a state-space mixer become that many times wider: E times the state
@@ -54,14 +54,15 @@ def expand(
 def expand_weights(
     old: BackboneSpec, new: BackboneSpec, weights: Mapping[str, Tensor], *, mode: Start = "reinitialise", seed: int = 0
 ) -> dict[str, Tensor]:
-    """What a model of `new` = expand(old, ...) starts from, by parameter name, where one of `old` has `weights`.
+    """The initial weights of a model of `new` = expand(old, ...), by parameter name, from the `weights` of a model of `old`.
 
-    reinitialise  as StateX: merged heads start anew with all of their mixer and its norm; of a widened mixer keys, queries,
-                  decay rates and the bias of the step size do. All else is inherited
-    inherit       all that fits is inherited; what heads share is repeated, what each has is averaged, new channels start anew
-    zero          as inherit, with new keys that are zero: the model computes what it did. Widened mixers alone
+    reinitialise  as StateX: merged heads start anew with all of their mixer and its norm; in a widened mixer keys, queries,
+                  decay rates and the bias of the step size start anew. All else is inherited
+    inherit       all that fits is inherited; parameters that heads share are repeated, those of each head averaged, and new
+                  channels start anew
+    zero          as inherit, with new keys of zero: the model computes the same as before. Only widened mixers
 
-    Raises ValueError where `new` is no expansion of `old`, or where `mode` cannot be had.
+    Raises ValueError where `new` is no expansion of `old`, or where `mode` is impossible.
     """
     pairs = list(zip(flatten(old.stack), flatten(new.stack), strict=True))
     fresh = dict(new.build(vocab=1, seed=seed).named_parameters())

@@ -1,7 +1,7 @@
-"""What a module that moves information along time must hold, found out by running it: causality, and the state it declares.
+"""Laws of modules that move information along time, checked by running them: causality, and the declared state.
 
-A mixer's or a whole block's: x [B, T, D], state -> y [B, T, D], state, by the words of `MixerModule`. A law speaks of two
-sets of weights, the module's own and the same nudged, so that what begins at nought (a gate, a map back) takes part.
+The modules are mixers or whole blocks: x [B, T, D], state -> y [B, T, D], state, as `MixerModule` says. A law tests two sets
+of weights, the module's own and the same nudged, so that parameters that begin at zero (a gate, a map back) take part.
 
 B batch, T time, D model width
 """
@@ -22,13 +22,13 @@ from recallmap.arch.mixers.mixer import State, StateSize
 
 LENGTHS = (1, 3, 7, 33)  # tokens; odd, so that what works in chunks has a ragged one
 FEW = 7  # up to so many tokens all places are tried, and they are read one by one
-NUDGE = 0.1  # standard deviation of what is added to every weight
-# Of the largest output: modules may do parts in lower precision, and what is carried may be computed in another order.
+NUDGE = 0.1  # standard deviation of the noise that is added to every weight
+# Relative to the largest output: modules may compute parts in lower precision, and states in another order.
 SEEN, REMEMBERED = 1e-4, 1e-3
 
 
 class Verdict(NamedTuple):
-    """Whether a law holds. `fault` says in one line where it does not, by how much, and what was expected; "" where it
+    """The result of a law. `fault` says in one line where it is broken, by how much, and what was expected; "" where it
     holds. `length` tokens show it first, at the output `position`."""
 
     law: str
@@ -49,9 +49,10 @@ def is_causal(
     dtype: torch.dtype = torch.float64,
     tolerance: float = SEEN,
 ) -> Verdict:
-    """No output depends on a later token, on how many there are, or on other sequences.
+    """Check that no output depends on a later token, on the number of tokens, or on other sequences.
 
-    The smallest counterexample among `lengths` is told. In eval mode, on the module's device; raises what the module does.
+    The smallest counterexample among `lengths` is reported. The module is in eval mode, on its device; its errors pass
+    through.
     """
     law, both = "causality", _weights(module, dtype)
     for length in sorted(lengths):
@@ -87,11 +88,11 @@ def counted_state(
     dtype: torch.dtype = torch.float64,
     tolerance: float = REMEMBERED,
 ) -> Verdict:
-    """What it carries from token to token has as many floats as `declared` says of so many tokens, and is all that outputs
-    depend on: token by token (of more than a few: in two parts), by the state alone, they are those of the whole sequence.
+    """Check that the state has as many floats as `declared` says for so many tokens, and is all that later outputs depend on.
+    Outputs token by token (in two parts where there are more than a few) must be those of the whole sequence.
 
-    The smallest counterexample among `lengths` is told. What a module keeps in itself does not help it, for every part is
-    read by a copy that has read none. In eval mode, on the module's device; raises what the module does.
+    The smallest counterexample among `lengths` is reported. A module cannot help itself with hidden memory, because every
+    part is read by a fresh copy. The module is in eval mode, on its device; its errors pass through.
     """
     law, both = "counted state", _weights(module, dtype)
     for length in sorted(lengths):
@@ -135,8 +136,8 @@ def counted_state(
 
 
 def floats_in(state: State) -> int:
-    """Floats that the state of one sequence holds. A complex number is two. A whole number is a position and none; of a
-    tensor of whole numbers all but one count, for tokens can hide in it."""
+    """Floats that the state of one sequence holds. A complex number counts as two. A whole number is a position and counts
+    as none; in a tensor of whole numbers all but one count, because tokens can hide in it."""
     found = 0
     for leaf in pytree.tree_leaves(state):
         if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
@@ -149,7 +150,7 @@ def floats_in(state: State) -> int:
 
 
 def _uncountable(state: State) -> str:
-    """What kind of thing it holds that has no number of floats, or ""."""
+    """The type of a part that has no number of floats, or ""."""
     known = (Tensor, int, float, type(None))
     return next((type(leaf).__name__ for leaf in pytree.tree_leaves(state) if not isinstance(leaf, known)), "")
 
@@ -165,7 +166,7 @@ def _weights(module: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, nn.Modul
 
 
 def _tokens(module: nn.Module, seed: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
-    """[B, T, D] on the module's device."""
+    """Random inputs [B, T, D] on the module's device."""
     weights = chain(module.parameters(), module.buffers())
     device = next((weight.device for weight in weights), torch.device("cpu"))
     x_BTD = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -180,7 +181,7 @@ def _outputs(module: nn.Module, x_BTD: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _carried(module: nn.Module, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-    """By a copy, so that what the module keeps in itself is lost."""
+    """Run a copy, so that hidden memory of the module is lost."""
     y_BTD, later = copy.deepcopy(module)(x_BTD, state, return_state=True)
     return y_BTD, later
 
@@ -196,14 +197,14 @@ def _looks_back(module: nn.Module, x_1TD: Tensor, other_1TD: Tensor, tolerance: 
 
 
 def _places(length: int) -> list[int]:
-    """After which of the tokens others are changed: the last has none after it."""
+    """The positions after which tokens are changed: the last token has none after it."""
     if length <= FEW:
         return list(range(length - 1))
     return sorted({0, length // 2, length - 2})
 
 
 def _first_apart(left_BTD: Tensor, right_BTD: Tensor, tolerance: float) -> tuple[int, float] | None:
-    """The first position at which two sequences differ by more than `tolerance` of the largest entry, and by how much."""
+    """The first position at which two sequences differ by more than `tolerance` of the largest entry, and the difference."""
     left, right = left_BTD.double(), right_BTD.double()
     scale = torch.nan_to_num(right, posinf=0.0, neginf=0.0).abs().amax().clamp(min=1e-3)
     same = (left == right) | (left.isnan() & right.isnan())

@@ -1,4 +1,4 @@
-"""Channel mixers: what works at one position.
+"""Channel mixers, which work at each position by itself.
 
 B batch, T time, D model width, F inner width
 """
@@ -27,8 +27,8 @@ class MlpSpec(ABC):
         """x [B, T, D] -> y [B, T, D], each position by itself."""
 
     def parameters(self, width: int) -> int:
-        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic; here they are counted of a
-        module without memory."""
+        """The number of learned parameters: as many as `build` makes. Ours compute it by arithmetic; this one counts those of
+        a module without memory."""
         with torch.device("meta"):
             return sum(value.numel() for value in self.build(width).parameters())
 
@@ -80,7 +80,7 @@ class Mlp2(MlpSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(MlpSpec):
-    """Gives back its (normalised) input: what Zoology's sweeps put in place of an MLP. Not the same as no MLP."""
+    """The identity on its (normalised) input, which Zoology's sweeps have in place of an MLP. It differs from no MLP."""
 
     kind: Literal["identity"] = "identity"
 

@@ -1,4 +1,4 @@
-"""Blocks in order: the language of hybrids, the same in YAML and in Python."""
+"""Stacks of blocks in order, the same in YAML and in Python."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def flatten(stack: tuple[Layered, ...]) -> Iterator[Block | Gate | Layer | Conte
 
 
 def count(stack: tuple[Layered, ...]) -> int:
-    """How many blocks `flatten` gives, by arithmetic."""
+    """The number of blocks that `flatten` gives, by arithmetic."""
     return sum(part.times * count(part.blocks) if isinstance(part, Repeat) else 1 for part in stack)
 
 
 def firsts(stack: tuple[Layered, ...]) -> Mapping[Block | Gate | Layer | Context, int]:
-    """Every different block once, with its place among those of `flatten` where it first comes."""
+    """Every different block once, with its first index among those of `flatten`."""
     found: dict[Block | Gate | Layer | Context, int] = {}
     number = 0
     for part in stack:

@@ -1,1 +1,1 @@
-"""What was found: records of finished trials, and the tables and pages made of them."""
+"""Results: records of finished trials, and the tables and pages made of them."""

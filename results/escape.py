@@ -33,7 +33,7 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "–": "--",
     "↳": r"\quad",
 }
-# What Markdown reads: signs, but not the _ within a name; what begins a link of its own (GitHub's); what begins a line.
+# Markup that Markdown reads: signs, but not the _ within a name; the start of a bare link (GitHub's); the start of a line.
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=\bwww)\.|^[#>+-]")
 _NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _ENTITY = re.compile(r"&(?=#?\w+;)")

@@ -1,4 +1,4 @@
-"""Every finished trial, one row each, in one SQLite file: many may read it, one driver writes it."""
+"""The ledger: every finished trial as a row of one SQLite file, which many may read and one driver writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CACHE = 64 * 1024  # KiB of pages that a driver holds: keys come in no order, an
 
 @dataclass(kw_only=True)
 class LeftOut:
-    """What a damaged ledger could not give: the keys of rows that are not what was written, and how many rows are lost."""
+    """Rows that a damaged ledger could not give: the keys of changed rows, and the number of lost ones."""
 
     keys: list[str] = field(default_factory=list)
     lost: int = 0
@@ -65,9 +65,9 @@ class LeftOut:
 class Ledger:
     """The records of one file.
 
-    `with Ledger(path) as ledger:` is the driver's way: it makes the file and its folder where there are none, and holds
-    the file for writing, so that a second driver is refused before it trains anything. Without `with`, nothing is made
-    or held until the first `add`. `Ledger.open(path)` reads alone, and may read while a driver writes.
+    `with Ledger(path) as ledger:` is for drivers: it makes the file and its folder where there are none, and locks the
+    file for writing, so that a second driver is refused before it trains anything. Without `with`, nothing is made or
+    locked until the first `add`. `Ledger.open(path)` only reads, also while a driver writes.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -83,7 +83,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
-        """For reading alone. Raises LedgerError where there is no ledger."""
+        """Open a ledger for reading. Raises LedgerError where there is none."""
         ledger = cls(path)
         ledger._reading = True
         ledger._opened()
@@ -103,7 +103,7 @@ class Ledger:
         return sum(count for (count,) in self._ask("SELECT count(*) FROM records")) if self._db else 0
 
     def close(self) -> None:
-        """Let go of the file; everything added is in it already."""
+        """Release the file; everything added is in it already."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -112,8 +112,8 @@ class Ledger:
             self._lock = None
 
     def add(self, record: Record) -> bool:
-        """Keep a record; when this returns it survives a crash. A `done` record is never replaced, a failed one by what is
-        done or failed later; False where one stays. Raises LedgerError where it cannot be written, or where the record is not
+        """Keep a record; once this returns, it survives a crash. A `done` record is never replaced, a failed one by a later
+        record; False where the old one stays. Raises LedgerError where it cannot be written, or where the record is not
         sound (see `Record.from_dict`)."""
         self._hold()
         try:
@@ -166,15 +166,15 @@ class Ledger:
     def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
         """Every record, one after another, as the ledger was when the first was asked for.
 
-        curves    whether with their curves, which tables do not show
-        ordered   columns to go by; else the order in which records were first kept
-        left_out  takes what is damaged, so that the rest comes; without it damage raises LedgerError
+        curves    read their curves, which tables do not show
+        ordered   columns to sort by; otherwise the order in which records were first kept
+        left_out  collects damaged rows, so that the rest comes; without it damage raises LedgerError
         """
         pool = Pool()
         return self._walk(lambda row, layout: _record(row, layout, pool, curves=curves), ordered, left_out)
 
     def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
-        """The same as rows of the layout that this version writes, for another ledger to `merge`."""
+        """Every record as a row of the layout that this version writes, for another ledger to `merge`."""
         pool, known = Pool(), self._known
         return self._walk(
             lambda row, layout: whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known),
@@ -192,8 +192,8 @@ class Ledger:
         _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
-        """Keep the records of others too, or none where one of them fails; how many were new here (or done where ours had
-        failed)."""
+        """Keep the records of others too, or none where one of them fails. Returns the number of those that were new here, or
+        done where ours had failed."""
         self._hold()
         with self._translate(f"cannot merge into {self.path}"), self._transaction():
             return sum(
@@ -230,9 +230,9 @@ class Ledger:
         return db
 
     def _dial(self, options: str) -> sqlite3.Connection:
-        """A connection. Text comes as bytes, for where a file is damaged it may be no text."""
+        """A connection. Text comes as bytes, because in a damaged file it may be no text."""
         address = self.path.resolve().as_uri()
-        # What nobody closed is closed by the thread that sweeps it up, whichever that is.
+        # A connection that nobody closed is closed by the thread that collects it, whichever that is.
         connect = partial(sqlite3.connect, uri=True, isolation_level=None, check_same_thread=False)
         db = connect(f"{address}?{options}", timeout=30)
         try:
@@ -266,7 +266,7 @@ class Ledger:
         return int(version)
 
     def _hold(self) -> None:
-        """Be the one who writes, and have the table to write to."""
+        """Become the one writer, and make the table where there is none."""
         if self._lock is not None:
             return
         if self._reading:
@@ -291,7 +291,7 @@ class Ledger:
             raise
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """The file as LAYOUT has it. A ledger of an older layout becomes one of ours, row by row."""
+        """Bring the file to LAYOUT. A ledger of an older layout is converted row by row."""
         layout = self._layout(db)
         db.execute(f"PRAGMA application_id = {MARK}")
         db.execute(TABLE)
@@ -360,7 +360,7 @@ class Ledger:
                 db.close()
 
     def _index(self, db: sqlite3.Connection, layout: int) -> list[tuple[int, str, str]]:
-        """Row, status and key of every record, from an index that is as it was written, or from all of the file."""
+        """Row, status and key of every record, from an undamaged index, or from the whole file."""
         if not layout:
             return []
         self._sound(db, layout)
@@ -374,7 +374,7 @@ class Ledger:
         raise self._damage("its index of keys is not as it was written")
 
     def _walk(self, make: Callable[[Row, int], T], ordered: str, left_out: LeftOut | None) -> Iterator[T]:
-        """What is made of every row, see `each`."""
+        """The results of a function of every row, see `each`."""
         with self._snapshot() as (db, layout):
             count = checksums = 0
             for row in self._rows(db, layout, ordered, salvage=left_out is not None):
@@ -396,7 +396,7 @@ class Ledger:
                     left_out.lost = max(0, _totals(db)[0] - count - len(left_out.keys))
 
     def _rows(self, db: sqlite3.Connection, layout: int, ordered: str, *, salvage: bool) -> Iterator[Row]:
-        """Every row; where a page is damaged, and one wants what there is, those on other pages."""
+        """Every row; with `left_out`, the rows outside of damaged pages."""
         if not layout:
             return
         if not salvage:
@@ -423,7 +423,7 @@ class Ledger:
                     raise
 
     def _sound(self, db: sqlite3.Connection, layout: int) -> None:
-        """Older layouts have no totals: SQLite must look through the whole file."""
+        """Check the whole file with SQLite, because older layouts have no totals."""
         if layout == 1 and (fault := db.execute("PRAGMA integrity_check(1)").fetchone()[0].decode()) != "ok":
             raise sqlite3.DatabaseError(fault)
 
@@ -490,7 +490,7 @@ def _export(target: Path, each: Callable[[], Iterable[Record]], lines: Callable[
 
 @contextlib.contextmanager
 def _unswept() -> Iterator[None]:
-    """Nobody looks for garbage while records are made by the hundred thousand: none of them is, nor refers to itself."""
+    """Pause the garbage collector while records are made by the hundred thousand: they hold no cycles."""
     swept = gc.isenabled()
     gc.disable()
     try:
@@ -521,7 +521,7 @@ def _most(db: sqlite3.Connection) -> int:
 
 
 def _totals(db: sqlite3.Connection) -> tuple[int, int, int]:
-    """How many rows there are, and what their marks and their checksums add up to."""
+    """The number of rows, and the sums of their marks and checksums."""
     found = db.execute("SELECT rows, marks, checksums FROM totals").fetchall()
     if len(found) != 1:
         raise sqlite3.DatabaseError("it does not say how many records it holds")

@@ -1,4 +1,4 @@
-"""What one finished trial leaves behind."""
+"""The record of one finished trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recallmap.results.atomic_write import write_whole
 from recallmap.results.plain_data.record_checks import Faults, Least, Loose, check_of, told
 from recallmap.results.plain_data.shared_parts import Joined, Pool, Scores, is_finite, text_of
 
-SCHEMA = 1  # of Record; raise it when a field changes meaning
+SCHEMA = 1  # version of Record; raise it when a field changes meaning
 SHORT = 12  # letters of a key that tell records apart where people or pages read them
 
 Count = Annotated[int, Least(0)]
@@ -23,7 +23,7 @@ Score = Annotated[float, Loose()]  # one that is not finite is left out
 
 
 class Training(TypedDict, total=False):
-    """What tables read of a trial's training."""
+    """The fields of a trial's training that tables read."""
 
     steps: Count | None
     epochs: Count | None
@@ -32,14 +32,14 @@ class Training(TypedDict, total=False):
 
 
 class Phase(TypedDict, total=False):
-    """What tables read of a phase."""
+    """The fields of a phase that tables read."""
 
     training: Training | None
     dials: dict[str, Any]
 
 
 class Spec(TypedDict, total=False):
-    """What tables read of a resolved trial; whatever else it has is plain data."""
+    """The fields of a resolved trial that tables read; all others are plain data."""
 
     kind: str
     task: Required[dict[str, Any]]
@@ -52,7 +52,7 @@ class Spec(TypedDict, total=False):
 
 
 class Test(TypedDict, total=False):
-    """A setting that a trial was tested on, and what it scored there."""
+    """A setting that a trial was tested on, and its scores there."""
 
     task: Required[str]
     setting: Required[str]
@@ -64,7 +64,7 @@ class Test(TypedDict, total=False):
 
 
 class Online(TypedDict, total=False):
-    """What the page reads of an online learner."""
+    """The fields of an online learner that the page reads."""
 
     task: Required[OnlineTask]
     arch: Required[OnlineArch]
@@ -83,10 +83,10 @@ class OnlineArch(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """All that one finished trial leaves behind. Plain data: survives JSON unchanged. Nobody changes it: records that are read
-    together share what they have in common (see `Pool`).
+    """The result of one finished trial, as plain data that survives JSON unchanged. Nobody changes it, because records that
+    are read together share parts (see `Pool`).
 
-    `scores` are of the test split under the checkpoint that validation chose; `validation` of the same checkpoint.
+    `scores` are those of the test split under the checkpoint that validation chose; `validation` of the same checkpoint.
     Score names: the task's `metric` (usually "accuracy"), "macro_accuracy", "exact_match", "loss", and
     "accuracy/<slice>=<value>" for parts. A figure that does not exist is absent, never NaN: one that is not finite is
     left out of the scores, and is None in a curve.
@@ -101,12 +101,14 @@ class Record:
         Mapping[str, Any], Spec
     ]  # the resolved trial: task, arch, training, data, tests, mix, seed, version
     task: str  # kind
-    setting: str  # the task's dials that differ from their defaults, "length=256 copies=16"; "" for the default setting
+    setting: (
+        str  # the task's options that differ from their defaults, "length=256 copies=16"; "" for the default setting
+    )
     protocol: str
     arch: str  # name of the architecture
     seed: Count
 
-    metric: str = "accuracy"  # which score is the headline
+    metric: str = "accuracy"  # the score that is the headline
     chance: float = 0.0
     ceiling: float = 1.0
     references: Mapping[str, Score] = field(
@@ -127,7 +129,7 @@ class Record:
     parameters: Count = 0
     state_floats: Count = 0  # carried after `length` tokens
     state_bytes: Count = 0
-    state_grows: bool = False  # whether a part of it grows with length
+    state_grows: bool = False  # True where a part of it grows with length
     length: Count = 0  # of the evaluated sequences
     flops_per_token: Amount = 0.0
 
@@ -135,7 +137,7 @@ class Record:
     selected_step: Count = 0  # of the checkpoint that validation chose
     seconds: Amount = 0.0  # this trial's share of its cohort's wall time
     compile_seconds: Amount = 0.0  # this trial's share of compiling and capturing, not in `seconds`
-    peak_bytes: Count | None = None  # of device memory, whole cohort; None where the device does not tell
+    peak_bytes: Count | None = None  # of device memory, whole cohort; None where the device does not report it
     cohort: Annotated[int, Least(1)] = 1  # trials trained together
 
     device: str = ""
@@ -159,14 +161,14 @@ class Record:
         return self.scores.get(self.metric) if self.status == "done" else None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dicts, lists and scalars of its own."""
+        """The record as dicts, lists and scalars of its own."""
         return {name: _own(getattr(self, name)) for name in FIELDS}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], pool: Pool | None = None) -> Record:
-        """A record from elsewhere. Raises ValueError with all that is wrong, and on a field that this version does not know.
+        """A record from elsewhere. Raises ValueError with all faults, and on a field that this version does not know.
 
-        pool  of records that are read together, to share what they have in common
+        pool  shared parts of records that are read together
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
@@ -184,16 +186,16 @@ FIELDS = tuple(f.name for f in fields(Record))
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
 _CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
 _ONLINE = check_of(Online)
-CURVES = ("step", "train_loss", "validation_loss", "validation_accuracy")  # that a curve has
+CURVES = ("step", "train_loss", "validation_loss", "validation_accuracy")  # fields of a curve
 
 
 def faults_of(record: Record) -> str:
-    """What is wrong with a record, as `from_dict` would say it; "" where it is sound."""
+    """The faults of a record, as in the errors of `from_dict`; "" where it is sound."""
     return told(_faults({name: getattr(record, name) for name in FIELDS}))
 
 
 def _faults(data: Mapping[str, Any]) -> Faults:
-    """All that is wrong with the fields of a record. What a pool has is sound."""
+    """All faults of the fields of a record. Parts in a pool are sound."""
     found: Faults = [(name, "is missing") for name in sorted(_NEEDED - data.keys())]
     for name, value in data.items():
         if not _is_shared(value) and (wrong := _CHECKS[name](value)):
@@ -207,7 +209,7 @@ def _is_shared(value: Any) -> bool:
 
 
 def _disagreements(data: Mapping[str, Any]) -> Faults:
-    """Where fields that are sound each do not go together."""
+    """Faults of fields that are sound alone and do not go together."""
     spec, curve = data["spec"], data.get("curve") or {}
     found: Faults = [("metric", "must say which score is the headline, got ''")] if data.get("metric") == "" else []
     for name, where, path in (
@@ -246,11 +248,11 @@ def address(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(spec).encode()).hexdigest()
 
 
-ORDER = ("study", "task", "setting", "arch", "seed", "key")  # of records that are kept beside the code
+ORDER = ("study", "task", "setting", "arch", "seed", "key")  # order of committed records
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write records for safe keeping beside the code: JSON lines, one record a line, in an order of their own.
+    """Write records to be committed: JSON lines, one record a line, in a fixed order.
 
     The same records give the same bytes, so that a changed line is a changed record.
     """
@@ -258,7 +260,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
-    """The same of records that come in that order, one after another."""
+    """Write records that come in that order, one after another."""
 
     def write(draft: Path) -> None:
         with draft.open("w", encoding="utf-8", newline="\n") as file:
@@ -276,8 +278,8 @@ def read_records(path: Path) -> list[Record]:
 
 
 def records_in(path: Path, *, skipped: list[str] | None = None) -> Iterator[Record]:
-    """The same one by one, a key as often as it is there. Lines that are no records are told of in `skipped` where there is
-    such a list, and passed over."""
+    """Records one by one, with every repetition of a key. Lines that are no records are passed over and listed in `skipped`,
+    where it is given."""
     pool = Pool()
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         with file.open("rb") as lines:
@@ -294,7 +296,7 @@ def records_in(path: Path, *, skipped: list[str] | None = None) -> Iterator[Reco
 
 
 def unique(records: Iterable[Record]) -> list[Record]:
-    """Every key once, in order of first sight: the first record that is done, or where none is the first."""
+    """Every key once, in order of first occurrence: its first record that is done, or its first one."""
     found: dict[str, Record] = {}
     for record in records:
         if record.key not in found or (found[record.key].status, record.status) == ("failed", "done"):
@@ -308,7 +310,7 @@ def to_json(record: Record) -> str:
 
 
 def _own(value: Any) -> Any:
-    """Plain data of its own: nothing of it is shared."""
+    """A copy of plain data that shares nothing."""
     if isinstance(value, Mapping):
         return {name: _own(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""YAML <-> specs, strictly: whatever is wrong comes all at once, each fault with its place and what may stand there.
+"""Strict reading and writing of YAML specs: all faults at once, each with its place and what is expected there.
 
 YAML's traps are closed. Numbers are decimal (`1e-3` is one; `012`, `0x10`, `1_000`, `1:30` and dates are none), only
 true and false are truth values, only `null`, `~` and nothing are null, all else is text. Duplicate keys, anchors,
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 def read_task(source: Source, *, overrides: Sequence[str] = ()) -> Task:
-    """A task from a file, a mapping, or its kind alone, with `dial=value` laid over it. Raises SpecError."""
+    """A task from a file, a mapping, or its kind alone, with `option=value` laid over it. Raises SpecError."""
     node = task_document(source)
     for text in overrides:
-        node = patched(node, override(text, door="dial", like="length=32"))
+        node = patched(node, override(text, door="option", like="length=32"))
     task: Task = type_hints.read(_hint("task"), node)
     return task
 
@@ -63,8 +63,7 @@ def read_arch(source: Source) -> BackboneSpec:
 def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     """A study from a file, a built-in name, or a mapping, with `path=value` laid over it. Raises SpecError.
 
-    Every trial of the study is read too (of a search: every corner), so that whatever is wrong with one is known before
-    any is trained.
+    Every trial of the study is read too (for a search every corner), so that all faults are known before any is trained.
     """
     from recallmap.search.study import overlay
 
@@ -90,11 +89,11 @@ def schema(what: str) -> dict[str, Any]:
     from recallmap.search.documents import json_schema as schemas
 
     found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
-    if what == "trial":  # without a kind it is that of a model, trained once
+    if what == "trial":  # without a kind it is a model trained once
         plain, *others = (spec.__name__ for spec in type_hints.members_of(_hint("trial")))
         told = [{"$ref": f"#/$defs/{name}", "required": ["kind"]} for name in others]
         found["anyOf"] = [{"$ref": f"#/$defs/{plain}"}, *told]
-    if what == "study":  # its base trial may leave to the space whatever that varies
+    if what == "study":  # its base trial may leave out what the space varies
         whole = schema("trial")
         for spec in type_hints.members_of(_hint("trial")):
             whole["$defs"][spec.__name__]["required"] = []
@@ -104,7 +103,7 @@ def schema(what: str) -> dict[str, Any]:
 
 
 def task_document(source: Source) -> Node:
-    """As `document`; a kind alone stands for that task with its dials at their defaults."""
+    """As `document`; a kind alone stands for that task at its defaults."""
     kinds = list(type_hints.kinds_of(_hint("task")))
     if isinstance(source, str) and (source in kinds or not (is_path(source) or os.path.exists(source))):
         return Node(source, Place("task"), text=source)

@@ -1,4 +1,4 @@
-"""The door to one trial: its spec, and how to train it alone."""
+"""One trial: its spec, and training it alone."""
 
 from __future__ import annotations
 

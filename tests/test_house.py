@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,16 @@ SHARED = {
     "sampler.py",
     "genetic.py",
 }  # of a family: its union, its interface, a part of several
+DOCUMENTS = [
+    path.relative_to(ROOT)
+    for folder in (*PILLARS, "docs")
+    for path in sorted((ROOT / folder).rglob("*.md"))
+    if path.parent.name != "tables" and path.name not in ("NOTES.md", "REPORT.md")  # made by command, or a diary
+]
+DOCUMENTS += [Path(name) for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")]
+TESTS = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
+_NAME = re.compile(r"(?<![\w./-])(?:recallmap\.)?((?:synth|arch|search|results)(?:\.\w+)+)")
+_PATH = re.compile(r"(?<![\w./-])((?:synth|arch|search|results|docs|tests)/[\w./-]*\w)")
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "misc", "common", "manager"}
 
 
@@ -179,6 +191,39 @@ def test_a_file_says_what_it_is_and_is_no_longer_than_can_be_read(path: Path) ->
     assert ast.get_docstring(tree(path)), f"{path} opens with no sentence"
     lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
     assert lines <= MOST_LINES, f"{path} has {lines} lines, at most {MOST_LINES}"
+
+
+def prose(path: Path) -> Iterator[str]:
+    """The docstrings and comments of a Python file; the text of a Markdown file but for its blocks (see test_guides.py)."""
+    if path.suffix == ".md":
+        text = (ROOT / path).read_text(encoding="utf-8")
+        yield re.sub(r"^```.*?^```$|^<!-- file: .*?$", "", text, flags=re.M | re.S)
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    yield from (ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, documented))
+    with (ROOT / path).open("rb") as file:
+        yield from (token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT)
+
+
+def is_there(name: str) -> bool:
+    """True for the dotted name of a module or a folder, or of a name in the text of a module."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        module, rest = ".".join(parts[:count]), parts[count:]
+        if module in MODULES:
+            text = (ROOT / MODULES[module]).read_text(encoding="utf-8")
+            return not rest or re.search(rf"\b{rest[0]}\b", text) is not None
+    return (ROOT / Path(*parts)).is_dir()
+
+
+@pytest.mark.parametrize("path", [*FILES, *TESTS, *DOCUMENTS], ids=str)
+def test_a_module_or_a_file_that_prose_names_exists(path: Path) -> None:
+    """A name with an ending, as `search.html`, is a file's. NAME and STUDY stand for any."""
+    for text in prose(path):
+        names = [name for name in _NAME.findall(text) if not name.endswith((".html", ".md", ".yaml", ".sqlite"))]
+        assert [name for name in names if not is_there(name)] == []
+        named = [name for name in _PATH.findall(text) if "NAME" not in name and "STUDY" not in name]
+        assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -1,4 +1,4 @@
-"""The ops: what a mixer computes along time, each with one signature and several implementations.
+"""The ops that mixers compute along time, each with one signature and several implementations.
 
 Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_state`, the state behind the last token;
 `f_step` takes one token, the same shapes without T. `select.implementations(op)` lists how an op can be computed.

@@ -33,7 +33,7 @@ def _found() -> dict[str, tuple[str, ...]]:
 
 
 def _holds(folder: Path, name: str) -> bool:
-    """Whether a folder holds the module `name`, as a file or as a folder."""
+    """True where a folder holds the module `name`, as a file or as a folder."""
     return (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
 
 

@@ -1,4 +1,4 @@
-"""Mixer: every way to move information along time. The registry of mixers is this type."""
+"""The union of all mixers, `Mixer`, which is their registry."""
 
 from __future__ import annotations
 

@@ -23,8 +23,10 @@ SHARPEST = 1e4  # of the probe: scores that leave all weight to the best key
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(MixerSpec):
-    """head_dim  channels of one head; None: width / heads
-    rope      turn q and k by their positions (base 10,000); without, positions are told by the causal mask alone
+    """Softmax attention.
+
+    head_dim  channels of one head; None: width / heads
+    rope      turn q and k by their positions (base 10,000); without it, only the causal mask tells positions
     window    tokens that a token sees, itself included; None: all
     bias      of all four projections
     """
@@ -55,7 +57,7 @@ class Attention(MixerSpec):
             )
 
     def size(self, width: int) -> int:
-        """K in a model of `width`."""
+        """The number K of channels in a model of `width`."""
         return head_size(width, self.heads, self.head_dim, "head_dim")
 
     def build(self, width: int) -> MixerModule:
@@ -81,11 +83,11 @@ class Attention(MixerSpec):
         return _Sighted(**{f.name: getattr(self, f.name) for f in fields(self)}, prefix=prefix)
 
     def memory(self, width: int) -> Memory:
-        """Without positions, and as sharp as queries can make it."""
+        """The memory without positions, as sharp as queries can make it."""
         head_dim = self.size(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
-            if self.window is not None:  # reads take no place in it: what a token of its own reads, each of them reads
+            if self.window is not None:  # reads take no place in it: each read sees what a token of its own would see
                 behind = write.flip(1).cumsum(1).flip(1)  # pairs written from here on
                 k, v = (x * (behind < self.window)[..., None] for x in (k, v))
             return kernels.attention(q, k, v, scale=SHARPEST)[0]
@@ -96,7 +98,7 @@ class Attention(MixerSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class _Sighted(Attention):
-    """With a prefix, which is no dial of its own: it is that of the block around."""
+    """Attention with a prefix, which the surrounding block sets and not an option."""
 
     prefix: int = 0  # type: ignore[misc]
 

@@ -19,7 +19,7 @@ from recallmap.arch.parts.short_conv import ShortConv
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConv(MixerSpec):
-    """short_conv: taps of the convolution, the token's own included."""
+    """A gated short convolution. short_conv: taps of the convolution, the token's own included."""
 
     kind: Literal["base_conv"] = "base_conv"
     short_conv: int = 3
@@ -35,7 +35,7 @@ class BaseConv(MixerSpec):
         return ()
 
     def check(self, width: int) -> None:
-        """Stands in any width."""
+        """Every width fits."""
 
     def build(self, width: int) -> MixerModule:
         return _BaseConv(self, width)

@@ -20,11 +20,11 @@ from recallmap.arch.parts.heads import HeadsState, QueryKeyValue, ReadOut, Scale
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaNet(ScaledHeads, MixerSpec):
-    """By default in Gated DeltaNet's surroundings without the decay. The zoo's `deltanet` is the published layer, without an
-    output gate and with `scale` "key_dim", `deltanet_mesanet` MesaNet's baseline.
+    """DeltaNet, by default in Gated DeltaNet's surroundings without the decay. The zoo's `deltanet` is the published layer,
+    without an output gate and with `scale` "key_dim"; `deltanet_mesanet` is MesaNet's baseline.
 
     beta_max   write strengths lie in (0, beta_max); 2 lets the transition have negative eigenvalues
-    beta_bias  whether the write strength has a bias
+    beta_bias  give the write strength a bias
     """
 
     kind: Literal["deltanet"] = "deltanet"
@@ -63,7 +63,8 @@ class DeltaNet(ScaledHeads, MixerSpec):
         return self.flops_around(width) + self.heads * (2 * width + 6 * key_dim * value_dim)
 
     def memory(self, width: int) -> Memory:
-        """Read with scale 1, as that of every mixer here: the norm of a head, which the probe leaves out, undoes another."""
+        """The memory, read with scale 1 as for every mixer here: the norm of a head, which the probe leaves out, undoes
+        another scale."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:

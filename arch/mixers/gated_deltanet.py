@@ -22,12 +22,12 @@ RATES = (1e-4, 16.0)  # of decay, before training
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNet(ScaledHeads, MixerSpec):
-    """By default Yang et al.'s layer but for its scale. The zoo's `gated_deltanet` has `scale` "key_dim" as they have,
-    `gated_deltanet_mesanet` is MesaNet's baseline.
+    """Gated DeltaNet, by default Yang et al.'s layer with another scale. The zoo's `gated_deltanet` has their `scale`
+    "key_dim"; `gated_deltanet_mesanet` is MesaNet's baseline.
 
     decay      "softplus", a = exp(-exp(A) softplus(x W + b)), as in Mamba-2; "sigmoid", a = sigmoid(x W + b)
     beta_max   write strengths lie in (0, beta_max); 2 lets the transition have negative eigenvalues
-    beta_bias  whether the write strength has a bias
+    beta_bias  give the write strength a bias
     """
 
     kind: Literal["gated_deltanet"] = "gated_deltanet"
@@ -69,7 +69,8 @@ class GatedDeltaNet(ScaledHeads, MixerSpec):
         return self.flops_around(width) + self.heads * (4 * width + 7 * key_dim * value_dim)
 
     def memory(self, width: int) -> Memory:
-        """Read with scale 1, as that of every mixer here: the norm of a head, which the probe leaves out, undoes another."""
+        """The memory, read with scale 1 as for every mixer here: the norm of a head, which the probe leaves out, undoes
+        another scale."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:

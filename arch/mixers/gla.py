@@ -23,15 +23,16 @@ MESANET = "MesaNet's baseline of that name, with a scalar gate, unit keys and a 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedLinearAttention(Heads, MixerSpec):
-    """By default not GLA, but the baseline that MesaNet calls so (zoo `gla_mesanet`): a scalar gate a head, unit keys, a write
-    gate. GLA as Yang et al. have it is zoo `gla_vector`: gate "vector", and neither unit keys nor a write gate.
+    """Gated linear attention. By default it is not GLA, but the baseline that MesaNet calls so (zoo `gla_mesanet`): a scalar
+    gate per head, unit keys, a write gate. GLA as Yang et al. define it is zoo `gla_vector`: gate "vector", neither unit keys
+    nor a write gate.
 
-    gate        a token's log decay: "scalar", log sigmoid(x W + b) a head;
-                "vector", log sigmoid(x W_1 W_2 + b) / 16 a key channel
-    gate_rank   columns of W_1 ("vector" alone)
-    write_gate  whether a token is written with strength beta = sigmoid(x W + b), or 1
+    gate        a token's log decay: "scalar", log sigmoid(x W + b) per head;
+                "vector", log sigmoid(x W_1 W_2 + b) / 16 per key channel
+    gate_rank   columns of W_1 (only "vector")
+    write_gate  write a token with strength beta = sigmoid(x W + b) instead of 1
     qk_norm     q and k of L2 norm 1; if not, scores are scaled by 1 / sqrt(key_dim)
-    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity ("scalar" alone)
+    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity (only "scalar")
     """
 
     kind: Literal["gla"] = "gla"

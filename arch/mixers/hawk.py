@@ -26,7 +26,9 @@ FIRST_DECAYS = (0.9, 0.999)  # of a channel under a gate of 1 / 8, before traini
 
 @dataclass(frozen=True, kw_only=True)
 class Hawk(MixerSpec):
-    """expand       channels of the recurrence over the model's width (RecurrentGemma: 1)
+    """A gated linear recurrent unit.
+
+    expand       channels of the recurrence over the model's width (RecurrentGemma: 1)
     gate_blocks  the matrices of both gates are block-diagonal with that many blocks
     """
 
@@ -56,7 +58,7 @@ class Hawk(MixerSpec):
             )
 
     def channels(self, width: int) -> int:
-        """R in a model of `width`."""
+        """The number R of channels in a model of `width`."""
         return round(self.expand * width)
 
     def build(self, width: int) -> MixerModule:
@@ -106,7 +108,7 @@ class _Hawk(MixerModule):
 
 
 class _GatedUnit(nn.Module):
-    """u [B, T, R] -> the recurrence gate and the entry gate ahead of their sigmoid, [B, T, R] each."""
+    """The gates: u [B, T, R] -> recurrence gate and entry gate before their sigmoid, [B, T, R] each."""
 
     def __init__(self, channels: int, blocks: int) -> None:
         super().__init__()

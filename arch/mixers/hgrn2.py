@@ -1,4 +1,4 @@
-"""HGRN2: gated linear attention whose key is what the gate lets go of.
+"""HGRN2: gated linear attention whose key is the share that the gate forgets.
 
 S_t = diag(a_t) S_{t-1} + (1 - a_t)^T v_t,   o_t = q_t S_t / sqrt(K),   a_t = b + (1 - b) sigmoid(x_t W)
 
@@ -24,8 +24,10 @@ from recallmap.arch.parts.precision import widen
 
 @dataclass(frozen=True, kw_only=True)
 class HGRN2(MixerSpec):
-    """key_dim, value_dim  channels of one head; None: width / heads
-    lower_bound  b, which every key channel keeps of itself at least; Qin et al. let it grow from block to block
+    """Gated linear attention with tied key and gate.
+
+    key_dim, value_dim  channels of one head; None: width / heads
+    lower_bound  b, the least share of itself that a key channel keeps; Qin et al. let it grow from block to block
     """
 
     kind: Literal["hgrn2"] = "hgrn2"
@@ -50,7 +52,7 @@ class HGRN2(MixerSpec):
         self.sizes(width)
 
     def sizes(self, width: int) -> tuple[int, int]:
-        """(K, V) in a model of `width`."""
+        """The widths (K, V) of a head in a model of `width`."""
         return (
             head_size(width, self.heads, self.key_dim, "key_dim"),
             head_size(width, self.heads, self.value_dim, "value_dim"),
@@ -73,7 +75,7 @@ class HGRN2(MixerSpec):
         return 2 * matrices + 5 * self.heads * key_dim * value_dim
 
     def memory(self, width: int) -> Memory:
-        """Keys without their signs: what is written under a key is what its channels let go of."""
+        """The memory, with keys without their signs: a write under a key is the share that its channels forget."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:

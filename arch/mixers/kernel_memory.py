@@ -29,17 +29,18 @@ from recallmap.arch.parts.heads import HeadsState, ReadOut, check_at_least, chec
 from recallmap.arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from recallmap.arch.parts.poly import MOST_DEGREE, PolyFeatures
 
-KEPT_SCORES = 9  # floats for every token that one looks at, of 256: 5 to 9 on an H200
+KEPT_SCORES = 9  # floats for every token that a token reads; 5 to 9 at 256 tokens on an H200
 STEEPEST = 40  # scale of the exponent: its gradients are squares of e^40
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
 
 
 @dataclass(frozen=True, kw_only=True)
 class _KernelMemory(MemoryHeads, MixerSpec):
-    """
+    """The common options of memories over implicit features.
+
     kernel     "exponential", or "polynomial" up to `degree`
-    scale      of the exponent, and at first what anchors are divided by
-    degree     of the polynomial
+    scale      scale of the exponent, and the initial divisor of anchors
+    degree     degree of the polynomial
     anchors    learned points at which a deep memory knows something before the first token
     """
 
@@ -48,7 +49,7 @@ class _KernelMemory(MemoryHeads, MixerSpec):
     degree: int = 2
     anchors: int = 16
 
-    follows: ClassVar[bool]  # whether what is learned depends on what is known
+    follows: ClassVar[bool]  # True where a write depends on what is known already
     state_formula: ClassVar[str] = "T H (K + V), or T H (K + hidden (1 + [b > 1])) + H P; window and taps as elsewhere"
 
     def __post_init__(self) -> None:
@@ -68,15 +69,15 @@ class _KernelMemory(MemoryHeads, MixerSpec):
     @property
     @abstractmethod
     def answer(self) -> Callable[..., Tensor]:
-        """The op's read-out of a state as it stands."""
+        """The op's read-out of an unchanged state."""
 
     @property
     def frozen(self) -> bool:
-        """Whether a copy of what was known at the chunk's start is carried."""
+        """True where the state holds a copy of the memory at the chunk's start."""
         return self.chunk > 1 and (self.depth > 1 or self.follows)
 
     def further(self, width: int) -> list[tuple[int, int]]:
-        """(rows, columns) of every matrix behind the first map of one head's memory."""
+        """The shape (rows, columns) of every matrix after the first map of one head's memory."""
         widths = [*[self.hidden(width)] * (self.depth - 1), self.sizes(width)[1]]
         return list(pairwise(widths))
 
@@ -85,12 +86,12 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         return self.sizes(width)[1]
 
     def columns(self, width: int) -> int:
-        """Of the first map."""
+        """The scale of the first map."""
         return self.hidden(width) if self.depth > 1 else self.values(width)
 
     def first_coefficients(self, width: int) -> Tensor:
-        """[H, A, hidden] of the anchors, such that keys of length 1 bend the hidden units by about 1. They add up to nothing:
-        what kappa gives to every key alike would make all keys look the same."""
+        """Values [H, A, hidden] of the anchors, such that keys of length 1 bend the hidden units by about 1. They sum to zero,
+        because a part that kappa gives to every key would make all keys look the same."""
         a = torch.randn(self.heads, self.anchors, self.hidden(width))
         a = a - a.mean(1, keepdim=True) if self.anchors > 1 else a
         return a * (self.sizes(width)[0] / self.anchors) ** 0.5 / self.scale
@@ -133,7 +134,7 @@ class _KernelMemory(MemoryHeads, MixerSpec):
         return self.flops_around(width) + self.flops_of_gates(width) + self.heads * core
 
     def memory(self, width: int) -> Memory:
-        """As the dials say, at the largest learning rate, from the first weights that a model could have."""
+        """The memory with these options, at the largest learning rate, from initial weights."""
         key_dim, value_dim = self.sizes(width)
         module = _KernelMemoryModule(self, width)
 
@@ -198,14 +199,14 @@ class _KernelMemoryModule(MixerModule):
         return self.out(self.output(o_BTHV, x_BTD)), HeadsState(conv, memory)
 
     def read(self, x_BTD: Tensor, state: State, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
-        carries on."""
+        """The answer of the memory of `state` to x, without learning; `cache` is the convolution's state from earlier
+        reads."""
         q_BTHK, cache = self.inputs.queries(x_BTD, cache)
         o_BTHV = self.spec.answer(state.memory, q_BTHK, kernel=self.learned_kernel()[0], residual=self.spec.residual)
         return self.out(self.output(o_BTHV, x_BTD)), cache
 
     def learned_kernel(self) -> tuple[Kernel, Tensor | float]:
-        """kappa, and kappa(k, k) of a key of length 1."""
+        """The kernel kappa, and kappa(k, k) of a key of length 1."""
         if self.polynomial is None:
             return Exponential(self.spec.scale), math.exp(self.spec.scale)
         return Polynomial(self.polynomial.coefficients()), self.polynomial.energy()
@@ -222,7 +223,8 @@ class _KernelMemoryModule(MixerModule):
 
 @dataclass(frozen=True, kw_only=True)
 class _KernelAttention(_KernelMemory):
-    """
+    """The dot loss in a memory over all powers of the key.
+
     normalize  divide by the sum of the weights, which makes the linear memory softmax attention
     """
 

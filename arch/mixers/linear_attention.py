@@ -23,7 +23,8 @@ EPS = 1e-6  # beside the normaliser, which is 0 where no feature of the query ha
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(Heads, MixerSpec):
-    """`feature_map` "taylor" with small keys is Based; "identity" without `normalize` is a plain sum of outer products.
+    """Linear attention. `feature_map` "taylor" with small keys is Based; "identity" without `normalize` is a plain sum of
+    outer products.
 
     normalize  divide by the sum of the kernel's weights, as softmax does
     qk_norm    q and k of L2 norm 1

@@ -24,9 +24,9 @@ from recallmap.arch.parts.heads import HeadsState
 
 @dataclass(frozen=True, kw_only=True)
 class Longhorn(Channels, MixerSpec):
-    """In Mamba's surroundings, keys and queries as they come.
+    """Longhorn in Mamba's surroundings, with keys and queries of any length.
 
-    form  "deployed": the diagonal of the exact recurrence alone, as Liu et al. train it; "exact": the whole of it
+    form  "deployed": only the diagonal of the exact recurrence, as Liu et al. train it; "exact": all of it
     """
 
     kind: Literal["longhorn"] = "longhorn"
@@ -54,7 +54,8 @@ class Longhorn(Channels, MixerSpec):
         return self.flops_of_block(width)
 
     def memory(self, width: int) -> Memory:
-        """All channels are the values of one memory: they share their keys. A strength of 1 is that of ever longer keys."""
+        """The memory: all channels are its values, because they share their keys. A strength of 1 is the limit of long
+        keys."""
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
             if self.form == "exact":
@@ -99,7 +100,7 @@ class _Longhorn(MixerModule):
     def exact(
         self, inputs: ChannelInputs, strength_BTC: Tensor, memory: Tensor | None, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The delta rule with a head a channel, all with the same keys."""
+        """The delta rule with one head per channel, all with the same keys."""
         o_BTC1, memory = kernels.delta(
             inputs.q[:, :, None],
             inputs.k[:, :, None],

@@ -1,4 +1,4 @@
-"""Mamba, the first: every channel a state-space model of its own, with steps, keys and queries of the token.
+"""Mamba-1: every channel is a state-space model, with steps, keys and queries of the token.
 
 h_t = exp(-D_t A) * h_{t-1} + D_t u_t k_t,   o_t = h_t . q_t + d u_t   for every channel, A a row of its own
 
@@ -50,7 +50,7 @@ class Mamba1(Channels, MixerSpec):
         return self.flops_of_block(width)
 
     def memory(self, width: int) -> Memory:
-        """All channels are the values of one memory: they share their keys."""
+        """The memory: all channels are its values, because they share their keys."""
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
             unfading = torch.zeros(*v.shape[2:], k.shape[-1], dtype=v.dtype, device=v.device)

@@ -27,14 +27,15 @@ MESANET = "MesaNet's baseline of that name, which is no state-space model; Mamba
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2(MixerSpec):
-    """By default not Mamba-2, but the baseline that MesaNet calls so (zoo `mamba2_mesanet`), which is no state-space model.
-    Mamba-2 as Dao and Gu have it is `form` "shared_qk" (zoo `mamba2_shared_qk`).
+    """Mamba-2 and a baseline of that name. By default it is not Mamba-2, but the baseline that MesaNet calls so (zoo
+    `mamba2_mesanet`), which is no state-space model. Mamba-2 as Dao and Gu define it is `form` "shared_qk" (zoo
+    `mamba2_shared_qk`).
 
     form  "mesanet": every head with its own q and k, all tokens written alike (beta = 1);
           "shared_qk": the state-space model of Dao and Gu, where all heads share q and k, and one step size
           sets both what a token keeps (g = -step * A) and how strongly it is written (beta = step)
     key_dim, value_dim  channels of one head; None: width / heads. Dao and Gu have value_dim = 2 width / heads
-    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity ("mesanet" alone)
+    signed_decay  a decay in (-1, 1) in place of (0, 1), for parity (only "mesanet")
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -50,7 +51,7 @@ class Mamba2(MixerSpec):
     source: ClassVar[str] = "Dao and Gu 2024 (Mamba-2); form mesanet: von Oswald et al. 2025, table 1"
 
     def __post_init__(self) -> None:
-        self.around()  # checks its dials
+        self.around()  # checks its options
         if self.signed_decay and self.form != "mesanet":
             raise ValueError(f"signed_decay needs form 'mesanet', got {self.form!r}; a step size has no sign")
 

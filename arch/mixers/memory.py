@@ -3,7 +3,7 @@
 u_t = sum_{j < c} gamma_{t,j} grad l(M_W; k_{t-j}, v_{t-j}),   W as it was at the start of token t's chunk of b tokens
 P_t = theta_t P_{t-1} + u_t,   A_t = alpha_t A_{t-1} - eta_t NS(P_t),   W_t = retention(A_t),   o_t = M_{W_t}(q_t)
 
-They are one recurrence; what a system adds or leaves out is data, and every dial of one can be turned on another.
+They are one recurrence: the parts that a system adds or leaves out are options, and every option works with every system.
 
 B batch, T time, D model width, H heads, K key width, V value width
 """
@@ -41,9 +41,9 @@ from recallmap.arch.parts.heads import HeadsState, ReadOut, check_at_least, chec
 from recallmap.arch.parts.memory_heads import MemoryHeads, MemoryInputs, first_weights
 from recallmap.arch.parts.poly import MOST_DEGREE, PolyFeatures
 
-MOST_STEPS = 100  # of Newton-Schulz: after ten at most every update is orthogonal
+MOST_STEPS = 100  # of Newton-Schulz; after at most ten every update is orthogonal
 LAST_SCALE = 0.1  # of the last matrix at first: a memory that knows little but lets gradients through
-# Floats of a token that training keeps for each of its weights where it has matrices of its own, seen on an H200.
+# Floats per token that training keeps for each weight where a token has its own matrices, seen on an H200.
 KEPT_WEIGHTS = 8  # Memora, 96 wide, two members of 256 sequences of 256 tokens: 72 and 87 GB, before a kernel held them
 KEPT_BY_KERNEL = 2  # where one does: four members of MQAR at widths 32 and 48, 2.9 and 3.9 GB each for 2.0 and 3.5
 KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 GB
@@ -51,16 +51,17 @@ KEPT_STEPS = 2  # Atlas, eight members of MAD's 32 sequences of 128 tokens: 10 G
 
 @dataclass(frozen=True, kw_only=True)
 class _Memory(MemoryHeads, MixerSpec):
-    """
-    degree         p of the polynomial features of keys and queries, with learned coefficients; 1: keys as they are
+    """The common options of memories whose weights learn at test time.
+
+    degree         p of the polynomial features of keys and queries, with learned coefficients; 1: plain keys
     loss           l2, dot, lp (p) or huber (beyond, delta_max)
     retention      l2, lq (q) or kl
     momentum       none, inside (Titans: the rate inside the momentum) or outside (Atlas: behind it)
     newton_schulz  steps that make updates orthogonal (Muon); 0: plain gradient descent
-    cross_chunk    whether a window reaches back over its chunk's start
+    cross_chunk    let a window reach back over its chunk's start
     gated          hidden units are gelu(x W) * (x G)
     inner_norm     LayerNorm inside the memory, M(x) = (x +) LN(...)
-    bias           of all matrices of the memory
+    bias           give all matrices of the memory a bias
     """
 
     degree: int = 1
@@ -110,16 +111,16 @@ class _Memory(MemoryHeads, MixerSpec):
 
     @property
     def overshoots(self) -> bool:
-        """Orthogonal updates do not: they are as long as the rate, whatever was learned."""
+        """False for orthogonal updates, which are as long as the rate, whatever was learned."""
         return self.depth > 1 and not self.newton_schulz
 
     @property
     def normed(self) -> bool:
-        """Behind LayerNorm they have."""
+        """True with LayerNorm inside."""
         return self.inner_norm
 
     def matrices(self, width: int) -> list[tuple[int, int]]:
-        """(rows, columns) of every matrix of one head's memory."""
+        """The shape (rows, columns) of every matrix of one head's memory."""
         key_dim, value_dim = self.sizes(width)
         first = count_monomials(key_dim, self.degree) if self.degree > 1 else key_dim
         widths = [first, *[self.hidden(width)] * (self.depth - 1), value_dim]
@@ -131,7 +132,7 @@ class _Memory(MemoryHeads, MixerSpec):
         ]
 
     def scales(self, width: int) -> list[float]:
-        """Of every matrix at first, over that which keeps the size of what goes through."""
+        """The initial scale of every matrix, relative to the scale that preserves the size of signals."""
         shapes = self.matrices(width)
         if isinstance(self.retention, KlRetention):  # logits of size 1, or every answer is the same
             return [rows**0.5 for rows, _ in shapes]
@@ -183,7 +184,7 @@ class _Memory(MemoryHeads, MixerSpec):
         return self.flops_around(width) + self.flops_of_gates(width, more) + self.heads * core
 
     def memory(self, width: int) -> Memory:
-        """As the dials say, at the largest learning rate, from the first weights that a model could have."""
+        """The memory with these options, at the largest learning rate, from initial weights."""
         key_dim, value_dim = self.sizes(width)
         module = _MemoryModule(self, width)
         energy = 1.0 if module.features is None else module.features.energy()
@@ -206,7 +207,7 @@ class _Memory(MemoryHeads, MixerSpec):
         return Memory(self.heads, key_dim, value_dim, answer, self.bounds(width))
 
     def bounds(self, width: int) -> dict[str, int]:
-        """Pairs that a head can hold, in the order of magnitude where the memory is deep (ATLAS, section 3)."""
+        """Pairs that a head can hold; an order of magnitude where the memory is deep (ATLAS, section 3)."""
         key_dim, value_dim = self.sizes(width)
         if self.depth == 1:
             return {"C(d_k + p, p)": count_monomials(key_dim, self.degree)} if self.degree > 1 else {"d_k": key_dim}
@@ -263,8 +264,8 @@ class _MemoryModule(MixerModule):
         return self.out(self.output(o_BTHV, x_BTD)), HeadsState(conv, memory)
 
     def read(self, x_BTD: Tensor, state: State, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What the memory of `state` answers to x, learning nothing; `cache` is what the convolution of earlier reads
-        carries on."""
+        """The answer of the memory of `state` to x, without learning; `cache` is the convolution's state from earlier
+        reads."""
         q_BTHK, cache = self.inputs.queries(x_BTD, cache)
         o_BTHV = kernels.memory_read(state.memory, q_BTHK, rule=self.rule, norm=self.norm(), features=self.features)
         return self.out(self.output(o_BTHV, x_BTD)), cache

@@ -1,4 +1,4 @@
-"""Mesa: every read-out solves the ridge regression of all values seen on all keys seen.
+"""Mesa: every read solves the ridge regression of all earlier values on all earlier keys.
 
 H_t = a_t H_{t-1} + beta_t k_t^T k_t,   G_t = a_t G_{t-1} + beta_t k_t^T v_t,   o_t = q_t (H_t + Lambda)^{-1} G_t
 
@@ -20,7 +20,7 @@ from recallmap.arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength,
 from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
 from recallmap.arch.parts.precision import widen
 
-MOST_STEPS = 10_000  # of the solver, which is through after as many as a key has channels
+MOST_STEPS = 10_000  # of the solver, which has converged after as many as a key has channels
 UNROLLED = 5  # steps from which on the implicit gradient is close to theirs
 LEAST_RIDGE = 1e-9  # of the probe: what a memory holds with Lambda -> 0
 SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a token can add up to and be turned over
@@ -30,14 +30,14 @@ SIGNED_FLOOR = 49.0  # = 0.98 / (1 - 0.98): what unit keys that fade by 0.98 a t
 class Mesa(Heads, MixerSpec):
     """MesaNet's mixer. The solver is conjugate gradients, all tokens at once.
 
-    cg_steps      steps at most; 0 with x0 "q" is gated linear attention. Below 5 the gradient is that of the very steps taken,
-                  from there on that of the solution they approach, from which it then differs by less than 1 %
+    cg_steps      most steps; 0 with x0 "q" is gated linear attention. Below 5 the gradient is that of the steps taken. From 5
+                  on it is that of the exact solution, which then differs by less than 1 %
     tolerance     stop a token whose residual is below this share of its first one; None: all take all steps
-    x0            where the solver starts: "diag", q / diag(H_t + Lambda); "q"; "zero"
+    x0            the start of the solver: "diag", q / diag(H_t + Lambda); "q"; "zero"
     lambda_floor  Lambda = floor + softplus(learned), a key channel each; keeps H + Lambda well conditioned
     lambda_init   Lambda before training
-    decay_cap     the most that a token written with beta = 1 lets the memory keep: a <- a (1 - (1 - cap) beta^2)
-    signed_decay  a in (-1, 1), for parity; H + Lambda then stays positive by a large Lambda alone
+    decay_cap     the largest decay for a token that is written with beta = 1: a <- a (1 - (1 - cap) beta^2)
+    signed_decay  a in (-1, 1), for parity; H + Lambda then stays positive only by a large Lambda
     """
 
     kind: Literal["mesa"] = "mesa"
@@ -104,7 +104,7 @@ class Mesa(Heads, MixerSpec):
         return self.flops_around(width) + self.heads * (4 * width + core)
 
     def memory(self, width: int) -> Memory:
-        """With hardly any regulariser, and as many steps as the dials say."""
+        """The memory with hardly any regulariser, and `cg_steps` steps."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class _Mesa(MixerModule):
         return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
 
     def gauge(self, x_BTD: Tensor) -> dict[str, Tensor]:
-        """The solver's steps."""
+        """The number of the solver's steps."""
         qkv, gates, _ = self._given(x_BTD, None)
         taken_BTH = kernels.mesa_steps_taken(*qkv, **gates, implementation=self.implementation)
         return {"cg_steps": taken_BTH.mean((0, 1))}
@@ -150,7 +150,7 @@ class _Mesa(MixerModule):
     def _given(
         self, x_BTD: Tensor, cache: Tensor | None
     ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any], Tensor | None]:
-        """The op's inputs and gates, and what the convolution carries on."""
+        """The op's inputs and gates, and the convolution's state."""
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, cache)
         beta_BTH = self.write(x_BTD)
         log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)

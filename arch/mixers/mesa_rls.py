@@ -1,4 +1,4 @@
-"""The first Mesa layer: least squares over all keys seen by a recursion, whose ridge fades with the past.
+"""The first Mesa layer: recursive least squares over all earlier keys, whose ridge fades with the past.
 
 P_t = (P_{t-1} - beta_t P_{t-1} k_t^T k_t P_{t-1} / (a_t + beta_t k_t P_{t-1} k_t^T)) / a_t,   P_0 = Lambda^{-1}
 G_t = a_t G_{t-1} + beta_t k_t^T v_t,   o_t = q_t P_t G_t
@@ -26,9 +26,11 @@ LEAST_RIDGE = 1e-6  # in a memory that is measured: the recursion loses digits b
 
 @dataclass(frozen=True, kw_only=True)
 class MesaRls(Heads, MixerSpec):
-    """In MesaNet's surroundings. P grows by 1 / a a token wherever no key points, so a must not come near 0, and fp32 loses
-    what lies there: where one token repeats, outputs are off by a third after 256 tokens at a = 0.95, by 5e-4 after 1,000 at
-    the a that models begin with. Mesa, which keeps no inverse, has no such bound.
+    """Recursive least squares in MesaNet's surroundings.
+
+    P grows by 1 / a per token in directions without keys, so a must not come near 0, and fp32 loses those directions. Where
+    one token repeats, outputs are off by a third after 256 tokens at a = 0.95, and by 5e-4 after 1,000 at the initial a.
+    Mesa keeps no inverse and has no such bound.
 
     least_decay   a lies in (least_decay, 1); 1: nothing fades, and this is Mesa without decay
     lambda_floor  Lambda = floor + softplus(learned), a key channel each
@@ -76,7 +78,7 @@ class MesaRls(Heads, MixerSpec):
         return self.flops_around(width) + self.heads * (gates + 4 * key_dim * value_dim + 7 * key_dim**2)
 
     def memory(self, width: int) -> Memory:
-        """With hardly any regulariser."""
+        """The memory with hardly any regulariser."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -119,7 +121,7 @@ class _MesaRls(MixerModule):
         return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
 
     def log_decay(self, x_BTD: Tensor) -> Tensor | None:
-        """ln(least + (1 - least) sigmoid(x W + b)), [B, T, H]."""
+        """The log decay ln(least + (1 - least) sigmoid(x W + b)), [B, T, H]."""
         if self.decay is None:
             return None
         return torch.log1p((1 - self.spec.least_decay) * torch.expm1(self.decay(x_BTD)))

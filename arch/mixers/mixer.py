@@ -34,10 +34,10 @@ class StateSize(NamedTuple):
 class Memory(NamedTuple):
     """A mixer's key-value memory by itself, to be measured without training. B batch, T time, H heads
 
-    answer  (q [B, T, H, K], k [B, T, H, K], v [B, T, H, V], write [B, T, H]) -> [B, T, H, V], by the mixer's op and with
-            every learned gate where it holds most: nothing fades; `write` 1 takes a pair in whole, 0 reads alone, and there
-            k and v are 0. Keys and queries have length 1.
-    bounds  pairs that a head can hold in theory, by the name of the bound; none where it holds whatever comes
+    answer  (q [B, T, H, K], k [B, T, H, K], v [B, T, H, V], write [B, T, H]) -> [B, T, H, V], by the mixer's op, with learned
+            gates at their largest capacity: nothing fades, `write` 1 takes a pair in whole, and 0 only reads, with k and v of
+            0. Keys and queries have length 1.
+    bounds  pairs that a head can hold in theory, by the name of the bound; none where it is unbounded
     """
 
     heads: int
@@ -48,7 +48,7 @@ class Memory(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Where the parameters of a mixer hold its key channels, for state expansion: rows, by the parameter's name."""
+    """The rows of parameters that belong to a mixer's key channels, by the parameter's name, for state expansion."""
 
     keys: Mapping[str, range]
     queries: Mapping[str, range]  # of the same parameters
@@ -57,16 +57,16 @@ class Channels(NamedTuple):
 
 
 class MixerModule(nn.Module, ABC):
-    """x [B, T, D] -> y [B, T, D], causal; any cut of a sequence with the state carried over gives the same outputs.
+    """A causal module x [B, T, D] -> y [B, T, D]; any cut of a sequence with the state carried over gives the same outputs.
 
-    One token with a state is the decode step. Runs under torch.vmap over stacked parameters: nothing is written in
-    place and no branch looks at data. A map back to the model's width is a submodule named `out`.
+    One token with a state is the decode step. It runs under torch.vmap over stacked parameters: it writes nothing in place
+    and branches on no data. A map back to the model's width is a submodule named `out`.
     """
 
     implementation: str = "auto"  # of the ops it calls; the backbone sets it for all mixers at once
 
     def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
-        """`state` None is the state before the first token. The second result is None unless `return_state`.
+        """Run the mixer. `state` None is the state before the first token. The second result is None unless `return_state`.
 
         Raises ValueError where there is no token.
         """
@@ -76,17 +76,17 @@ class MixerModule(nn.Module, ABC):
         return y_BTD, carried if return_state else None
 
     def gauge(self, x_BTD: Tensor) -> dict[str, Tensor]:
-        """Figures of what it does with whole sequences, besides its outputs: means over batch and time, one a head [H]."""
+        """Statistics on whole sequences, besides its outputs: means over batch and time, one per head [H]."""
         return {}
 
     @abstractmethod
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
-        """What `forward` promises, for at least one token; the second result counts only with `return_state`."""
+        """Compute `forward` for at least one token; the second result is used only with `return_state`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixerSpec(ABC):
-    """Frozen data that checks itself; `build` is its only door to tensors.
+    """The spec of a mixer: frozen data that checks itself; `build` makes the module.
 
     Geometry that depends on the model's width is checked in `check`, which the backbone calls when it is specified.
     """
@@ -98,21 +98,21 @@ class MixerSpec(ABC):
     source: ClassVar[str]  # paper and equation
 
     def differs(self) -> tuple[str, ...]:
-        """What sets it, as its parameters stand, apart from the layer that its kind's name promises: a phrase each, none where
-        nothing is known to. "Theirs" is the public code of `source`, or its paper where there is no such code."""
+        """Differences of this mixer, with its options, from the layer that its kind's name promises: a phrase each, empty where
+        none is known. "Theirs" is the public code of `source`, or its paper where there is no such code."""
         return ()
 
     @abstractmethod
     def check(self, width: int) -> None:
-        """Raise ValueError where this mixer cannot stand in a model of `width`."""
+        """Raise ValueError where this mixer does not fit a model of `width`."""
 
     @abstractmethod
     def build(self, width: int) -> MixerModule:
         """The module, initialised from torch's global generator (the backbone seeds it)."""
 
     def parameters(self, width: int) -> int:
-        """Numbers that training learns: as many as `build` makes. Ours say them by arithmetic, however many they are; here they
-        are counted of a module without memory."""
+        """The number of learned parameters: as many as `build` makes. Ours compute it by arithmetic, however large it is; this
+        one counts those of a module without memory."""
         with torch.device("meta"):
             return sum(value.numel() for value in self.build(width).parameters())
 
@@ -126,16 +126,16 @@ class MixerSpec(ABC):
         A multiply-add is 2."""
 
     def kept_floats(self, width: int, length: int) -> float:
-        """Roughly the floats that training keeps of a token of `length` besides what linear maps put out: matrices of its own,
-        and scores of what it looks at where no kernel makes them anew."""
+        """Approximate floats per token that training keeps besides the outputs of linear maps: a token's own matrices, and
+        attention scores where no kernel recomputes them."""
         return 0.0
 
     def memory(self, width: int) -> Memory | None:
-        """The key-value memory, for the capacity probe; None where there is none, or where it has not been said."""
+        """The key-value memory, for the capacity probe; None where there is none, or where it is not described."""
         return None
 
     def sighted(self, prefix: int) -> MixerSpec:
-        """This mixer with that many first tokens in sight of every later one, where it has a window to lose them by."""
+        """This mixer with that many first tokens in sight of every later one, where it has a window."""
         return self
 
     def merged(self, width: int) -> MixerSpec | None:
@@ -147,5 +147,5 @@ class MixerSpec(ABC):
         return None
 
     def key_channels(self, width: int) -> Channels | None:
-        """Needed where `widened` is."""
+        """The rows of its key channels; needed where there is `widened`."""
         return None

@@ -26,7 +26,7 @@ NEVER = -1e30  # the pre-activation of a gate that is shut
 
 @dataclass(frozen=True, kw_only=True)
 class MLSTM(Heads, MixerSpec):
-    """The defaults are MesaNet's baseline; the zoo's `xlstm` sets the dials as Beck et al. do.
+    """The mLSTM. The defaults are MesaNet's baseline; the zoo's `xlstm` has the options of Beck et al.
 
     out_gate  the output times sigmoid(x W_o)
     """

@@ -23,7 +23,8 @@ from recallmap.arch.parts.precision import widen
 
 @dataclass(frozen=True, kw_only=True)
 class PolySketchFormer(Heads, MixerSpec):
-    """
+    """Linear attention with sketched polynomial features.
+
     degree     the power that is sketched: 2 (exactly), 4, 8 or 16
     sketch     width of the sketch of half the power
     normalize  divide by 1 + the sum of the weights

@@ -22,7 +22,9 @@ from recallmap.arch.parts.rotary import rotate
 
 @dataclass(frozen=True, kw_only=True)
 class RetNet(Heads, MixerSpec):
-    """key_dim    channels of a head's q and k, an even number; None: width / heads
+    """Retention.
+
+    key_dim    channels of a head's q and k, an even number; None: width / heads
     value_dim  None: 2 key_dim
     """
 
@@ -66,7 +68,7 @@ class RetNet(Heads, MixerSpec):
         return self.flops_around(width) + 5 * self.heads * key_dim * value_dim
 
     def memory(self, width: int) -> Memory:
-        """Without positions; with every pair that is written the earlier ones fade, as they always do here."""
+        """The memory without positions; with every pair that is written the earlier ones fade, as they always do here."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -111,6 +113,6 @@ class _RetNet(MixerModule):
 
 
 def fade(heads: int, x: Tensor) -> Tensor:
-    """The log decays [H] of every model, where `x` is and as precise."""
+    """The log decays [H] of every model, on the device and in the precision of `x`."""
     head_H = torch.arange(heads, device=x.device, dtype=widen(x[:0]).dtype)
     return torch.log1p(-torch.exp2(-5 - head_H))

@@ -21,14 +21,14 @@ from recallmap.arch.parts.heads import HeadsState, check_at_least, check_normed,
 from recallmap.arch.parts.norm import l2_norm
 from recallmap.arch.parts.precision import widen
 
-FASTEST = math.exp(-0.5)  # the most that a log decay can be below 0
-# How far an input leans on the token before, by what it makes: 1 - (channel / D)^power, at first.
+FASTEST = math.exp(-0.5)  # the largest size of a log decay
+# The initial share of the previous token in each input, by its use: 1 - (channel / D)^power.
 LEANING = {"read": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9, "gate": 0.2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rwkv7(MixerSpec):
-    """Without the residual from the first block's values: a mixer knows no other block.
+    """RWKV-7 without the residual from the first block's values, because a mixer knows no other block.
 
     decay_rank, rate_rank, gate_rank  inner widths of the low-rank maps to the decay, to a and to the output gate
     """
@@ -59,7 +59,7 @@ class Rwkv7(MixerSpec):
         check_normed("outputs", self.size(width))
 
     def size(self, width: int) -> int:
-        """K in a model of `width`."""
+        """The number K of channels in a model of `width`."""
         return head_size(width, self.heads, None, "another width")
 
     def build(self, width: int) -> MixerModule:
@@ -78,7 +78,7 @@ class Rwkv7(MixerSpec):
         return 8 * width**2 + 4 * width * ranks + 7 * width * self.size(width)
 
     def memory(self, width: int) -> Memory:
-        """Forgetting under the very key that is written."""
+        """The memory, which forgets under the key that is written."""
         size = self.size(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class _Rwkv7(MixerModule):
 
 
 class _LowRank(nn.Module):
-    """x [B, T, D] -> act(x W_1) W_2 + b."""
+    """A low-rank map x [B, T, D] -> act(x W_1) W_2 + b."""
 
     def __init__(self, width: int, rank: int, activation: nn.Module, bias: Tensor | None) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""All that surrounds a recurrence with a vector state a channel, as Mamba has it: gate, convolution, and what a token's
-channels say about its key, its query and its step.
+"""The surroundings of a recurrence with a vector state per channel, as in Mamba: gate, convolution, and the maps from a
+token's channels to its key, its query and its step.
 
     u = SiLU(conv(x W_u) + b);   [r, k, q] = u W;   step = r W_s + b;   y = W_o ((o + d * u) * SiLU(x W_g))
 
@@ -23,7 +23,7 @@ from recallmap.arch.parts.short_conv import ShortConv
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The dials that every mixer with a vector state a channel has in common.
+    """The common options of mixers with a vector state per channel.
 
     expand      channels over the model's width
     state_dim   N, the width of keys and queries, which all channels share
@@ -50,15 +50,15 @@ class Channels:
         return round(self.expand * width)
 
     def rank(self, width: int) -> int:
-        """Of the map to the step."""
+        """The rank of the map to the step."""
         return self.step_rank or math.ceil(width / 16)
 
     def floats(self, width: int) -> int:
-        """That a state and the convolution carry."""
+        """Floats that a state and the convolution carry."""
         return self.channels(width) * (self.state_dim + max(self.short_conv - 1, 0))
 
     def parameters_of_block(self, width: int) -> int:
-        """Of everything here and of the map back to the model's width."""
+        """Parameters of everything here and of the map back to the model's width."""
         channels, rank = self.channels(width), self.rank(width)
         conv = (self.short_conv + 1) * channels if self.short_conv else 0
         return 3 * width * channels + conv + channels * (2 * rank + 2 * self.state_dim) + 2 * channels
@@ -71,7 +71,7 @@ class Channels:
 
 
 class ChannelInputs(NamedTuple):
-    """What a token brings, in float32 at least."""
+    """The inputs of the recurrence for a token, in float32 at least."""
 
     u: Tensor  # [B, T, C]
     k: Tensor  # [B, T, N]
@@ -80,10 +80,11 @@ class ChannelInputs(NamedTuple):
 
 
 class ChannelBlock(nn.Module):
-    """`read` x [B, T, D] -> ChannelInputs, the gate [B, T, C], and what the convolution carries on; `write` o -> y."""
+    """The maps around the recurrence: `read` x [B, T, D] -> ChannelInputs, the gate [B, T, C], and the convolution's state;
+    `write` o -> y."""
 
     def __init__(self, dials: Channels, width: int, *, bias: Tensor) -> None:
-        """bias [C], of the step."""
+        """`bias` [C] is that of the step."""
         super().__init__()
         channels, rank = dials.channels(width), dials.rank(width)
         self.columns = [rank, dials.state_dim, dials.state_dim]
@@ -105,5 +106,5 @@ class ChannelBlock(nn.Module):
         return ChannelInputs(widen(u_BTC), widen(k_BTN), widen(q_BTN), step_BTC), gate_BTC, cache
 
     def finish(self, o_BTC: Tensor, u_BTC: Tensor, gate_BTC: Tensor) -> Tensor:
-        """Skip and gate: y [B, T, C] ahead of the map back to the model's width."""
+        """Skip and gate: y [B, T, C] before the map back to the model's width."""
         return (o_BTC + self.skip * u_BTC).to(gate_BTC.dtype) * F.silu(gate_BTC)

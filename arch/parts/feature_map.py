@@ -1,4 +1,4 @@
-"""What stands in for the exponential of attention: features whose dot product is a kernel of q and k.
+"""Feature maps in place of the exponential of attention: features whose dot product is a kernel of q and k.
 
 K key width, F features
 """
@@ -17,12 +17,12 @@ SIGNED: tuple[FeatureMap, ...] = ("identity",)  # their kernel can be negative: 
 
 
 def count_features(feature_map: FeatureMap, key_dim: int) -> int:
-    """F, the width of the features of a key of width K."""
+    """The width F of the features of a key of width K."""
     return 1 + key_dim + key_dim * (key_dim + 1) // 2 if feature_map == "taylor" else key_dim
 
 
 def features(feature_map: FeatureMap, x: Tensor) -> Tensor:
-    """[..., K] -> [..., F]. Taylor's features have phi(q) . phi(k) = 1 + q.k/sqrt(K) + (q.k/sqrt(K))^2 / 2 (Based)."""
+    """Features [..., K] -> [..., F]. Taylor's have phi(q) . phi(k) = 1 + q.k/sqrt(K) + (q.k/sqrt(K))^2 / 2 (Based)."""
     match feature_map:
         case "identity":
             return x

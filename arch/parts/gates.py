@@ -1,4 +1,4 @@
-"""Data-dependent gates: how much of the state is kept (always as log decay <= 0), how strongly a token is written.
+"""Data-dependent gates: the share of the state that is kept (always as log decay <= 0), and the strength of a write.
 
 B batch, T time, D model width, H heads, C channels
 """
@@ -18,7 +18,7 @@ LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a
 
 
 def inverse_softplus(x: Tensor) -> Tensor:
-    """What softplus makes x of, for x > 0."""
+    """The inverse of softplus, for x > 0."""
     return x + torch.log(-torch.expm1(-x))
 
 

@@ -1,8 +1,8 @@
-"""All that surrounds a recurrence with a matrix state a head: projections, convolution, norms, output gate.
+"""The surroundings of a recurrence with a matrix state per head: projections, convolution, norms, output gate.
 
     q, k = L2(SiLU(conv(x W)));   v = x W_v, or as q and k without L2;   y = W_o (RMSNorm_head(o) * SiLU(x W_g))
 
-Each piece is a dial; the published skeletons (MesaNet's, Gated DeltaNet's, GLA's) are settings of the dials.
+Each piece is an option; the published skeletons (MesaNet's, Gated DeltaNet's, GLA's) are settings of these options.
 
 B batch, T time, D model width, H heads, K key width, V value width, C channels convolved
 """
@@ -26,7 +26,7 @@ WIDEST = 1_000_000  # hidden units over the width of what they read
 
 
 def head_size(width: int, heads: int, given: int | None, name: str) -> int:
-    """Channels of one head: what is given, or the width shared out. Raises ValueError where it cannot be shared out."""
+    """Channels of one head: the given number, or width / heads. Raises ValueError where heads do not divide the width."""
     if given is not None:
         return given
     if width % heads:
@@ -36,35 +36,35 @@ def head_size(width: int, heads: int, given: int | None, name: str) -> int:
 
 
 def _shares(width: int, heads: int) -> list[int]:
-    """Numbers of heads that share out the width, those next to `heads`, rising."""
+    """Numbers of heads that divide the width, those next to `heads`, rising."""
     low = [n for n in range(1, math.isqrt(width) + 1) if width % n == 0]
     every = sorted({*low, *(width // n for n in low)}, key=lambda n: abs(n - heads))
     return sorted(every[:MOST_SHARES])
 
 
 def check_at_least(least: int, **dials: int | None) -> None:
-    """Raise ValueError for a dial below `least`; None stands for a default and passes."""
+    """Raise ValueError for an option below `least`; None stands for a default and passes."""
     for name, value in dials.items():
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_at_most(most: int, **dials: int) -> None:
-    """Raise ValueError for a dial above `most`."""
+    """Raise ValueError for an option above `most`."""
     for name, value in dials.items():
         if value > most:
             raise ValueError(f"{name} must be at most {most:,}, got {value:,}")
 
 
 def check_expansion(**dials: float) -> None:
-    """Raise ValueError for a width over another that is not positive, or that nothing has."""
+    """Raise ValueError for a ratio of widths that is not positive, or too large."""
     for name, value in dials.items():
         if not 0 < value <= WIDEST:
             raise ValueError(f"{name} must be positive and at most {WIDEST:,}, got {value}")
 
 
 def check_normed(what: str, channels: int) -> None:
-    """Raise ValueError where a head has one channel, of which a LayerNorm leaves nothing."""
+    """Raise ValueError where a head has one channel, because its LayerNorm is always zero."""
     if channels < 2:
         raise ValueError(
             f"{what} of a head go through a LayerNorm, which leaves nothing of a single channel: take fewer heads"
@@ -73,11 +73,11 @@ def check_normed(what: str, channels: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """The dials that every mixer with a matrix state a head has in common.
+    """The common options of mixers with a matrix state per head.
 
     key_dim, value_dim  channels of one head; None: width / heads
     short_conv          taps of the causal convolution on q and k; 0: none
-    conv_v              whether v is convolved and activated as q and k are
+    conv_v              convolve and activate v as q and k
     activation          after the convolution
     out_norm            RMSNorm of each head's output: "head" with weights of its own, "shared" with one set for all
     out_gate            the output times SiLU(x W_g)
@@ -116,7 +116,7 @@ class Heads:
         return max(self.short_conv - 1, 0) * self.shaped_channels(width)
 
     def parameters_around(self, width: int) -> int:
-        """Of everything here and of the map back to the model's width."""
+        """Parameters of everything here and of the map back to the model's width."""
         key_dim, value_dim = self.sizes(width)
         columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
         norm = {"head": self.heads * value_dim, "shared": value_dim, "none": 0}[self.out_norm]
@@ -131,10 +131,10 @@ class Heads:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledHeads(Heads):
-    """Heads of a mixer with unit keys, whose published code divides what it reads by sqrt(K) all the same.
+    """Heads of a mixer with unit keys, whose published code still divides its reads by sqrt(K).
 
-    scale  of a head's output ahead of its norm: "one", 1; "key_dim", 1 / sqrt(K). The norm undoes it up to its eps, which
-           rules as long as outputs are small; they are before training
+    scale  scale of a head's output before its norm: "one", 1; "key_dim", 1 / sqrt(K). The norm undoes it up to its eps,
+           which matters while outputs are small, as before training
     """
 
     scale: Literal["one", "key_dim"] = field(default="one", metadata={"later": True})
@@ -145,12 +145,12 @@ class ScaledHeads(Heads):
 
     @property
     def mesanet(self) -> bool:
-        """Whether these are the surroundings of MesaNet's baselines, whose scale is not published."""
+        """True for the surroundings of MesaNet's baselines, whose scale is not published."""
         return not self.conv_v and not self.out_gate and self.out_norm == "head"
 
     @property
     def unscaled(self) -> tuple[str, ...]:
-        """How `scale` differs from the published layer, a phrase where it does."""
+        """The difference of `scale` from the published layer, a phrase where there is one."""
         return ("reads with scale 1, the published layer with 1 / sqrt(K)",) if self.scale == "one" else ()
 
 
@@ -166,14 +166,14 @@ def merge_heads(dials: Dials, width: int) -> Dials | None:
 
 
 class HeadsState(NamedTuple):
-    """conv: the last inputs of the convolution, None where there is none; memory: the op's state."""
+    """The state of a mixer. conv: the last inputs of the convolution, None where there is none; memory: the op's state."""
 
     conv: Tensor | None = None
     memory: Any = None
 
 
 class QueryKeyValue(nn.Module):
-    """x [B, T, D] -> q, k [B, T, H, K] (of norm 1 with `qk_norm`), v [B, T, H, V], what the convolution carries on."""
+    """The maps x [B, T, D] -> q, k [B, T, H, K] (of norm 1 with `qk_norm`), v [B, T, H, V], and the convolution's state."""
 
     def __init__(self, dials: Heads, width: int, *, qk_norm: bool) -> None:
         super().__init__()
@@ -202,13 +202,13 @@ class QueryKeyValue(nn.Module):
         return q_BTHK, k_BTHK, v_BTC.unflatten(-1, (heads, value_dim)), cache
 
     def _shaped(self, x_BTC: Tensor, unit: int | None) -> Tensor:
-        """What the convolution does besides, where there is none."""
+        """The activation and the norm of keys, which the convolution does where there is one."""
         a_BTC = F.silu(x_BTC) if self.dials.activation == "silu" else x_BTC
         return a_BTC if unit is None else l2_norm(a_BTC.unflatten(-1, (-1, unit))).flatten(-2)
 
 
 class ReadOut(nn.Module):
-    """o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, activated output gate, heads side by side."""
+    """The read-out o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, activated output gate, heads joined."""
 
     def __init__(self, dials: Heads, width: int, *, activation: GateActivation = "silu") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""All that surrounds a memory that learns at test time: heads, gates, output.
+"""The surroundings of a memory that learns at test time: heads, gates, output.
 
     q, k = L2(SiLU(conv(x W)));   v = SiLU(conv(x W));   alpha, eta, gamma = sigmoid(x W + b) a head
     y = W_o (RMSNorm_head(o) * sigmoid(x W_g))
@@ -27,24 +27,24 @@ MOST_MATRICES = 100  # of a memory
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHeads(Heads):
-    """The dials that all memories of this kind have in common.
+    """The common options of memories of this kind.
 
     window     c, tokens whose losses each step descends
     chunk      b, gradients are taken at the start of each chunk of b tokens; 1: at every token, which is slow if deep
     depth      matrices of the memory; 1: linear
     expansion  hidden width of the memory over key_dim
     residual   the memory is M(x) = x + ...
-    forget     a learned retention alpha; without, nothing fades
-    eta_max    the inner learning rate is eta_max * sigmoid(x W + b), over the squared length of a key's features, and times
-               1 - theta where gradients have momentum; None: min(1, 2 / b) / c, under which a linear memory that descends
-               squared errors is stable whatever it reads (of higher powers only while errors stay near 1), and that over
-               `safety` where the memory is deep
-    eta_over   "target": in a deep memory without LayerNorm inside, where v - k (v without residual) is longer than `safety`,
-               the rate falls as one over that length, for the weights grow with what they answer, and with them falls the rate
-               at which descent is stable; "key": it does not
-    safety     a factor. How far a step of gradient descent goes in a deep memory depends on what it has learned already, and
-               no rate is safe: at 1 a key that repeats drives it to infinity before it is trained; over "key", values that
-               training makes several times as long as keys still do at 4, unless LayerNorm is inside
+    forget     a learned retention alpha; without it, nothing fades
+    eta_max    the inner learning rate is eta_max * sigmoid(x W + b) over the squared length of a key's features, and times
+               1 - theta where gradients have momentum. None: min(1, 2 / b) / c, and that over `safety` in a deep memory. With
+               it a linear memory that descends squared errors is stable on all inputs (higher powers only while errors stay
+               near 1)
+    eta_over   "target": in a deep memory without LayerNorm inside, the rate falls as one over the length of v - k (v without
+               residual) where that is longer than `safety`. Weights grow with the length of their answers, and the stable
+               rate falls with it. "key": the rate does not fall
+    safety     a factor. A step in a deep memory depends on what it has learned already, and no rate is safe. At 1 a repeated
+               key drives an untrained memory to infinity; over "key", values several times as long as keys, which training
+               makes, still do at 4, unless LayerNorm is inside
     """
 
     heads: int = 4
@@ -84,23 +84,23 @@ class MemoryHeads(Heads):
 
     @property
     def rate(self) -> float:
-        """The most that eta times the squared length of a key's features can be."""
+        """The largest value of eta times the squared length of a key's features."""
         if self.eta_max is not None:
             return self.eta_max
         return stable_rate(self.window, self.chunk) / (self.safety if self.overshoots else 1.0)
 
     @property
     def overshoots(self) -> bool:
-        """Whether a step may be too long where that of a linear memory is not."""
+        """True where a step may be too long although that of a linear memory is not."""
         return self.depth > 1
 
     @property
     def normed(self) -> bool:
-        """Whether answers have a length of their own, so that weights need not grow with it."""
+        """True where answers have a fixed length, so that weights need not grow with it."""
         return False
 
     def target(self, k: Tensor, v: Tensor) -> Tensor | float:
-        """What the rate is divided by beside the length of the features and safety: of k and v [..., K], [...] or 1."""
+        """A further divisor of the rate, besides the length of the features and `safety`: k, v [..., K] -> [...] or 1."""
         if not self.overshoots or self.normed or self.eta_over == "key":
             return 1.0
         target = widen(v) - widen(k) if self.residual else widen(v)
@@ -108,7 +108,7 @@ class MemoryHeads(Heads):
 
     @property
     def bounded(self) -> tuple[str, ...]:
-        """What the rate sets apart from every paper, a phrase where it does."""
+        """The difference of the rate from every paper, a phrase where there is one."""
         if self.eta_max is not None:
             return ()
         falls = (
@@ -123,7 +123,7 @@ class MemoryHeads(Heads):
         return (self.window - 1) * self.heads * sum(self.sizes(width))
 
     def parameters_of_gates(self, width: int, more: int = 0) -> int:
-        """Of the gates here and of `more` others."""
+        """Parameters of the gates here and of `more` others."""
         gates = 1 + self.forget + (self.window if self.window > 1 else 0) + more
         return WriteStrength.count(width, self.heads * gates, bias=True)
 
@@ -134,13 +134,13 @@ class MemoryHeads(Heads):
 
 
 def stable_rate(window: int, chunk: int) -> float:
-    """The most that eta may be for eta b sum(gamma) < 2 whatever the gates say: then the error of a key of length 1 never grows
-    while the key repeats. At most 1 / c, at which an error is gone in one step."""
+    """The largest eta with eta b sum(gamma) < 2 under all gates, so that the error of a repeated key of length 1 never grows.
+    It is at most 1 / c, at which an error is gone in one step."""
     return min(1.0, 2 / chunk) / window
 
 
 class Inputs(NamedTuple):
-    """What a token brings, heads apart; alpha and gamma are None where they are 1."""
+    """The inputs of the memory for a token, by head; alpha and gamma are None where they are 1."""
 
     q: Tensor  # [B, T, H, K]
     k: Tensor  # [B, T, H, K]
@@ -151,7 +151,7 @@ class Inputs(NamedTuple):
 
 
 class MemoryInputs(nn.Module):
-    """x [B, T, D] -> Inputs, and what the convolution carries on."""
+    """The maps x [B, T, D] -> Inputs, and the convolution's state."""
 
     def __init__(self, dials: MemoryHeads, width: int) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class MemoryInputs(nn.Module):
         return Inputs(q_BTHK, k_BTHK, v_BTHV, eta_BTH, alpha_BTH, gamma_BTHc), cache
 
     def queries(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """q [B, T, H, K] alone."""
+        """Only q [B, T, H, K]."""
         q_BTHK, _, _, cache = self.qkv(x_BTD, cache)
         return q_BTHK, cache
 

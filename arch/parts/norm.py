@@ -1,4 +1,4 @@
-"""Normalisations over the last axis; their statistics are float32 at least, whatever comes in."""
+"""Normalisations over the last axis; their statistics are float32 at least, whatever the input."""
 
 from __future__ import annotations
 

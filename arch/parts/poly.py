@@ -55,12 +55,12 @@ class PolySketch(nn.Module):
 
     @staticmethod
     def count(key_dim: int, degree: int, sketch: int) -> int:
-        """F"""
+        """The number F of features."""
         return (key_dim if degree == 2 else sketch) ** 2
 
     @staticmethod
     def parameters_of(key_dim: int, degree: int, sketch: int) -> int:
-        """Of the maps G, of every level of the tree."""
+        """Parameters of the maps G, for every level of the tree."""
         count, leaves, width = 0, degree // 2, key_dim
         while leaves > 1:
             count += leaves * width * sketch

@@ -25,8 +25,8 @@ def rotate(x_BTHK: Tensor, position_T: Tensor, base: float = 10_000.0) -> Tensor
 
 @torch.library.custom_op("recallmap::turns", mutates_args=())
 def turns(position_T: Tensor, half: int, base: float) -> Tensor:
-    """Cosine and sine [2, T, 1, half] of every position's angles. A compiler that could look inside would take them anew
-    for every sequence and head: more work than all the rest of a rotation."""
+    """Cosine and sine [2, T, 1, half] of every position's angles. A compiler that could look inside would compute them anew
+    for every sequence and head, which is more work than the rest of a rotation."""
     power_K = torch.arange(half, device=position_T.device, dtype=position_T.dtype) / half
     angle_T1K = (position_T[:, None] * base**-power_K)[:, None]
     return torch.stack([angle_T1K.cos(), angle_T1K.sin()])

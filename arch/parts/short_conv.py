@@ -1,4 +1,4 @@
-"""A causal convolution of a few taps, every channel by itself, and what is made of its sums (see arch.kernels.short_conv).
+"""A causal convolution of a few taps, every channel by itself, with activation and norm (see `arch.kernels.short_conv`).
 
 z_t = sum_{i=0}^{taps-1} w_i * x_{t-i} (+ b)
 
@@ -14,8 +14,8 @@ from recallmap.arch.kernels.short_conv import Activation, short_conv
 
 
 class ShortConv(nn.Module):
-    """x [B, T, C] -> y [B, T, C]. What it carries on is its last taps - 1 inputs, [B, taps - 1, C]; before the first
-    token they are zero. weight[:, i] belongs to the input i tokens ago."""
+    """A convolution x [B, T, C] -> y [B, T, C]. Its state is its last taps - 1 inputs, [B, taps - 1, C], zero before the
+    first token. weight[:, i] belongs to the input i tokens ago."""
 
     def __init__(self, channels: int, taps: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ShortConv(nn.Module):
         unit: int | None = None,
         first: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """The channels from `first` on, as many as x has; with `unit`, every so many of them are brought to length 1."""
+        """Convolve the channels from `first` on, as many as x has; with `unit`, scale every so many of them to length 1."""
         channels = x_BTC.shape[-1]
         heads, own = channels // (unit or channels), slice(first, first + channels)
         y_BTHK, cache_BPHK = short_conv(

@@ -33,15 +33,15 @@ _EXACT = 2**53  # whole numbers up to here are numbers with a point, too
 
 _LARGEST = 2**63  # whole numbers below are numbers of a table
 
-_KINDS = (bool, int, float, str)  # of a cell; the first that fits counts
+_KINDS = (bool, int, float, str)  # types of cells; the first that fits counts
 
 _MIXED = "string[python]"  # text that stands for values of several kinds; "string" is text alone
 
 
 def columns_of(records: Iterable[Record]) -> dict[str, str]:
-    """The columns of a frame of all these records, by name the dtype of each: first those of the records' own figures, then
-    those of their specs. The records are walked through once and not kept: a table may be written in pieces that all have
-    these columns."""
+    """The columns of a frame of all these records, the dtype of each by its name: first those of the records' own figures,
+    then those of their specs. The records are walked through once and not kept, because a table may be written in pieces
+    that all have these columns."""
     own: dict[str, _Column] = {name: _Column() for name in FIELDS}
     specs: dict[str, _Column] = {}
     often: Counter[int] = Counter()  # how many rows have the cells of a spec
@@ -60,11 +60,11 @@ def columns_of(records: Iterable[Record]) -> dict[str, str]:
 
 
 def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """A row a record. Columns: the plain fields of Record; every test score under its name; `validation_<score>`;
-    `published_<score>`; and every leaf of the spec by its path, such as `task.length`, `training.lr` or
-    `arch.stack.0.mixer.key_dim`. Records whose specs differ have rows that differ.
+    """A frame with a row for each record. Columns: the plain fields of Record; every test score under its name;
+    `validation_<score>`; `published_<score>`; and every leaf of the spec by its path, such as `task.length`, `training.lr`
+    or `arch.stack.0.mixer.key_dim`. Records whose specs differ have rows that differ.
 
-    columns  those of more records than these, as `columns_of` gives them
+    columns  as `columns_of` gives them, where the frame is a piece of a larger one
     """
     import pandas as pd
 
@@ -76,15 +76,14 @@ def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -
 
 
 class Cells:
-    """The cells of records that are set, by column: a record's own, and those of its spec, which are worked out once for all
-    records that share it."""
+    """Cells of records by column: a record's own, and those of its spec, computed once for all records that share it."""
 
     def __init__(self) -> None:
         self.known: list[dict[str, Any]] = []  # of specs
         self._places: dict[tuple[Any, ...], tuple[int, Any]] = {}
 
     def own(self, record: Record) -> dict[str, Any]:
-        """Fields and scores."""
+        """The fields and scores of a record."""
         found = {name: getattr(record, name) for name in FIELDS}
         for prefix, scores in _scores_of(record):
             for name, value in scores.items():
@@ -93,7 +92,7 @@ class Cells:
         return {name: value for name, value in found.items() if value is not None}
 
     def place(self, record: Record) -> int:
-        """Where `known` has the cells of its spec."""
+        """The index in `known` of the cells of its spec."""
         spec = record.spec
         shared = spec.shared if isinstance(spec, Joined) else spec
         names = tuple(tuple(scores) for _, scores in _scores_of(record))
@@ -117,14 +116,14 @@ def _scores_of(record: Record) -> tuple[tuple[str, Mapping[str, float]], ...]:
 
 
 def leaves(record: Record) -> Iterator[tuple[str, Any]]:
-    """Every leaf of the spec by its path. What a field of the record says already is none, and an empty list is one."""
+    """Every leaf of the spec by its path, without those that are fields of the record; an empty list is a leaf."""
     for path, value in flatten(record.spec, empty=True):
         if path not in FIELDS or getattr(record, path) != value:
             yield path, value
 
 
 class _Column:
-    """What a column holds, as far as it was seen."""
+    """The values of a column, as far as they were seen."""
 
     def __init__(self) -> None:
         self.kinds: set[type] = set()
@@ -139,8 +138,8 @@ class _Column:
             self.most = max(self.most, abs(value))
 
     def dtype(self, rows: int) -> str:
-        """Whole numbers stay whole where some rows have none. Of several kinds of value, and of numbers that do not fit, the
-        column is text."""
+        """The dtype of the column. Whole numbers stay whole where some rows have none. A column of several kinds of value, or
+        of numbers that do not fit, is text."""
         if not self.kinds:
             return "object"
         if self.kinds == {bool}:

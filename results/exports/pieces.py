@@ -1,4 +1,4 @@
-"""Records written for other programs, a few at a time: a ledger may be larger than memory."""
+"""Writing of records for other programs, a few at a time, because a ledger may be larger than memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ AT_ONCE = 1000  # records
 
 
 def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
-    """Write records as `.parquet` or `.csv`, with the columns of `frame`. `each` gives all of them whenever it is called: they
-    are gone through twice, first for the columns. Raises OSError."""
+    """Write records as `.parquet` or `.csv`, with the columns of `frame`. `each` gives all of them whenever it is called; it
+    is called twice, first for the columns. Raises OSError."""
     columns = columns_of(each())
     write = _parquet if path.suffix == ".parquet" else _csv
     write_whole(path, lambda draft: write(draft, columns, each()))
 
 
 def _csv(draft: Path, columns: Mapping[str, str], records: Iterable[Record]) -> None:
-    """As pandas writes a frame, but that nothing in it is a formula to a spreadsheet: no text, nor a name of a column."""
+    """Write a frame as pandas does, with no text or column name that a spreadsheet would take for a formula."""
     cells, known = Cells(), list[list[Any]]()
     places = {name: (place, dtype) for place, (name, dtype) in enumerate(columns.items())}
     with draft.open("w", encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""The page's section on architectures: for each its YAML, what its memory carries, and what its trials cost."""
+"""The page's section on architectures: for each its YAML, its state, and the cost of its trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recallmap.results.score_tables.table import size
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What only those know who can read an architecture: its YAML, and the state formula and equation of each mixer."""
+    """Facts that need a reader of architectures: the YAML, and the state formula and equation of each mixer."""
 
     yaml: str
     mixers: Mapping[str, tuple[str, str]]  # kind -> (state formula, equation)
@@ -23,14 +23,15 @@ class Detail:
 
 _SECTION = """<section id="architectures">
 <h2>What was trained?</h2>
-<p class="read">Every architecture as it was trained, all dials said. Press one to see its YAML, the formula of its state and
-what it costs.{left_out}</p>
+<p class="read">Every architecture as it was trained, with all options. Press one to see its YAML, the formula of its state and
+its cost.{left_out}</p>
 {parts}
 </section>"""
 
 
 def section(records: Sequence[Record], details: Mapping[str, Detail], of: int = 0) -> str:
-    """The section, "" where nothing is known. `details` by row, as `row_names` names them, which may be some `of` many."""
+    """The section, "" where there are no details. `details` are by row, as `row_names` names them, and may be some `of`
+    many."""
     names = row_names(records)
     by_row: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -56,7 +57,7 @@ def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
 
 
 def _costs(own: Sequence[Record]) -> dict[str, str]:
-    """What the trials of one architecture cost, "least to most" where they differ."""
+    """The cost of the trials of one architecture, "least to most" where they differ."""
 
     def span(values: list[float]) -> str:
         ends = dict.fromkeys(f"{f(values):,.0f}" for f in (min, max))

@@ -1,4 +1,4 @@
-"""The lines of a page's figures on parts, dials and capacity, and its hollow marks, as plain data."""
+"""The lines of a page's figures on parts, options and capacity, and its published marks, as plain data."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from recallmap.results.score_tables.table import is_share, readable, size
 
 Drawn = dict[str, Any]
 
-Known = dict[tuple[str, frozenset[str], str | None], Drawn | None]  # cuts along a dial, which all settings on it share
+Known = dict[tuple[str, frozenset[str], str | None], Drawn | None]  # cuts along an option, shared by all settings on it
 
 
 def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index, known: Known) -> list[Drawn]:
-    """One setting's scores by part, by dial of the architectures, and by what tells it from the group's other settings."""
+    """One setting's scores by part, by option of the architectures, and by the options that tell it from the group's other
+    settings."""
     if not own:
         return []
     near = neighbours(group, own[0].dials)
@@ -61,7 +62,8 @@ def cuts_of(own: Sequence[Measure], group: Sequence[Measure], index: Index, know
 
 
 def cuts_of_mean(own: Sequence[Measure], index: Index) -> list[Drawn]:
-    """The same of the mean over several settings, a line for every architecture: by part, and by what tells settings apart."""
+    """Scores of the mean over several settings, a line for every architecture: by part, and by the options that tell
+    settings apart."""
     parts = [averaged(cut) for cut in by_parts(own)]
     cuts = [*(cut for cut in parts if cut.by != OF_EVERY_TASK), *by_every_setting(own)]
     cuts += [cut for name in further_scores(own) for cut in by_every_setting(own, name)]
@@ -108,14 +110,14 @@ def _arch(strand: Strand) -> str:
 
 
 def _height(strand: Strand) -> float:
-    """The mean of a strand's means: the foremost are the highest, whatever is better."""
+    """The mean of a strand's means; the highest come first, whichever direction is better."""
     means = [sum(m.values.values()) / len(m.values) for m in strand.cells.values() if m.values]
     return sum(means) / len(means) if means else -math.inf
 
 
-def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
-    """Published figures of what was measured on one setting, or means over all the settings that each group, of one
-    architecture, was measured on; each at the largest state that ours has there."""
+def published_marks(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> list[dict[str, Any]]:
+    """Published figures for what was measured on one setting, or means over all settings of each group, which is one
+    architecture; each at the largest state that ours has there."""
     every = [measure for own in groups for measure in own]
     known = dict.fromkeys(dial for m in every for dial in m.dials)
     each = {m.setting: Column(name=m.setting, tasks=(m.task,), dials={d: m.dials.get(d) for d in known}) for m in every}
@@ -133,7 +135,7 @@ def hollow(groups: Sequence[Sequence[Measure]], beside: Sequence[Published]) -> 
 
 
 def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> list[dict[str, Any]]:
-    """What memories hold, by task, protocol and setting, a line an architecture."""
+    """Capacities by task, protocol and setting, a line for each architecture."""
     by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if "pairs" in record.spec.get("task", {}):
@@ -169,7 +171,7 @@ def _line_of(held: Held, index: Index) -> dict[str, Any]:
 
 
 def _held_seen(held: Sequence[Held]) -> str:
-    """Who holds most with a fixed state, at the strictest threshold that any of them meets."""
+    """The architecture that holds most pairs with a fixed state, at the strictest threshold that any of them meets."""
     fixed = [one for one in held if not one.state_grows] or list(held)
     parts: list[str] = []
     for least in sorted(fixed[0].trained, reverse=True):

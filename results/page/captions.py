@@ -14,7 +14,7 @@ from recallmap.results.score_tables.table import size
 
 
 def caption_of(means: list[dict[str, Any]], index: Index, percent: bool, near: float) -> str:
-    """The figure's message: who recalls most, who with a fixed state, and who nearly as much with less."""
+    """The figure's message: the best recall, the best with a fixed state, and nearly the same with less state."""
     if not means:
         return ""
 
@@ -41,7 +41,7 @@ def caption_of(means: list[dict[str, Any]], index: Index, percent: bool, near: f
 
 
 def learnt_caption(means: list[dict[str, Any]], index: Index) -> str:
-    """Who is first half-way from chance to ceiling on validation, and who never is."""
+    """The architectures that are first half-way from chance to ceiling on validation, and those that never are."""
     passed: dict[str, float] = {}
     never = []
     for mean in means:
@@ -68,7 +68,7 @@ def _few(names: list[str]) -> str:
 
 
 def _half_way(record: Record) -> float | None:
-    """The first evaluated step at which validation is half-way from chance to ceiling."""
+    """The first evaluated step with a validation score half-way from chance to ceiling."""
     goal = (record.chance + record.ceiling) / 2
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
     return next((s for s, a in zip(steps, scores, strict=True) if a is not None and a >= goal), None)

@@ -1,4 +1,4 @@
-"""Records as one page that needs nothing else: recall against state, what each architecture is good at, how it learns.
+"""One page of records that needs nothing else: recall against state, strengths, learning, tables.
 
 The page loads nothing and sends nothing: its policy allows only the scripts that it holds, by their hashes.
 """
@@ -37,18 +37,18 @@ NOTHING = "'none'"  # in the words of a content security policy
 
 _UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
 
-FAILURES = 200  # rows of the table of failed trials; its reasons are counted over all of them
+FAILURES = 200  # rows of the table of failed trials; reasons are counted over all of them
 
 _STATE = """<section id="recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
 <p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
-hyper-parameters, its bar the 95 % t interval; small markers are single trials. A line joins an architecture's
-sizes, the dashed one those that no other beats in both recall and state; the grey band is where that lies when seeds are drawn
-anew (95 %). Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below.
-Hollow markers: published figures, at our state. Click a marker to find the same trial in every figure and table.</p>
+hyper-parameters, its bar the 95 % t interval; small markers are single trials. A line joins the sizes of an architecture.
+The dashed line joins those that no other beats in both recall and state; the grey band is its 95 % range when seeds are drawn
+anew. Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below.
+Outlined markers: published figures, at our state. Click a marker to find the same trial in every figure and table.</p>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
-<p id="hint" class="read" hidden>Learning curves, scores by part and progress are those of one task: choose one above.</p>
+<p id="hint" class="read" hidden>Learning curves, scores by part and progress belong to one task: choose one above.</p>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
 <p id="thinned" class="read"></p>
@@ -69,7 +69,7 @@ colour is how far it gets from chance to ceiling. Blank: not trained, or every t
 _CURVES = """<section id="learning">
 <h2>How fast do they learn it?</h2>
 <p id="curveseen" class="seen"></p>
-<p class="read">Validation score of the setting trained on, against optimizer steps: a line a seed, under the chosen
+<p class="read">Validation score of the training setting against optimizer steps: a line for each seed, under the chosen
 hyper-parameters. Colours as above; dotted where the state grows. Click any other trial to see its line too.</p>
 <p id="curvesmeant" class="read"></p>
 <div id="curves" class="plot" role="img" aria-label="Validation score against optimizer steps"></div>
@@ -77,20 +77,20 @@ hyper-parameters. Colours as above; dotted where the state grows. Click any othe
 </section>"""
 
 _CUTS = """<section id="cuts">
-<h2>Where do they succeed, and which dial helps?</h2>
-<p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by a dial of
-the task or the architecture, all else on a line being equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
+<h2>Where do they succeed, and which option helps?</h2>
+<p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by an option
+of the task or the architecture; all else on a line is equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
 <div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
 <p id="cutmeant" class="read"></p>
-<div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by dial"></div>
+<div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by option"></div>
 <ul id="cutlegend" class="legend key" aria-label="Lines"></ul>
 </section>"""
 
 _HELD = """<section id="holdings">
 <h2>How many pairs does a state hold?</h2>
 <p id="heldseen" class="seen"></p>
-<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (hollow, dashed), trained.
-Small and dotted: what the memory holds untrained at 99 %, by the probe below. Flat strokes: what theory allows a head.</p>
+<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.
+Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound of theory for a head.</p>
 <div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
 <div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
 <ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
@@ -99,11 +99,11 @@ Small and dotted: what the memory holds untrained at 99 %, by the probe below. F
 _PROGRESS = """<section id="progress">
 <h2>How did the study go?</h2>
 <p class="read">Left to right: trials in the order in which they ended. Up: the share of the plane (score from chance to
-ceiling, logarithm of state) that the best of them dominate. Below: how much of the variance of scores lies between
-architectures, and between the values of one dial within an architecture, all else left to vary; dials that vary together
-share the credit.</p>
+ceiling, logarithm of state) that the best of them dominate. Below: the share of the scores' variance between architectures,
+and between the values of one option within an architecture, while all else varies. Options that vary together share the
+credit.</p>
 <div id="progressplot" class="plot low" role="img" aria-label="Dominated share of the plane against trials finished"></div>
-<figure><figcaption><h3>Which dials matter</h3></figcaption>
+<figure><figcaption><h3>Which options matter</h3></figcaption>
 <table class="bars"><tbody id="dials"></tbody></table></figure>
 </section>"""
 
@@ -118,7 +118,7 @@ $filter
 
 _FAILED = """<section id="failed">
 <h2>What failed</h2>
-<p class="read">These trials are in no mean; the tables mark with † where they are missing.</p>
+<p class="read">These trials are in no mean; a † in the tables marks where they are missing.</p>
 <ul class="reasons">$listed</ul>
 <div class="wide tall" tabindex="0" role="region" aria-label="Failed trials">
 <table><thead><tr>$heads</tr></thead><tbody>$lines</tbody></table></div>
@@ -128,7 +128,7 @@ $rest
 _FILTER = """<div class="controls"><label>Rows with
 <input class="filter" type="search" placeholder="words, such as mesa 1e-3" autocomplete="off"></label></div>"""
 
-_READ_TABLES = """Architectures that were trained here, then chance, ceiling and what is published. Click a heading to
+_READ_TABLES = """Architectures that were trained here, then chance, ceiling and published figures. Click a heading to
 sort, a row to find its trials in the figures. By keyboard: Tab to a table, arrows from row to row, Enter, Escape."""
 
 
@@ -144,10 +144,10 @@ def page(
 ) -> str:
     """One HTML page of all records, and of the tables that were made of them.
 
-    beside   published figures, drawn where they speak of what was measured
+    beside   published figures, drawn where they are comparable
     probed   measurements of the probe; their `arch` is an architecture's row (see `row_names`)
-    details  of architectures, by row
-    again    seconds after which the page looks whether it was written anew, 0 for one that is done
+    details  facts on architectures, by row
+    again    seconds after which the page looks for a newer version; 0 for a study that is done
     """
     if not records:
         lead = "There are no trials here yet: nothing has been trained."
@@ -202,7 +202,7 @@ def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
 def _whole(
     title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str, again: int = 0
 ) -> str:
-    """A page that has no scripts is loaded `again` by the browser itself."""
+    """The whole page. One that has no scripts is loaded `again` by the browser itself."""
     hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
     policy = (
         f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -237,8 +237,8 @@ def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> st
     more = len({setting for settings in asked for setting in settings} - trained)
     tasks = count({r.task for r in records}, "task")
     return (
-        "Each trial trains one small model from scratch on one synthetic task, then asks how much it recalls of "
-        f"sequences that it has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
+        "Each trial trains one small model from scratch on one synthetic task, then tests its recall on sequences that it "
+        f"has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
         f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
     )
 
@@ -254,7 +254,7 @@ def _footer(records: Sequence[Record]) -> str:
         f"Code {commits}."
         if (commits := those(r.commit[:12] + "+" * r.commit.endswith("+") for r in records if r.commit))
         else "",
-        "Scores are of the test split, under the checkpoint that validation chose." if records else "",
+        "Scores are those of the test split, under the checkpoint that validation chose." if records else "",
         "The page holds all that it shows, loads nothing and sends nothing.",
     ]
     return f"<p>{escape.html(' '.join(fact for fact in facts if fact))}</p>"
@@ -280,8 +280,8 @@ def _reason(record: Record) -> str:
 
 
 def packed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with what many of its parts share written once, and numbers in its place: lists of trials, wherever `trials`
-    stands, are in `lists`, and the cuts of views in `cuts`."""
+    """The data with shared parts written once and referred to by number: lists of trials in `lists`, cuts of views in
+    `cuts`."""
     lists: dict[tuple[int, ...], int] = {}
     cuts = {id(cut): cut for view in data["views"] for cut in view.get("cuts", ())}
     places = {of: number for number, of in enumerate(cuts)}
@@ -303,7 +303,7 @@ def packed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """JSON that no name in it can break out of, and that UTF-8 can write."""
+    """JSON that no name can break out of, and that UTF-8 can write."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _UNWRITABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -1,4 +1,4 @@
-"""What the page shows, as plain data: page/figures.js draws it, and both name the same things."""
+"""The page's figures as plain data, which page/assets/figures.js draws under the same names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recallmap.results.analysis.natural_order import by_size
 from recallmap.results.analysis.pairs_held import Row
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.page import thinning
-from recallmap.results.page.breakdown_figures import Known, cuts_of, cuts_of_mean, held_by, hollow
+from recallmap.results.page.breakdown_figures import Known, cuts_of, cuts_of_mean, held_by, published_marks
 from recallmap.results.page.captions import caption_of, learnt_caption
 from recallmap.results.page.heat_map import heat_maps
 from recallmap.results.page.mad_view import mad_views
@@ -25,7 +25,7 @@ from recallmap.results.page.points import NEAR, common_fields, interval_of, mill
 from recallmap.results.record import SHORT, Record
 from recallmap.results.score_tables.table import MAD, Table, is_share
 
-CURVE_POINTS = 60  # of one learning curve, at most
+CURVE_POINTS = 60  # most points of one learning curve
 
 ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small,
 LEAST_POINTS = 5  # yet show how they rise
@@ -38,10 +38,10 @@ def figures(
     beside: Sequence[Published] = (),
     probed: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """Trials as columns of numbers, the views of most figures, what memories hold, and the tables of the heat map.
+    """Trials as columns of numbers, the views of most figures, capacities, and the tables of the heat map.
 
-    Scores travel as whole millionths, curves of single trials as whole thousandths. Of very many means, curves, lines and
-    rows the foremost are there, see `thinning`. Needs one record with a score.
+    Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are
+    thinned, see `thinning`. One record needs a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))
@@ -103,7 +103,7 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
             groups = [own for own in by_choice.values() if len(own) == most and common_fields(own)]
             view = _view(f"{group}: mean over {most} settings", whole, groups, index)
             cuts = cuts_of_mean([m for own in groups for m in own], index)
-            views.append(view | {"cuts": cuts, "published": hollow(groups, beside)})
+            views.append(view | {"cuts": cuts, "published": published_marks(groups, beside)})
         examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):
@@ -117,19 +117,20 @@ def _views(records: Sequence[Record], index: Index, beside: Sequence[Published])
                 view
                 | {
                     "cuts": cuts_of(points[setting], group_measures, index, known),
-                    "published": hollow(groups, beside),
+                    "published": published_marks(groups, beside),
                 }
             )
     return [*views[:place], *mad_views(records, index, beside), *views[place:]]
 
 
 def _place(answer: Answer, task: str, shown: Sequence[str]) -> tuple[Any, ...]:
-    """Where a setting stands among those of its trials: settings of their own task first, then by the dials that differ."""
+    """The sort key of a setting among those of its trials: settings of their own task first, then by the options that
+    differ."""
     return answer.task != task, answer.task, [by_size(answer.dials.get(dial)) for dial in shown]
 
 
 def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]], index: Index) -> dict[str, Any]:
-    """What trials scored on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
+    """The scores of trials on one setting, or on the mean of several: `found` by key, `groups` by architecture."""
     first, example = index.done[index.trial[next(iter(found))]], next(iter(found.values()))
     percent = is_share(first.metric)
     chance, ceiling = (float(np.mean([getattr(answer, name) for answer in example])) for name in ("chance", "ceiling"))
@@ -158,7 +159,8 @@ def _mean(found: list[Answer]) -> float:
 
 
 def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceiling: float) -> dict[str, Any]:
-    """What the front of the trials so far dominates, in the order in which they ended, and what scores depend on."""
+    """The share that the front of the trials so far dominates, by the order in which they ended, and the importance of
+    options."""
     keys = sorted(found, key=lambda key: (index.done[index.trial[key]].created, index.trial[key]))
     scores = [_mean(found[key]) for key in keys]
     states = [max(answer.state_bytes for answer in found[key]) for key in keys]
@@ -171,7 +173,7 @@ def _progress(found: dict[str, list[Answer]], index: Index, chance: float, ceili
 
 
 def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
-    """[number of its steps, validation scores in thousandths], thinned evenly; the last point is always there."""
+    """A curve as [number of its steps, validation scores in thousandths], thinned evenly; the last point always stays."""
     steps, scores = record.curve.get("step", ()), record.curve.get("validation_accuracy", ())
     if not steps or not scores:
         return None

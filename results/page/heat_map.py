@@ -16,14 +16,14 @@ from recallmap.results.score_tables.table import MAD, Cell, Line, Table
 
 
 def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
-    """All tables for the heat map, and in which order to offer them: ahead of MAD's tasks all of their settings."""
+    """All tables of the heat map in the order of the menu: all settings of MAD before its tasks."""
     heats, order = [_heat(thinning.rows(table), index) for table in tables], []
     for number, table in enumerate(tables):
         parts = mad_parts(table, tables)
         groups = [(name, len(part.columns) - (part.mean_at is not None)) for name, part in parts.items()]
         if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
             order.append(len(heats))
-            several = any(size > 1 for _, size in groups)  # else columns have the names of their tasks
+            several = any(size > 1 for _, size in groups)  # otherwise columns have the names of their tasks
             heats.append(_heat(thinning.rows(_joined(table, parts)), index) | ({"groups": groups} if several else {}))
         if not says_no_more(table, tables):
             order.append(number)
@@ -31,14 +31,14 @@ def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
 
 
 def says_no_more(table: Table, tables: Sequence[Table]) -> bool:
-    """Whether a table of one of MAD's tasks has a single column, which is that of MAD's own table."""
+    """True where a table of one of MAD's tasks has a single column, which is that of MAD's own table."""
     if len(table.columns) > 1:
         return False
     return any(part is table and name in w.columns for w in tables for name, part in mad_parts(w, tables).items())
 
 
 def mad_parts(table: Table, tables: Sequence[Table]) -> dict[str, Table]:
-    """The tables of MAD's tasks that go with that of MAD, by name of the task; none for other tables."""
+    """The tables of MAD's tasks that belong to MAD's table, by name of the task; none for other tables."""
     whole = table.title.removeprefix("MAD")
     if whole == table.title:
         return {}
@@ -93,7 +93,7 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
 
 
 def _cell(cell: Cell) -> list[float | None]:
-    """Mean, half of its interval, number of seeds, and how far the mean is from chance to ceiling, within 0 and 1."""
+    """Mean, half of its interval, number of seeds, and the mean on a scale from 0 (chance) to 1 (ceiling)."""
     if cell.mean is None:
         return [None, None, 0, None]
     share = None
@@ -103,7 +103,7 @@ def _cell(cell: Cell) -> list[float | None]:
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:
-    """Which column is hardest, and which tells architectures apart."""
+    """The hardest column, and the one that tells architectures apart best."""
     columns = {}
     for number, column in enumerate(table.columns):
         means = [m for line in lines if (m := line.cells[number].mean) is not None]

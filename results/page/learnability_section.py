@@ -16,7 +16,7 @@ from recallmap.results.analysis.confidence import t_interval
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.record import Record
 
-MAPPINGS = {  # in the order of the paper: how they are called, and how their lines are dashed
+MAPPINGS = {  # in the order of the paper: the name of each, and the dashes of its lines
     "low_rank": ("low rank", ""),
     "mlp": ("MLP", "7 3"),
     "attention_mlp": ("attention + MLP", "2 2"),
@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 380, 250  # of a panel
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 10, 30, 34  # its margins
 
-HIGHEST = 2.5  # of the loss axis; what is above leaves the panel
+HIGHEST = 2.5  # top of the loss axis; higher losses leave the panel
 
 _SECTION = """<section id="online">
 <h2>How fast can a mapping be learnt online?</h2>
@@ -95,15 +95,15 @@ def _mean(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _title(record: Record, row: str) -> str:
-    """The learner in words, and the dials that tell it from others of its size."""
+    """The learner in words, with the options that tell it from others of its size."""
     arch = record.spec["arch"]
     other = row.removeprefix(record.arch).split()
-    dials = [word for word in other if not word.startswith(("hidden=", "expand="))]
-    return ", ".join([f"{arch['hidden']} hidden layers", f"expansion {arch['expand']}", *dials])
+    options = [word for word in other if not word.startswith(("hidden=", "expand="))]
+    return ", ".join([f"{arch['hidden']} hidden layers", f"expansion {arch['expand']}", *options])
 
 
 def _seen(title: str, curves: Curves) -> str:
-    """Which mapping is learnt best, by the first learner."""
+    """The mapping that the first learner learns best."""
     ends = {MAPPINGS[name][0]: float(_mean(losses)[-1]) for name, losses in curves.items()}
     said = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(ends.items(), key=lambda item: item[1]))
     return f"Loss at the end with {title}, best first: {said}."

@@ -20,8 +20,8 @@ from recallmap.results.score_tables.table import MAD, Cell, protocol_of
 
 
 def mad_views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
-    """The mean of MAD for every protocol in which two or more of its tasks were trained: means alone, for no trial is of all
-    tasks."""
+    """The mean of MAD for every protocol in which two or more of its tasks were trained. It has means only, because no trial
+    has all tasks."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.task in MAD:
@@ -80,7 +80,7 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
 
 
 def _mad_seeds(own: Sequence[Measure]) -> list[float]:
-    """The mean over tasks, each the mean over its settings, of every seed that all of them have."""
+    """The mean over tasks, each the mean over its settings, for every seed that all of them have."""
     seeds = common_fields(own)
     tasks: dict[str, list[Measure]] = defaultdict(list)
     for measure in own:
@@ -95,7 +95,7 @@ def _mad_hollow(
     beside: Sequence[Published],
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Published means over the tasks that ours is over, made of their columns, each at the state that ours has."""
+    """Published means over our tasks, made of their columns, each at the state that ours has."""
     marks = []
     other = "" if protocol == "mad-lab" else ", of protocol mad-lab"
     trained = {m.task for m in found}

@@ -1,4 +1,4 @@
-"""Where trials, architectures and rows stand in a page's data, so that the page holds each name once."""
+"""Numbers of trials, architectures and rows in a page's data, so that the page holds each name once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recallmap.results.record import Record
 
 
 def carried(figure: float | None) -> float | None:
-    """A figure as the page's data has it: short, yet so exact that the page, which rounds it again, shows what tables do."""
+    """A figure as the page's data has it: short, yet exact enough that the page rounds it to what tables show."""
     return None if figure is None else round(figure, 6)
 
 
@@ -33,7 +33,7 @@ class Names:
 
 
 class Index:
-    """Where a trial, an architecture and a row of the tables stand in the page's data."""
+    """The numbers of trials, architectures and rows of the tables in the page's data."""
 
     def __init__(self, done: list[Record], row_of: dict[str, str]) -> None:
         self.done = done
@@ -48,8 +48,8 @@ class Index:
 
 
 def _varied(done: list[Record]) -> list[Mapping[str, Any]]:
-    """Of every trial its seed and the dials of its architecture and training, by path: those alone in which trials of one
-    architecture differ, for of very many trials all would take gigabytes."""
+    """The seed of every trial, and the options of architecture and training in which trials of one architecture differ, by
+    path. All options of very many trials would take gigabytes."""
     members: dict[str, list[int]] = defaultdict(list)
     for number, record in enumerate(done):
         members[record.arch].append(number)
@@ -66,6 +66,6 @@ def _varied(done: list[Record]) -> list[Mapping[str, Any]]:
 
 
 def _but_sizes(record: Record) -> str:
-    """An architecture but for its sizes, which are whole numbers."""
-    others = {path: dial for path, dial in leaves_of(record).items() if type(dial) is not int}
+    """An architecture without its sizes, which are whole numbers."""
+    others = {path: value for path, value in leaves_of(record).items() if type(value) is not int}
     return json.dumps([record.arch, others], sort_keys=True)

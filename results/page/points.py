@@ -15,12 +15,12 @@ from recallmap.results.page.name_index import Index, carried
 
 DRAWS = 500  # of seeds, for the front's band
 
-NEAR = 0.05  # how far below the best a smaller state is still worth a mention
+NEAR = 0.05  # distance from the best within which a smaller state is worth a mention
 
 
 def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
-    """The means with how often seeds drawn anew put them on the front, of how many, and the front's band, which needs two seeds
-    of one of them."""
+    """The means with the number of bootstrap draws of seeds that put them on the front, and the front's band, which needs two
+    seeds of one of them."""
     seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
     sure = any(len(own) > 1 for own in seeds)
     shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1)

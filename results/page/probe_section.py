@@ -1,4 +1,4 @@
-"""Capacity curves of the probe as a part of a page: how exactly memories answer, against how many pairs they hold."""
+"""The page's section on the probe: accuracy of untrained memories against the number of pairs that they hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recallmap.results import escape
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.atomic_write import write_whole
 
-Row = Mapping[str, Any]  # of search.probe.probe
+Row = Mapping[str, Any]  # of search.measurement.capacity_probe.probe
 
 LEAST_ERROR = 1e-12  # smaller ones are drawn there
 
@@ -22,7 +22,7 @@ COLOURS = 7  # of style.css
 
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 5")
 
-MOST_CURVES = 24  # that are told apart: of more, those of one mixer look alike
+MOST_CURVES = 24  # curves that are told apart; with more, those of one mixer look alike
 
 LABELS = {
     "error": "relative error",
@@ -41,9 +41,9 @@ of theory allows, in pairs a head. Nothing is trained."""
 
 
 def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
-    """Curves and table of the probe's rows as one HTML section that needs no script. `archs` gives the order of colours to
+    """Curves and table of the probe's rows as one HTML section that needs no script. `archs` gives colours, in order, to
     architectures whose rows begin with their name; curves of one colour differ in their dashes. Many curves are told apart
-    by mixer alone, and each by name under the pointer."""
+    by mixer only, and each by its name under the pointer."""
     told = [
         name
         for name in ("mixer", "keys")
@@ -80,7 +80,7 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
 
 
 def page(rows: Sequence[Row], *, title: str) -> str:
-    """The section as a page of its own, which loads nothing and runs nothing."""
+    """The section as its own page, which loads nothing and runs nothing."""
     text = {name: _asset(name) for name in ("page.html", "style.css")}
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return Template(text["page.html"]).substitute(
@@ -96,7 +96,7 @@ def page(rows: Sequence[Row], *, title: str) -> str:
 
 
 def write_page(path: Path, rows: Sequence[Row], *, title: str) -> None:
-    """Raises OSError where it cannot be written."""
+    """Write the section as its own page. Raises OSError where it cannot be written."""
     write_whole(path, page(rows, title=title))
 
 
@@ -106,8 +106,8 @@ def _key(style: str) -> str:
 
 
 def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along: str) -> str:
-    """Curves with their styles and names. Pairs or load go along a logarithmic axis; errors up another, recall up a linear
-    one."""
+    """A plot of curves with their styles and names. Pairs or load run along a logarithmic axis, errors up a logarithmic one,
+    recall up a linear one."""
     places = [row[along] for *_, curve in curves for row in curve]
     low, high = min(places), max(*places, 2 * min(places))
     errors = score == "error"
@@ -163,7 +163,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def said(value: Any) -> str:
-    """One figure of a row, for people."""
+    """One figure of a row, formatted."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} = {bound:,}" for name, bound in value.items()) or "none"
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""What a page leaves out where there is too much to read: of many means, lines and rows the foremost, and how many there were.
+"""Thinning of very many means, lines and rows of a page to the foremost, with a note of how many there were.
 
-Nothing is left out of what is counted or averaged, and every trial stays in the page's data.
+Counts and averages stay complete, and every trial stays in the page's data.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from recallmap.results.score_tables.table import Table
 
 MOST_MEANS = 250  # of one view, as large markers
 
-MOST_CURVES = 300  # of one view, as single lines; of more, each is the mean over an architecture's seeds
+MOST_CURVES = 300  # of one view, as single lines; with more, each is the mean over an architecture's seeds
 
-MOST_LINES = 100  # of a figure by part or dial, or of pairs held
+MOST_LINES = 100  # of a figure by part or option, or of pairs held
 
-MOST_VALUES = 60  # of a dial, along such a figure: more are joined to stretches
+MOST_VALUES = 60  # of an option, along such a figure; more are joined to stretches
 
 MOST_ROWS = 200  # of a table, and architectures in YAML
 
@@ -45,8 +45,7 @@ def foremost(
 
 
 def means(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the means of a view, by rising state, those on the front, and the best of every architecture in every octave of
-    state."""
+    """The means of a view, by rising state, that are on the front or best of their architecture in an octave of state."""
     if len(points) <= MOST_MEANS:
         return list(points)
     front, best = set[int](), -math.inf
@@ -65,7 +64,7 @@ def means(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def rows(table: Table) -> Table:
-    """The table with the best of its measured rows by the last column, and a note that says so; as it is where it has few."""
+    """The table with the best of its measured rows by the last column, and a note that says so; unchanged where it has few."""
     measured = [line for line in table.lines if line.kind == "measured"]
     if len(measured) <= MOST_ROWS:
         return table
@@ -85,7 +84,7 @@ def rows(table: Table) -> Table:
 
 
 def names(every: Collection[str], tables: Sequence[Table]) -> list[str]:
-    """Of the names of very many rows those that the tables show."""
+    """The names of rows that the tables show, out of very many."""
     if len(every) <= MOST_ROWS:
         return list(every)
     held = set(every)
@@ -94,10 +93,10 @@ def names(every: Collection[str], tables: Sequence[Table]) -> list[str]:
 
 
 def mean_curves(views: Sequence[dict[str, Any]], done: Sequence[Record], most: int) -> list[dict[str, Any]]:
-    """Adds `curves` to views of very many curves, as [architecture, row, which of the result], and returns these: each the mean
-    over the trials of one mean of the view, at up to `most` steps.
+    """Add `curves` to views of very many curves, as [architecture, row, index], and return the curves: each is the mean over
+    the trials of one mean of the view, at up to `most` steps.
 
-    steps, mean and half of its 95 % t interval, one a step; count, of trials
+    A curve has steps, means and halves of their 95 % t intervals, one per step, and the number of trials.
     """
     known: dict[tuple[int, ...], int] = {}
     found: list[dict[str, Any]] = []
@@ -116,7 +115,7 @@ def mean_curves(views: Sequence[dict[str, Any]], done: Sequence[Record], most: i
 
 
 def _mean_curve(own: Sequence[Record], most: int) -> dict[str, Any]:
-    """Of trials of which most were evaluated at other steps than the rest, those of the most."""
+    """The trials with the most common evaluation steps."""
     curves = [r.curve for r in own if r.curve.get("validation_accuracy")]
     clock = Counter(tuple(curve["step"]) for curve in curves).most_common(1)[0][0]
     kept = spread(len(clock), most)
@@ -133,6 +132,6 @@ def _mean_curve(own: Sequence[Record], most: int) -> dict[str, Any]:
 
 @cache
 def spread(count: int, most: int) -> list[int]:
-    """Up to `most` of the numbers below `count`, evenly, the first and the last among them."""
+    """Up to `most` of the numbers below `count`, evenly spread, with the first and the last."""
     found: list[int] = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
     return found

@@ -1,1 +1,1 @@
-"""Plain data of records: what is checked at the door, and parts that many records share."""
+"""Plain data of records: checks of foreign data, and parts that many records share."""

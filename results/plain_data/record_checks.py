@@ -1,7 +1,7 @@
-"""What data from elsewhere must be, checked once by type hints: whatever is wrong is told at once, each with its place.
+"""Checks of data from elsewhere by type hints: all faults at once, each with its place.
 
-A hint may be str, int, float, bool, None, Any (plain data: what JSON can say), Literal, unions of these, Mapping[str, T],
-Sequence[T], a TypedDict (all whose names may lack but those that are Required), and Annotated, whose last word counts: Least,
+A hint may be str, int, float, bool, None, Any (plain data, as in JSON), Literal, unions of these, Mapping[str, T],
+Sequence[T], a TypedDict (whose names are optional unless they are Required), and Annotated, whose last part counts: Least,
 Loose, or another hint.
 """
 
@@ -34,9 +34,9 @@ DEEPEST = 32  # levels of lists and mappings
 
 MOST_TOLD = 8  # faults of one record; the others are counted
 
-Faults = list[tuple[str, str]]  # where below, and what must be there
+Faults = list[tuple[str, str]]  # the place inside, and what is expected there
 
-Check = Callable[[Any], Faults | None]  # None: nothing is wrong
+Check = Callable[[Any], Faults | None]  # None: no faults
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class Least:
 
 @dataclass(frozen=True)
 class Loose:
-    """Of a number that need not be finite, for it is left out where it is not."""
+    """Mark a number that need not be finite; one that is not is left out."""
 
 
 def told(faults: Faults) -> str:
-    """Faults as one line."""
+    """All faults in one line."""
     lines = [f"{path.lstrip('.')} {said}".lstrip() for path, said in faults[:MOST_TOLD]]
     return "; ".join([*lines, *([f"and {len(faults) - MOST_TOLD} more"] if len(faults) > MOST_TOLD else [])])
 
 
 @cache
 def check_of(hint: Any) -> Check:
-    """The check of a hint: it is made once, for data by the million."""
+    """The check of a hint, made once for data by the million."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Required, NotRequired):
         return check_of(parts[0])
@@ -84,7 +84,7 @@ def check_of(hint: Any) -> Check:
 
 
 def _easy(hint: Any) -> frozenset[type]:
-    """The types of which every value is sound, so that many need no look each."""
+    """The types whose every value is sound, so that many values need no look each."""
     if get_origin(hint) in (Union, UnionType):
         return frozenset[type]().union(*map(_easy, get_args(hint)))
     loose = get_origin(hint) is Annotated and isinstance(get_args(hint)[-1], Loose)
@@ -147,7 +147,7 @@ def _number(kind: type, bound: Least | Loose | None) -> Check:
 
 
 def _either(hints: Sequence[Any]) -> Check:
-    """One of several; what is wrong is told as the first of them sees it that is not null."""
+    """The check of a union; its faults are those of the first member that is not null."""
     first, *others = [check_of(hint) for hint in sorted(hints, key=lambda hint: hint is NoneType)]
     null = " or null" if NoneType in hints else ""
 
@@ -188,7 +188,7 @@ def _list(hint: Any) -> Check:
 
 
 def _shape(hint: Any) -> Check:
-    """A mapping whose known names hold what they must; what else it holds is plain data."""
+    """The check of a mapping by its known names; its other values must be plain data."""
     hints = get_type_hints(hint, include_extras=True)
     checks = {name: check_of(one) for name, one in hints.items()}
     needed = {name for name, one in hints.items() if get_origin(one) is Required}
@@ -204,7 +204,7 @@ def _shape(hint: Any) -> Check:
 
 
 def _plain(value: Any, depth: int = 0) -> Faults | None:
-    """Plain data: text, finite numbers, true, false, null, and lists and mappings of these."""
+    """The check of plain data: text, finite numbers, true, false, null, and lists and mappings of these."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):

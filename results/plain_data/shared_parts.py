@@ -1,4 +1,4 @@
-"""What many records have in common is held once: a million of them differ in seeds and scores, and in little else."""
+"""Shared parts of records, held once: a million of them differ in seeds and scores, and in little else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Joined(Mapping[str, Any]):
-    """A mapping of which one entry is its own and the rest is shared with others, `shared`. Nobody changes it."""
+    """A mapping with one entry of its own; the rest, `shared`, belongs to others too. Nobody changes it."""
 
     __slots__ = ("_name", "_own", "shared")
 
@@ -65,7 +65,7 @@ class Scores(Mapping[str, float]):
 
 
 class Memo(Generic[T]):
-    """What is worked out of a spec but for its seed, once for all records that share it."""
+    """A value that is computed from a spec without its seed, once for all records that share it."""
 
     def __init__(self, of: Callable[[Mapping[str, Any]], T]) -> None:
         self._of = of
@@ -82,8 +82,8 @@ class Memo(Generic[T]):
 class Pool:
     """The parts of records that are read one after another. Equal parts become one, so nobody may change them.
 
-    A trial's spec is shared by all that differ in the seed alone, and its parts (architecture, task, ...) by all that have
-    them: `record.spec.shared` and what is in it can be told apart by identity.
+    A trial's spec is shared by all that differ only in the seed, and its parts (architecture, task, ...) by all that have
+    them. So `record.spec.shared` and its parts can be told apart by identity.
     """
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class Pool:
         self._read: dict[bytes, dict[str, Any]] = {}
 
     def spec(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The same spec as it is shared; None where no record that was shared has it."""
+        """The shared form of a spec; None where no shared record has it."""
         shared, own = unjoined(spec, "seed")
         found = self._specs.get(_address(text_of(shared).encode()))
         return found if found is None or not own else Joined(found, "seed", own["seed"])
 
     def share(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a sound record, with what other records have in common with it."""
+        """The fields of a sound record, with the parts that it shares with other records."""
         found = self._shared(data)
         if not isinstance(data["spec"], Joined):
             shared, own = unjoined(data["spec"], "seed")
@@ -111,8 +111,8 @@ class Pool:
         return found
 
     def read(self, text: bytes) -> dict[str, Any]:
-        """The fields that JSON of a ledger says, which was written of sound records; `figures` are lists of names (null where
-        there are none). Equal texts are read once."""
+        """The shared fields in JSON of a ledger, which was written from sound records; `figures` are lists of names (null
+        where there are none). Equal texts are read once."""
         address = _address(text)
         found = self._read.get(address)
         if found is None:
@@ -123,8 +123,8 @@ class Pool:
         return found
 
     def own(self, data: dict[str, Any], figures: Iterable[dict[str, int] | None]) -> dict[str, Any]:
-        """The fields of a trial's own that JSON of a ledger says. Its `figures` are lists of values, or by name where they have
-        no names in common."""
+        """A trial's own fields in JSON of a ledger. Its `figures` are lists of values, or by name where they share no
+        names."""
         for name in _OWN:
             if value := data[name]:
                 data[name] = self._values[type(value)].setdefault(value, value)
@@ -187,7 +187,7 @@ class Pool:
 
 
 def is_finite(figure: float) -> bool:
-    """Whether a figure is one: not infinite, nor no number, nor so large that its square is infinite."""
+    """True for a figure that is a number, is finite, and has a finite square."""
     return -HUGE <= figure <= HUGE
 
 
@@ -207,12 +207,12 @@ _OWN = ("status", "error", "steps", "selected_step", "peak_bytes")
 
 
 def are_floats(scores: Mapping[str, float]) -> bool:
-    """Whether all figures are, so that eight bytes each hold them as they are written."""
+    """True where all figures are floats, so that eight bytes each hold them as they are written."""
     return isinstance(scores, Scores) or _FLOAT.issuperset(map(type, scores.values()))
 
 
 def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """A mapping but for one entry, and that entry, where it has it."""
+    """A mapping without one entry, and that entry where it has it."""
     own = {name: mapping[name]} if name in mapping else {}
     if isinstance(mapping, Joined):
         return mapping.shared, own
@@ -220,7 +220,7 @@ def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], 
 
 
 def text_of(data: Any) -> str:
-    """Plain data as JSON in one line, keys sorted. Raises TypeError or ValueError on what is none."""
+    """Plain data as JSON in one line, keys sorted. Raises TypeError or ValueError on other data."""
     return json.dumps(
         data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping
     )

@@ -1,1 +1,1 @@
-"""Score tables: lines and cells, columns, notes, costs, and how they are rendered."""
+"""Score tables: lines and cells, columns, notes, costs, and their rendering."""

@@ -1,4 +1,4 @@
-"""Tables beyond the headline: other scores, scores by part and by dial, and what trials cost."""
+"""Tables beyond the headline: other scores, scores by part and by option, and the cost of trials."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ ERROR = "relative_error"
 
 
 def further_tables(records: Sequence[Record]) -> list[Table]:
-    """Beyond the headline, for every task but MAD's: its other scores (tvd, cg_steps), and the headline by the parts that the
-    task breaks its answers down into (length, depth, position), of learnability as a loss. Then what trials cost. Raises as
-    `table_of`."""
+    """Tables beyond the headline, for every task outside MAD: its other scores (tvd, cg_steps), and the headline by parts of
+    the answers (length, depth, position), for learnability as a loss. Then the cost of trials. Raises as `table_of`."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.task, record.protocol].append(record)
@@ -65,8 +64,8 @@ def further_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def tables_by(records: Sequence[Record], by: str) -> list[Table]:
-    """Scores by one part (depth, distance_up_to) or dial (window, cg_steps, pairs), a table for every task and score that
-    has it. Raises ValueError, which says what there is, where none has it; and as `table_of`."""
+    """Scores by one part (depth, distance_up_to) or option (window, cg_steps, pairs), a table for every task and score that
+    has it. Raises ValueError with the known names where none has it; and as `table_of`."""
     groups: dict[tuple[str, str], list[Measure]] = defaultdict(list)
     for task, protocol in dict.fromkeys((r.task, r.protocol) for r in records):
         own = [r for r in records if (r.task, r.protocol) == (task, protocol)]
@@ -79,7 +78,7 @@ def tables_by(records: Sequence[Record], by: str) -> list[Table]:
             if cut.by == by:
                 tables.append(_cut_table(cut, title, protocol))
     if not tables:
-        raise ValueError(f"nothing here varies by '{by}', may come {', '.join(sorted(known)) or 'nothing'}")
+        raise ValueError(f"nothing here varies by '{by}', expected {', '.join(sorted(known)) or 'nothing'}")
     return list({(table.title, table.lines): table for table in tables}.values())
 
 
@@ -124,7 +123,7 @@ def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
 
 
 def _as_loss(cut: Cut) -> Cut:
-    """What is explained as what is not, the relative error, for that is what is published; other cuts as they are."""
+    """A cut of the explained share as relative error, as it is published; other cuts unchanged."""
     if cut.metric != "explained":
         return cut
     strands = [replace(s, cells={value: _unexplained(m) for value, m in s.cells.items()}) for s in cut.strands]
@@ -140,7 +139,7 @@ def _unexplained(measure: Measure) -> Measure:
 
 
 def _own_cell(measure: Measure) -> Cell:
-    """Of one measure alone."""
+    """The cell of a single measure."""
     values = list(measure.values.values())
     return Cell(
         mean=float(np.mean(values)) if values else None,
@@ -155,6 +154,6 @@ def _own_cell(measure: Measure) -> Cell:
 
 
 def _agreed(strands: Iterable[Strand], value: str, kind: str) -> float | None:
-    """Chance or ceiling of a column, where all of its strands have the same."""
+    """Chance or ceiling of a column, where it is equal for all of its strands."""
     bounds = {getattr(strand.cells[value], kind) for strand in strands if value in strand.cells}
     return bounds.pop() if len(bounds) == 1 else None

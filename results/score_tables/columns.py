@@ -1,4 +1,4 @@
-"""Columns of score tables: which records stand in which."""
+"""Columns of score tables, and the records that belong to each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recallmap.results.score_tables.table import MAD, Cell
 
 
 class Sheet:
-    """What was measured, laid out in columns, and what stands beside it."""
+    """Measures laid out in columns, with the published tables that they are compared with."""
 
     def __init__(self, found: list[Measure], columns: list[Column], theirs: list[PublishedTable]) -> None:
         self.found = found
@@ -29,7 +29,7 @@ class Sheet:
         return self._settings[column.name]
 
     def cell(self, own: list[Measure], column: Column) -> Cell:
-        """Of one architecture. The mean of columns counts each column once, as published averages do."""
+        """The cell of one architecture. The mean of columns counts each column once, as published averages do."""
         parts = [column] if not column.mean else self.parts
         held = [_of(own, part) for part in parts]
         scored = [[m for m in group if m.values] for group in held]
@@ -80,7 +80,7 @@ class Sheet:
         return float(np.mean(values))
 
     def alike(self, column: Column) -> bool:
-        """Whether a column of ours averages as many settings as the published one says it does."""
+        """True where a column of ours averages as many settings as the published one states."""
         parts = self.parts if column.mean else [column]
         return all(not part.settings or part.settings == len(self.settings(part)) for part in parts)
 
@@ -96,7 +96,7 @@ class Sheet:
         ]
 
     def published(self, column: Column, rows: list[tuple[PublishedTable, Row]]) -> float | None:
-        """The first published figure that speaks of a column of ours."""
+        """The first published figure for a column of ours."""
         for table, row in rows:
             for theirs, value in zip(table.columns, row.values, strict=True):
                 if value is not None and self._same(column, theirs, table):
@@ -104,7 +104,7 @@ class Sheet:
         return None
 
     def _same(self, ours: Column, theirs: Column, table: PublishedTable) -> bool:
-        """Whether two columns are of the same settings, trained alike."""
+        """True where two columns have the same settings, trained alike."""
         if ours.mean and theirs.mean and theirs.over:
             singles = [list(self.settings(part).values()) for part in self.parts]
             found = [sum(all(_agree(m, dials, table) for m in own) for own in singles) for dials in theirs.over]
@@ -133,7 +133,7 @@ def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], f
 
 
 def means_by_seed(scored: list[list[Measure]], parts: list[Column], seeds: list[int]) -> list[float]:
-    """`_over_tasks`, and then the mean over columns, of every seed: all of them at once, for there may be thousands."""
+    """The mean of `_over_tasks` over columns, for every seed, all at once because there may be thousands."""
 
     def over(means: list[list[float]] | list[NDArray[np.float64]]) -> NDArray[np.float64]:
         return np.ascontiguousarray(np.transpose(np.array(means, dtype=np.float64))).mean(axis=1)
@@ -146,6 +146,6 @@ def means_by_seed(scored: list[list[Measure]], parts: list[Column], seeds: list[
 
 
 def tables_about(beside: Published | None, about: str) -> list[PublishedTable]:
-    """Those of a task, and for one of MAD's those of MAD, of which a column may be its mean."""
+    """The published tables of a task; for a task of MAD also those of MAD, where a column may be its mean."""
     wanted = (about, "mad") if about in MAD else (about,)
     return [table for table in beside.tables if table.about in wanted] if beside else []

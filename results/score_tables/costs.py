@@ -1,4 +1,4 @@
-"""Tables of what architectures cost: parameters, state, operations."""
+"""Tables of the costs of architectures: parameters, state, operations, time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COSTS: dict[
 
 
 def cost_tables(records: Sequence[Record]) -> list[Table]:
-    """What trials cost, a line for every architecture on every task; nothing where nobody kept the time."""
+    """The cost of trials, a line for every architecture on every task; empty where no time was recorded."""
     names = row_names(records)
     rows: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:

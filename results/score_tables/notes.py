@@ -38,7 +38,7 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
 
 
 def remarks_of(lines: Iterable[Line]) -> list[str]:
-    """A note for every remark, after the names of the architectures that it is about."""
+    """A note for every remark, which names its architectures."""
     about: dict[str, dict[str, None]] = {}
     for line in lines:
         if line.remark:
@@ -47,8 +47,8 @@ def remarks_of(lines: Iterable[Line]) -> list[str]:
 
 
 def order_notes(sheet: Sheet, measured: Sequence[tuple[list[Measure], Line]], *, more: bool) -> list[str]:
-    """Whether architectures come in the published order, which can be told where settings differ and figures do not compare.
-    Of several rows of ours that one published row stands beside, the best one counts."""
+    """The rank correlation with the published order, which has a meaning even where settings differ. Where one published row
+    belongs to several of ours, the best one counts."""
     said = []
     theirs = [tuple((r.name, *r.dials.items()) for _, r in sheet.published_rows(own[0])) for own, _ in measured]
     for number, column in enumerate(sheet.columns):
@@ -67,7 +67,7 @@ def order_notes(sheet: Sheet, measured: Sequence[tuple[list[Measure], Line]], *,
 
 
 def source_notes(sheet: Sheet, beside: Published | None) -> list[str]:
-    """Where published figures come from, for the tables that speak of our columns."""
+    """The sources of published figures, for tables that have our columns."""
     if beside is None:
         return []
     rows = [(table, [(table, row) for row in table.rows]) for table in sheet.theirs]

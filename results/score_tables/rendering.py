@@ -17,15 +17,15 @@ Format = Literal["markdown", "csv", "latex", "html"]
 
 MISSING = "–"
 
-_DIAL = re.compile(r" (?=\d)")  # the space between a dial and its value; no line may break there,
+_OPTION = re.compile(r" (?=\d)")  # the space between an option and its value; no line may break there,
 
 _UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
 
 
 def render(tables: Sequence[Table], form: Format, *, width: int | None = None) -> str:
-    """All tables in one text. Raises ValueError on a format that there is not.
+    """All tables in one text. Raises ValueError on an unknown format.
 
-    width  columns of the terminal that shows Markdown; None: it goes elsewhere, a row a line
+    width  columns of the terminal that shows Markdown; None: no terminal, one line per row
     """
     if form == "csv":
         return csv(tables)
@@ -41,7 +41,7 @@ def render(tables: Sequence[Table], form: Format, *, width: int | None = None) -
 def markdown(table: Table, *, width: int | None = None) -> str:
     """A table with its notes below; published figures and differences are rows under the architecture's own.
 
-    width  of what shows it: a wider table comes in pieces, each with the architectures and as many columns as fit
+    width  columns of the terminal: a wider table comes in pieces, each with the architectures and as many columns as fit
     """
     heads = [escape.markdown(word) for word in (*table.corner, *table.columns)]
     rows = []
@@ -64,7 +64,7 @@ def _row(words: Sequence[str]) -> str:
 
 
 def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator[list[list[str]]]:
-    """A table that is too wide as several, in line with each other: as many columns at a time as fit beside the first."""
+    """A table that is too wide in pieces of equal form: the first column and as many others as fit."""
     wide = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     left = list(range(1, len(wide)))
     while left:
@@ -112,7 +112,7 @@ def latex(table: Table) -> str:
 
 
 def csv(tables: Sequence[Table]) -> str:
-    """One figure a line, fractions unrounded, empty where there is none: for reading by programs."""
+    """One figure per line, fractions unrounded, empty where there is none: for programs."""
     text = io.StringIO()
     out = csv_module.writer(text, lineterminator="\n")
     names = (
@@ -144,10 +144,12 @@ def csv(tables: Sequence[Table]) -> str:
 
 
 def html(table: Table, number: int = 0) -> str:
-    """A `<table>` with its title and notes. It says its number, and a measured row which line of the table it is, so
-    that a script can tell whose trials they are after the rows are sorted; published figures stand under our own."""
+    """A `<table>` with its title and notes. It carries its number, and a measured row its line, so that a script finds its
+    trials after the rows are sorted; published figures are under our own."""
     heads = [f'<th scope="col">{escape.html(word)}</th>' for word in table.corner]
-    heads += [f'<th scope="col" class="figure">{_DIAL.sub("&nbsp;", escape.html(word))}</th>' for word in table.columns]
+    heads += [
+        f'<th scope="col" class="figure">{_OPTION.sub("&nbsp;", escape.html(word))}</th>' for word in table.columns
+    ]
     measured = [line for line in table.lines if line.kind == "measured"]
     own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
     rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
@@ -188,7 +190,7 @@ def shown(value: float | None, unit: Unit, *, sign: bool = False) -> str:
 
 
 def _notes(table: Table) -> tuple[str, ...]:
-    """Those of the table, and its protocol, which a title names only where it is published."""
+    """The notes of the table, and its protocol, which a title names only where it is published."""
     return (*table.notes, *([f"Protocol: {table.protocol}."] if table.protocol else []))
 
 

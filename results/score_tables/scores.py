@@ -1,4 +1,4 @@
-"""Records as score tables: architectures down, settings or tasks across, beside what others have published."""
+"""Records as score tables: architectures down, settings or tasks across, compared with published figures."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from recallmap.results.score_tables.table import (
     unit_of,
 )
 
-ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # dials that a column of the task names even where they do not differ
+ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # options that a column of the task names even where they do not differ
 
 
 def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
-    """The tables that a list of records makes: one of MAD where two or more of its tasks are there, one for every other
-    task. Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
+    """The tables of a list of records: one of MAD where two or more of its tasks are there, one for every other task.
+    Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
 
-    `settings` True adds to MAD's table one for each of its tasks, a column a setting.
+    `settings` True adds to MAD's table one for each of its tasks, with a column for each setting.
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
     """
     mad: dict[str, list[Record]] = defaultdict(list)
@@ -90,7 +90,7 @@ def _mad_table(found: list[Measure], protocol: str, on: On, beside: Published | 
 def task_table(
     found: list[Measure], task: str, protocol: str, on: On, beside: Published | None, *, score: str = ""
 ) -> Table:
-    """One task: a column for every setting, named by the dials that differ."""
+    """The table of one task: a column for every setting, named by the options that differ."""
     settings = list({m.setting: m for m in found}.values())
     always = [d for d in ALWAYS_SHOWN.get(task, ()) if d in settings[0].dials]
     shown = list(dict.fromkeys([*always, *differing([m.dials for m in settings])]))
@@ -168,7 +168,7 @@ def _line(sheet: Sheet, own: list[Measure]) -> Line:
 
 
 def states_of(own: Sequence[Measure]) -> str:
-    """The sizes of state that an architecture had, "1–4 kB, grows"."""
+    """The sizes of an architecture's state, "1–4 kB, grows"."""
     sizes = sorted({m.state_bytes for m in own})
     (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
     state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
@@ -197,7 +197,7 @@ def best(lines: list[Line], *, more: bool) -> list[Line]:
 
 
 def _by_score(row: tuple[list[Measure], Line], more: bool) -> tuple[bool, float, str]:
-    """The best last column first; those without one at the end."""
+    """Sort lines by their last column, the best first; those without one come last."""
     score = row[1].cells[-1].mean
     return score is None, (score or 0.0) * (-1 if more else 1), row[0][0].row
 

@@ -1,4 +1,4 @@
-"""The shape of a table: lines, cells, units, and how figures are written."""
+"""The shape of a table: lines, cells, units, and the format of figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAD = {  # the six tasks of MAD, in the order of its paper
     "memorization": "memorization",
 }
 
-SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are written large wherever they are read
+SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are always in capitals
 
 Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 
@@ -23,11 +23,11 @@ Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 class Cell:
     """One figure of a table, a fraction unless the task's metric is none.
 
-    mean       over seeds, and over settings where the column has several, of the seeds that all of these have if there are
-               two; None where there is nothing to show
+    mean       over seeds, and over the settings of the column, for the seeds that all settings have if there are two;
+               None where there is nothing to show
     interval   95 % t interval over seeds; None for fewer than two
-    published  what stands beside it
-    alike      whether that is a mean over as many settings; if not, there is no difference to speak of
+    published  the published figure
+    alike      True where the published figure averages as many settings; otherwise no difference is shown
     failed     failed trials behind the cell, under any hyper-parameters
     mark       "best" of its column; "partial" where settings of the column are missing
     keys       of the records that the mean rests on
@@ -47,14 +47,14 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published figure, where they are of the same settings."""
+        """Our figure minus the published one, where they have the same settings."""
         if self.mean is None or self.published is None or not self.alike or self.mark == "partial":
             return None
         return self.mean - self.published
 
     @property
     def outside(self) -> bool:
-        """Whether the published figure lies outside our interval; no where there is no interval."""
+        """True where the published figure lies outside our interval; False without an interval."""
         return self.interval is not None and self.difference is not None and not self._holds(self.published or 0.0)
 
     def _holds(self, value: float) -> bool:
@@ -66,7 +66,7 @@ class Cell:
 class Line:
     """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column.
 
-    remark  what the architecture is, where its name promises another model (see `namesakes`)
+    remark  the model that the architecture really is, where its name promises another (see `namesakes`)
     """
 
     labels: tuple[str, ...]
@@ -79,10 +79,10 @@ class Line:
 class Table:
     """A table as plain data.
 
-    units    of the columns; those in percent hold fractions
-    mean_at  which column averages the others, if one does
+    units    units of the columns; those in percent hold fractions
+    mean_at  the column that averages the others, if one does
     beside   the published source
-    protocol of the task, "" for tables of several
+    protocol the task's protocol, "" for tables of several
     """
 
     title: str
@@ -97,12 +97,12 @@ class Table:
 
     @property
     def percent(self) -> bool:
-        """Whether figures are fractions, to be shown as percent."""
+        """True where figures are fractions, to be shown as percent."""
         return self.units[0] == "percent"
 
 
 def size(count: int) -> str:
-    """A number of bytes for people, in units of 1000: 512 B, 34.3 kB, 1.05 MB."""
+    """A number of bytes in units of 1000: 512 B, 34.3 kB, 1.05 MB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= 0.9995 * scale:  # from there on it reads as 1 of the unit
             return f"{count / scale:.3g} {unit}"
@@ -110,17 +110,17 @@ def size(count: int) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share, to be shown as percent."""
+    """True for a metric that is a share, to be shown as percent."""
     return "accuracy" in metric or metric.startswith("exact_match")
 
 
 def more_is_better(metric: str) -> bool:
-    """Losses, distances and counts of steps are better where they are small."""
+    """True for losses, distances and counts of steps, which are better where they are small."""
     return is_share(metric) or metric.startswith("explained")
 
 
 def is_count(metric: str) -> bool:
-    """Whether a score counts what was spent, of which neither much nor little is good in itself."""
+    """True for a score that counts steps spent, where neither many nor few are good in themselves."""
     return metric.endswith("_steps")
 
 
@@ -129,7 +129,7 @@ def unit_of(metric: str) -> Unit:
 
 
 def readable(name: str) -> str:
-    """The name of a dial or a score in words: CG steps for cg_steps."""
+    """The name of an option or a score in words: CG steps for cg_steps."""
     return " ".join(SHOUTED.get(word, word) for word in name.split("_"))
 
 

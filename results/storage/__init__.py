@@ -1,1 +1,1 @@
-"""How a ledger lies on disk: its layout and its lock."""
+"""The layout and the lock of a ledger's file."""

@@ -1,7 +1,7 @@
-"""How a ledger's file is laid out: what a row holds, how a record becomes one and is made of one again, and what tells damage.
+"""The layout of a ledger's file: rows, their conversion to and from records, and the detection of damage.
 
-A row has a record in three texts, all JSON: what trials have in common (their spec but for its seed, their architecture's
-size, ...), what is a trial's own, and its curve. So the first is read once for many, and the last only where it is shown.
+A row has a record in three JSON texts: the part that trials share (their spec without its seed, the architecture's size,
+...), the trial's own part, and its curve. So the first is read once for many, and the last only where it is shown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
 from recallmap.results.record import FIELDS, SHORT, Record, address, faults_of
 
-LAYOUT = 2  # of the file; raise it when a reader of the layout before could not read it
+LAYOUT = 2  # raise it when a reader of the layout before could not read the file
 
 MARK = 0x7265636D  # SQLite's application_id: the file is a ledger of ours
 
-HEADLINE = {  # what SQL and an index can see of a record
+HEADLINE = {  # the fields of a record that SQL and an index can see
     "key": "TEXT PRIMARY KEY",
     "study": "TEXT",
     "status": "TEXT",
@@ -94,7 +94,7 @@ HEAD, ALL = len(HEADLINE), len(COLUMNS)
 
 
 class Damaged(ValueError):
-    """A row is not what was written."""
+    """A row that differs from what was written."""
 
     def __init__(self, row: Row, why: str) -> None:
         super().__init__(f"the record {key_in(row)[:SHORT]}: {why}")
@@ -106,9 +106,9 @@ def key_in(row: Row) -> str:
 
 
 def row_of(record: Record, known: Known | None = None) -> Row:
-    """What is written of a record. Raises TypeError or ValueError where it is not sound.
+    """The row of a record. Raises TypeError or ValueError where the record is not sound.
 
-    known  texts that records before it had in common, for those that are read together
+    known  shared texts of earlier records, for records that are read together
     """
     row = (*_headline(record), *_texts(record, {} if known is None else known))
     row = (*row, mark_of(record.key.encode(), record.status.encode()))
@@ -116,15 +116,15 @@ def row_of(record: Record, known: Known | None = None) -> Row:
 
 
 def whole(row: Row) -> Row:
-    """A row of COLUMNS as it is written again. Raises Damaged where it is not what was written."""
+    """A row of COLUMNS, ready to be written again. Raises Damaged where it differs from what was written."""
     if _checksum(row[:-1]) != row[-1]:
         raise Damaged(row, "its checksum is another")
     return tuple(value.decode() if isinstance(value, bytes) else value for value in row)
 
 
 def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
-    """The record of a row of COLUMNS. Its curve is left out where no curves are wanted, but for that of a trial in phases,
-    which tells what its phases began with. Raises Damaged, and ValueError on a record of another version."""
+    """The record of a row of COLUMNS. Without `curves` it has no curve, except for a trial in phases, whose curve shows the
+    start of its phases. Raises Damaged, and ValueError on a record of another version."""
     if _checksum(row[:-1]) != row[-1]:
         raise Damaged(row, "its checksum is another")
     common_text, own_text, curve_text, *_ = row[HEAD:]
@@ -152,8 +152,8 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
 
 
 def old_record_of(row: Row, pool: Pool) -> Record:
-    """The record of a row of OLD_COLUMNS, which has no checksum: its key is that of its spec, and its columns say what the
-    record says. Raises Damaged."""
+    """The record of a row of OLD_COLUMNS, which has no checksum: its key must be that of its spec, and its columns must agree
+    with the record. Raises Damaged."""
     try:
         record = Record.from_dict(json.loads(row[-1]), pool)
     except (ValueError, TypeError, RecursionError) as error:
@@ -166,12 +166,12 @@ def old_record_of(row: Row, pool: Pool) -> Record:
 
 
 def mark_of(key: bytes, status: bytes) -> int:
-    """What tells that an index has a key as it was written."""
+    """The mark by which an index shows that a key is as it was written."""
     return zlib.crc32(b"%b %b" % (status, key))
 
 
 def _texts(record: Record, known: Known) -> tuple[str, str, str]:
-    """What it has in common, what is its own, and its curve."""
+    """The three texts of a record: the shared part, its own part, and its curve."""
     if faults := faults_of(record):
         raise ValueError(faults)
     spec, seed = unjoined(record.spec, "seed")
@@ -211,7 +211,7 @@ _AS: dict[str, Callable[[Any], Any]] = {
 
 
 def _checksum(row: Row) -> int:
-    """Of all columns but itself."""
+    """The checksum of all other columns."""
     check = zlib.crc32(repr((row[:HEAD], row[-1])).encode())
     for text in row[HEAD:-1]:
         check = zlib.crc32(text, check) if isinstance(text, bytes) else zlib.crc32(repr(text).encode(), check)

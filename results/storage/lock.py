@@ -1,4 +1,4 @@
-"""One driver writes a ledger: the lock that it holds while it does."""
+"""The lock of the one driver that writes a ledger."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LedgerError(Exception):
 
 
 def lock(path: Path, owner: object) -> weakref.finalize[..., object]:
-    """Lock a side file of the ledger at `path`: the lock goes with the process, however it ends, and with `owner`, or when
-    what is returned is called. Raises LedgerError where another driver holds it, or where it cannot be held."""
+    """Lock a side file of the ledger at `path`. The lock ends with the process, with `owner`, or when the returned function is
+    called. Raises LedgerError where another driver holds it, or where it cannot be held."""
     import fcntl  # not on every system; reading needs none of it
 
     real = path.resolve()
@@ -48,7 +48,7 @@ def lock(path: Path, owner: object) -> weakref.finalize[..., object]:
 
 
 def _open(side: Path, path: Path) -> int:
-    """The side file, made where there is none. No link is followed: what it points to is no lock of ours to write to."""
+    """Open the side file, and make it where there is none. No link is followed, because its target is not ours."""
     try:
         handle = os.open(side, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -76,8 +76,8 @@ def _is_at(handle: int, side: Path) -> bool:
 
 
 def refuse_names(path: Path) -> None:
-    """A second name of the same file has a lock and side files of its own, so that two drivers would write at once. Raises
-    LedgerError where there is one."""
+    """Raise LedgerError where the file has a second name. Its lock and side files would be others, and two drivers would
+    write at once."""
     names = path.stat().st_nlink if path.exists() else 1
     if names > 1:
         raise LedgerError(
@@ -94,5 +94,5 @@ def _sign(handle: int) -> None:
 
 def _let_go(side: Path, handle: int, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked child, which has the handle but not the right
-        side.unlink(missing_ok=True)  # while the lock is ours, so nobody else's file goes
+        side.unlink(missing_ok=True)  # while the lock is ours, so that nobody else's file is removed
     os.close(handle)

@@ -1,4 +1,4 @@
-"""The door of the command line: `recallmap`."""
+"""The command line: `recallmap`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ for _commands in ("train_commands", "publish_commands", "inspect_commands"):  # 
 
 
 def main() -> None:
-    """The door of the console script."""
+    """Run the console script."""
     with made_ready():
         app()

@@ -1,4 +1,4 @@
-"""`python -m recallmap.search.cli`: the command line without its console script."""
+"""The command line without its console script: `python -m recallmap.search.cli`."""
 
 from recallmap.search.cli import main
 

@@ -1,4 +1,4 @@
-"""The verbs: look at what there is, train what a ledger lacks, show what was found."""
+"""The command line application, and what its commands share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from recallmap.search.cli.sources import Found
 
-MANY_RECORDS = 5000  # of which a page takes seconds to make
+MANY_RECORDS = 5000  # a page of so many takes seconds to make
 
 
 class Precision(StrEnum):
@@ -31,7 +31,7 @@ class Precision(StrEnum):
 
 
 class Verbs(TyperGroup):
-    """Turns what a user did wrong into lines on stderr and exit code 2. A traceback is a bug of ours."""
+    """Commands that turn a user's fault into lines on stderr and exit code 2. A traceback is a bug of ours."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,7 +43,7 @@ class Verbs(TyperGroup):
         except OSError as error:
             from recallmap.results.atomic_write import FULL, remedy
 
-            if error.filename is None:  # of an output stream, see `made_ready`
+            if error.filename is None:  # an output stream, see `made_ready`
                 raise
             refuse(
                 f"{error.filename or 'a file'}: cannot be written: {remedy(error)}"
@@ -52,7 +52,7 @@ class Verbs(TyperGroup):
             )
         except UnicodeEncodeError as error:
             said = error.object[max(0, error.start - 40) : error.end]
-            refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that says it")
+            refuse(f"half of a surrogate pair cannot be written to a file: '{said}'; mend the record that has it")
         except Exception as error:
             if _is_ledger_error(error):
                 refuse(str(error))
@@ -70,10 +70,10 @@ app = typer.Typer(
 )
 
 Sets = Annotated[
-    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Lay a value over the study, such as trial.seed=1.")
+    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Change a value of the study, such as trial.seed=1.")
 ]
 
-LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file.  [default: runs/NAME.sqlite]")]
+LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="File of the ledger.  [default: runs/NAME.sqlite]")]
 
 Source = Annotated[
     str,
@@ -82,7 +82,9 @@ Source = Annotated[
 
 Records = Annotated[
     Path | None,
-    typer.Option("--ledger", help="Where a study's records are, as RECORDS may be.  [default: runs/NAME.sqlite]"),
+    typer.Option(
+        "--ledger", help="Records of the study: a ledger, a .jsonl file, a folder.  [default: runs/NAME.sqlite]"
+    ),
 ]
 
 Only = Annotated[
@@ -90,7 +92,7 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="KEY=VALUE",
-        help="Records that say so alone, such as arch=mesa, pairs=4 or lr=1e-3; of one key given twice, either value.",
+        help="Only records that match, such as arch=mesa, pairs=4 or lr=1e-3; two values of one key match either.",
     ),
 ]
 
@@ -107,17 +109,19 @@ def _say_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and what it runs on."),
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Print the versions of recallmap and torch."
+        ),
     ] = False,
 ) -> None:
-    """Comes before a verb."""
+    """Options before a command."""
 
 
-# What verbs share. --------------------------------------------------------------------------------
+# Shared by commands. ------------------------------------------------------------------------------
 
 
 def refuse(*lines: str) -> NoReturn:
-    """Bad input: say so on stderr, exit code 2."""
+    """Refuse bad input: lines on stderr, exit code 2."""
     for line in lines:
         complain(one_line(line))
     raise typer.Exit(2)
@@ -130,7 +134,7 @@ def remedy_of(error: OSError) -> str:
 
 
 def _is_ledger_error(error: Exception) -> bool:
-    """Without importing the ledger, which a verb that raised one has imported."""
+    """True for an error of the ledger. The ledger is not imported: a command that raised one has imported it."""
     ledger = sys.modules.get("recallmap.results.ledger")
     return ledger is not None and isinstance(error, ledger.LedgerError)
 
@@ -167,7 +171,7 @@ def records_of(
     patient: bool = False,
     curves: bool = True,
 ) -> Found:
-    """The records that a verb is to show. What there is to say of them is said."""
+    """The records that a command is to show; a note about them goes to stderr."""
     from recallmap.search.cli import sources
 
     found = with_note(sources.found(source, ledger, sets, patient=patient, curves=curves))
@@ -181,7 +185,7 @@ def with_note(found: Found) -> Found:
 
 
 def words_given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
-    """The words of a command that say these, for the next one."""
+    """The options of a command, repeated for the next one."""
     return [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
 
 
@@ -197,5 +201,5 @@ def device_of(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         why = reason if len(reason) < 80 else "no such device"
-        refuse(f"--device: {name} cannot be used here ({why}), may come cpu, cuda, cuda:1, ...")
+        refuse(f"--device: got {name}, which cannot be used here ({why}), expected cpu, cuda, cuda:1, ...")
     return device

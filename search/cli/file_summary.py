@@ -1,4 +1,4 @@
-"""Whether a file is right, and what it holds, whatever sort of document it is."""
+"""The check of a document of any sort: its faults, or a summary."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from recallmap.search.space.search_space import Search
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 
-PRICED = 60  # corners of a search whose cost is looked at
+PRICED = 60  # most corners of a search whose cost is computed
 
 
 def check(source: str) -> str:
-    """What a file, or everything built in under a name, holds. Raises SpecError with all that is wrong with it."""
+    """Summarise a file, or every built-in document of a name. Raises SpecError with all its faults."""
     from recallmap.synth.tasks import Task
 
     names = {what: list(built_in.named(what)) for what in ("study", "arch", "suite")}
@@ -39,7 +39,7 @@ def _sort_of(source: str) -> str:
     what = built_in.sort_of(node)
     if not what:
         telling = type_hints.either([f"'{key}' ({built_in.one(sort)})" for key, sort in TELLING.items()])
-        raise fault(node.place, "", f"no key tells what this is, may come {telling}")
+        raise fault(node.place, "", f"no key shows the sort of this document, expected {telling}")
     return what
 
 
@@ -62,7 +62,7 @@ def _arch(source: str) -> str:
 
 
 def _study(source: str) -> str:
-    """Under every budget, so that a slip in one is known before it is wanted."""
+    """Summarise a study under every budget, so that a slip in one is known before it is used."""
     study = codec.read_study(source)
     lines = [f"study {study.name}: {_trials(study)}"]
     for name in study.budgets.value:
@@ -93,7 +93,7 @@ def some_corners(study: StudySpec) -> list[tuple[Trial, ...]]:
 
 
 def outlook_of(study: StudySpec) -> list[str]:
-    """What a search will ask for, and what its corners cost."""
+    """The points and trials of a search, and the cost of its corners."""
     space = study.space
     if not isinstance(space, Search):
         raise TypeError(f"{study.name} is a grid: its trials are known")
@@ -107,7 +107,8 @@ def outlook_of(study: StudySpec) -> list[str]:
     allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
     lines = [
         f"{many} by {space.sampler.label}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
-        f"{type_hints.counted(len(space.names), 'dial')}, {type_hints.counted(len(corners), 'corner')} can be built",
+        f"{type_hints.counted(len(space.names), 'search parameter')}, "
+        f"{type_hints.counted(len(corners), 'corner')} can be built",
     ]
     if len(allowed) < len(priced):
         lines.append(f"{len(priced) - len(allowed)} of {len(priced)} corners break a constraint")
@@ -119,7 +120,7 @@ def outlook_of(study: StudySpec) -> list[str]:
 
 
 def _suite(source: str) -> str:
-    """Every setting is read as a trial would be, on a base that lacks nothing."""
+    """Summarise a suite. Every setting is read as a trial, on a base that lacks nothing."""
     from recallmap.search.trials.single import TrialSpec
 
     suite = built_in.document(source, "suite")

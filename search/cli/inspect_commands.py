@@ -48,7 +48,7 @@ def check(
     ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
 ) -> None:
-    """Say all that is wrong with a file, or what it holds."""
+    """Check a file: print all its faults, or a summary."""
     from recallmap.search import codec
 
     if schema is not None:
@@ -57,7 +57,7 @@ def check(
         say(json.dumps(codec.schema(schema.value), indent=2))
         return
     if file is None:
-        refuse("check: may come a FILE, or --schema task|arch|study")
+        refuse("check: got neither a file nor --schema, expected a FILE, or --schema task|arch|study")
     from recallmap.search.cli.file_summary import check as summary
 
     say(f"ok: {summary(file)}")
@@ -66,35 +66,37 @@ def check(
 @app.command(name="list")
 def list_(
     what: Annotated[What, typer.Argument()],
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of the README.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in the READMEs.")] = False,
 ) -> None:
-    """Show what there is to choose from."""
+    """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
     from recallmap.search.cli.listings import TABLES, markdown
 
     table = TABLES[what.value]()
     if not as_markdown:
         terminal().print(table)
         return
-    left_out = ("differs", "dials and their defaults", "width", "parameters", "state bytes", "grows")
+    left_out = ("differs", "options and their defaults", "width", "parameters", "state bytes", "grows")
     say("\n".join(markdown(table, *left_out)))
 
 
 @app.command()
 def preview(
     task: Annotated[str, typer.Argument(help="A task: its kind or a file.")],
-    dials: Annotated[
-        list[str] | None, typer.Argument(metavar="[DIAL=VALUE]...", help="Such as length=32 pairs=4.")
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OPTION=VALUE]...", help="Options of the task, such as length=32 pairs=4."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many sequences.")] = 2,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Number of sequences.")] = 2,
     split: Annotated[Part, typer.Option()] = Part.test,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
 ) -> None:
-    """Print a few sequences: roles of tokens coloured, what is asked where, and where its answer stands."""
+    """Print a few sequences of a task. Roles of tokens are in colour, with the questions and the positions of their
+    answers."""
     from recallmap.search import codec
     from recallmap.search.cli import task_preview as pages
 
     console = terminal()
-    spec = codec.read_task(task, overrides=dials or [])
+    spec = codec.read_task(task, overrides=options or [])
     for line in pages.preview(spec, count=count, split=split.value, seed=seed, width=console.width):
         console.print(line)
 
@@ -102,10 +104,10 @@ def preview(
 @app.command()
 def cost(
     arch: Annotated[str, typer.Argument(help="An architecture: a name of the zoo or a file.")],
-    length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens of a sequence.")] = 128,
-    vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Token ids.")] = 64,
+    length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens in a sequence.")] = 128,
+    vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Number of token ids.")] = 64,
 ) -> None:
-    """Print parameters, state and operations before anything is trained."""
+    """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
     from recallmap.search.cli.listings import stack_of
@@ -127,26 +129,31 @@ def bench(
         str,
         typer.Argument(
             metavar="OP|kernels|growth|step|tasks",
-            help="An op; every op beside its published kernel, or over lengths and widths; a cohort's step; drawing tasks.",
+            help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
+            "optimizer step; tasks: sampling.",
         ),
     ],
     shapes: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape", metavar="B,T,H,K,V", help="Of an op: batch, time, heads, key and value width; or S1, S2, S4, L1."
+            "--shape",
+            metavar="B,T,H,K,V",
+            help="Shape for ops: batch, time, heads, key and value width; or S1, S2, S4, L1.",
         ),
     ] = None,
-    variant: Annotated[str | None, typer.Option(help="Of an op: the kind of inputs.  [default: its first]")] = None,
-    beside: Annotated[bool, typer.Option("--beside", help="Of an op: beside other people's kernels, too.")] = False,
+    variant: Annotated[str | None, typer.Option(help="Kind of inputs of an op.  [default: its first]")] = None,
+    beside: Annotated[
+        bool, typer.Option("--beside", help="Compare an op with published kernels that are installed, too.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
-    arch: Annotated[str, typer.Option(help="Of the step: an architecture.")] = "conv_attention",
-    task: Annotated[str, typer.Option(help="Of the step: a task.")] = "mqar",
-    members: Annotated[int, typer.Option(min=2, max=1024, help="Of the step: trials in the cohort.")] = 8,
-    dtype: Annotated[Precision, typer.Option(help="Of the inputs.")] = Precision.float32,
+    arch: Annotated[str, typer.Option(help="Architecture for step.")] = "conv_attention",
+    task: Annotated[str, typer.Option(help="Task for step.")] = "mqar",
+    members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step.")] = 8,
+    dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
 ) -> None:
-    """Time implementations of an op, or a cohort's step and its trials one by one, after they agree; or tell of every task
-    whence it comes, what it bounds and how fast it is drawn, as Markdown."""
+    """Time ops, training steps and tasks. Implementations of an op, or a cohort and its trials one by one, are timed once
+    their results agree. For tasks, print each task's source, chance, ceiling and sampling speed as Markdown."""
     from recallmap.search import codec
 
     if what == "tasks":
@@ -188,20 +195,20 @@ def probe(
     archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
     pairs: Annotated[
         list[int] | None,
-        typer.Option(min=1, max=2**16, help="Pairs a head; give it more than once.  [default: around the bounds]"),
+        typer.Option(min=1, max=2**16, help="Pairs per head; give it more than once.  [default: around the bounds]"),
     ] = None,
-    keys: Annotated[KeySort, typer.Option(help="How keys lie to each other.")] = KeySort.gaussian,
-    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the pairs are written over.")] = 1,
+    keys: Annotated[KeySort, typer.Option(help="Distribution of keys.")] = KeySort.gaussian,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="Times that the pairs are written.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .html page or .json rows to write.")] = None,
 ) -> None:
-    """Measure, without training, how many key-value pairs the memory of each mixer holds."""
+    """Measure the capacity of memories. That is the number of key-value pairs that a mixer holds, without training."""
     from recallmap.search import codec
     from recallmap.search.cli.listings import capacities_of
     from recallmap.search.measurement.capacity_probe import probe as measured
 
     if output is not None and output.suffix not in (".html", ".json"):
-        refuse(f"--output: {output} may end in .html or .json")
+        refuse(f"--output: got {output}, expected a name that ends in .html or .json")
     rows: list[dict[str, Any]] = []
     for arch in archs:
         try:

@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: tasks, mixers, architectures, suites, studies, samplers."""
+"""Tables of all tasks, mixers, architectures, suites, studies and samplers, and of plans and measurements."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 def tasks() -> Table:
-    """Every task with its dials at their defaults, and what a guesser and an oracle score there."""
+    """Every task with its default options, and the scores of guessing (chance) and of an oracle (ceiling)."""
     from recallmap.synth.tasks import Task
 
-    table = _table("task", "dials and their defaults", "T", "ids", "chance", "ceiling", "metric")
+    table = _table("task", "options and their defaults", "T", "ids", "chance", "ceiling", "metric")
     for kind, spec in sorted(type_hints.kinds_of(Task).items()):
         task = codec.read_task(kind)
         length, vocab = task.shape
         chance, ceiling = f"{task.chance():.4g}", f"{task.ceiling():.4g}"
-        table.add_row(kind, _dials(spec), str(length), str(vocab), chance, ceiling, task.metric)
+        table.add_row(kind, _options(spec), str(length), str(vocab), chance, ceiling, task.metric)
     return table
 
 
 def mixers() -> Table:
-    """Every mixer with its recurrence, what it carries, its source, and how it differs from that by default."""
+    """Every mixer with its recurrence, its state, its source, and its default differences from the source."""
     from recallmap.arch.mixers import Mixer
 
-    table = _table("mixer", "equation", "state (floats)", "source", "differs", "dials and their defaults")
+    table = _table("mixer", "equation", "state (floats)", "source", "differs", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
         facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
-        table.add_row(kind, *facts, "; ".join(spec().differs()), _dials(spec))
+        table.add_row(kind, *facts, "; ".join(spec().differs()), _options(spec))
     return table
 
 
 def differences() -> Table:
-    """Every architecture of the zoo, and what sets its mixers apart from what was published under their names."""
+    """Every architecture of the zoo, and the differences of its mixers from those published under their names."""
     from recallmap.arch.stack import flatten
 
     table = _table("arch", "about", "differs from what was published")
@@ -57,7 +57,7 @@ def differences() -> Table:
 
 
 def archs() -> Table:
-    """Every architecture of the zoo, what it is made of, and what it costs for 64 token ids at length 128."""
+    """Every architecture of the zoo, with its blocks and its cost for 64 token ids at length 128."""
     from recallmap.arch.cost import cost
 
     table = _table("arch", "width", "blocks", "parameters", "state bytes", "grows", "about")
@@ -72,7 +72,7 @@ def archs() -> Table:
 
 
 def timings(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Rows of a bench; what is the same in all of them is said once, below the table."""
+    """Rows of a bench; values that all of them share are given once, below the table."""
     names = dict.fromkeys(name for row in rows for name in row)
     same = {n: rows[0][n] for n in names if len(rows) > 1 and all(n in r and r[n] == rows[0].get(n) for r in rows)}
     columns = [name for name in names if name not in same]
@@ -110,16 +110,17 @@ def samplers() -> Table:
     """Every sampler of a search with its parameters at their defaults, and what it needs."""
     from recallmap.search.samplers import Sampler
 
-    table = _table("sampler", "source", "goals", "needs", "parameters and their defaults")
+    table = _table("sampler", "source", "goals", "needs", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
         source, extra, several = (getattr(spec, name) for name in ("source", "extra", "several_goals"))
         needs = "" if extra is None else f"pip install 'recallmap[{extra}]'"
-        table.add_row(kind, source, "one or several" if several else "one", needs, _dials(spec))
+        table.add_row(kind, source, "one or several" if several else "one", needs, _options(spec))
     return table
 
 
 def plan_of(plan: Plan, rates: Rates) -> Table:
-    """What is to be trained, a line for each architecture on each task setting, with the least and the most of its trials."""
+    """The plan of a study: a line for each architecture on each task setting, with the smallest and largest figures of its
+    trials."""
     from recallmap.search.engines.pricing import priced, said_minutes
 
     columns = ("arch", "task", "trials", "parameters", "state bytes", "steps", "training FLOPs")
@@ -140,7 +141,7 @@ def plan_of(plan: Plan, rates: Rates) -> Table:
 
 
 def capacities_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What the probe measured, a line for each number of pairs."""
+    """The measurements of the probe, a line for each number of pairs."""
     from recallmap.results.page.probe_section import said
 
     columns = ("arch", "mixer", "keys", "pairs", "load", "error", "recall", "chance", "bounds")
@@ -194,19 +195,19 @@ def _trials(name: str) -> str:
         return f"faulty: {error.faults[0]}"
 
 
-def _dials(spec: type) -> str:
+def _options(spec: type) -> str:
     return "  ".join(f"{f.name} {_default(f)}" for f in type_hints.dials(spec) if f.name != "kind")
 
 
-def _default(dial: Field[Any]) -> str:
-    """As YAML says it; ? where there is none and one must be given."""
-    if dial.default is MISSING:
-        return "?" if dial.default_factory is MISSING else said(dial.default_factory())
-    return said(dial.default)
+def _default(option: Field[Any]) -> str:
+    """The default of an option in YAML; ? where there is none and a value must be given."""
+    if option.default is MISSING:
+        return "?" if option.default_factory is MISSING else said(option.default_factory())
+    return said(option.default)
 
 
 def said(value: Any) -> str:
-    """A dial's value as YAML says it."""
+    """A value in YAML."""
     data = type_hints.plain(value)
     return data if isinstance(data, str) else json.dumps(data)
 

@@ -1,4 +1,4 @@
-"""What a page or a report shows beyond records: architectures in YAML, memories probed untrained, published figures."""
+"""Contents of a page or a report beyond records: architectures in YAML, memories probed untrained, published figures."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from recallmap.search.documents import built_in, yaml_text
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.measurement.capacity_probe import probe
 
-PAIRS = (2, 4, 8, 16, 32, 64, 128)  # that a page probes: an octave apart, for it is drawn along a logarithm
+PAIRS = (2, 4, 8, 16, 32, 64, 128)  # probed for a page: an octave apart, because the axis is logarithmic
 
-PATIENCE = 20.0  # seconds for all probing of a page; architectures that are dear to probe come last
+PATIENCE = 20.0  # seconds for all probing of a page; expensive architectures come last
 
-AT_ONCE = 1.0  # second that nobody minds waiting: probing that goes on for longer is said
+AT_ONCE = 1.0  # seconds; longer probing is announced
 
 
 def architectures(records: Iterable[Record]) -> dict[str, BackboneSpec]:
-    """Every architecture that was trained and that this version reads, by its row in tables; online learners are none."""
+    """Every trained architecture that this version reads, by its row in tables, without online learners."""
     read = {row: _read(text) for row, text in _texts(records).items()}
     return {row: spec for row, spec in read.items() if isinstance(spec, BackboneSpec)}
 
 
 class Details(Mapping[str, Detail]):
-    """What is said of every architecture, by row, found when it is asked for: a page of very many shows some. One that this
-    version cannot read is shown as it was kept, and why."""
+    """Details of every architecture by row, read when they are asked for, because a page of very many shows only some. An
+    architecture that this version cannot read is shown as it was kept, with the reason."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._texts = _texts(records)
@@ -72,8 +72,8 @@ def probed(
     seconds: float = PATIENCE,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows of the probe for every architecture with a memory of pairs, `arch` being its row; `only` those of some rows. The
-    cheapest come first, and there are no more once `seconds` have gone by. `say` hears of what takes long or is left out."""
+    """Rows of the probe for every architecture with a memory of pairs, where `arch` is its row; `only` limits the rows. The
+    cheapest come first, and probing stops after `seconds`. `say` receives a line where it takes long or leaves some out."""
     began = time.perf_counter()
     texts = {row: text for row, text in _texts(records).items() if only is None or row in only}
     specs = {row: spec for row, text in texts.items() if isinstance(spec := _read(text), BackboneSpec)}
@@ -94,13 +94,13 @@ def probed(
 
 
 def sources() -> list[Published]:
-    """Everything published that comes with the package."""
+    """All published figures that come with the package."""
     return [Published.from_dict(codec.read_published(name)) for name in published_figures.names()]
 
 
 @cache
 def _read(text: str) -> BackboneSpec | str:
-    """The architecture, or why this version cannot read it: dials come and go, records stay."""
+    """The architecture, or why this version cannot read it: options come and go, records stay."""
     try:
         return built_in.from_plain(BackboneSpec, json.loads(text))
     except SpecError as error:
@@ -109,8 +109,7 @@ def _read(text: str) -> BackboneSpec | str:
 
 @cache
 def _probed(mixers: tuple[MixerSpec, ...], width: int) -> tuple[dict[str, Any], ...]:
-    """Once for architectures whose memories are the same, whatever is around them, and once for all pages that --watch
-    writes."""
+    """Rows of the probe, measured once for architectures with equal memories, and once for all pages that --watch writes."""
     if not mixers:
         return ()
     spec = BackboneSpec(name="probed", width=width, stack=tuple(Block(mixer=cast(Mixer, mixer)) for mixer in mixers))
@@ -121,12 +120,12 @@ def _probed(mixers: tuple[MixerSpec, ...], width: int) -> tuple[dict[str, Any], 
 
 
 def _memories(spec: BackboneSpec) -> tuple[MixerSpec, ...]:
-    """What `probe` measures of an architecture: the mixer of every block, each once."""
+    """The mixers of an architecture that `probe` measures, each once."""
     return tuple(dict.fromkeys(block.mixer for block in flatten(spec.stack)))
 
 
 def _mixers(spec: BackboneSpec) -> Iterator[MixerSpec]:
-    """All that mix, also those that stand side by side in one block."""
+    """All mixers, also those that share one block."""
     for block in flatten(spec.stack):
         parts = [getattr(block, name, None) for name in vars(block)]
         yield from (part for part in parts if isinstance(part, MixerSpec))

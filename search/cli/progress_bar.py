@@ -1,4 +1,4 @@
-"""What a running study says: a bar with an estimate on a terminal, plain lines anywhere else."""
+"""The progress of a running study: a bar with an estimate on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ EVERY = 30.0  # seconds between two plain lines from within a cohort
 
 
 class Live:
-    """Give it every report of the engine; as a context it clears its bar when the study ends or is stopped.
+    """A display that is called with every report of the engine. As a context it clears its bar when the study ends or is
+    stopped.
 
-    paths  of a trial's spec that tell it apart from others of its study, see `paths_of`
+    paths  paths of a trial's spec that tell it apart from others of its study, see `paths_of`
     """
 
     def __init__(self, console: Console, paths: Sequence[str] = ()) -> None:
@@ -53,7 +54,7 @@ class Live:
 
     @property
     def kept(self) -> str:
-        """How much of the study the ledger has."""
+        """The part of the study that the ledger has, in words."""
         return f"{self.last.known + self.last.done} of {self.last.trials} trials are" if self.last else "nothing is"
 
     def __call__(self, report: Report) -> None:
@@ -73,7 +74,7 @@ class Live:
 
 
 def opening_of(report: Report) -> str:
-    """What there is to do."""
+    """The first line: the trials to train."""
     if report.points:
         return f"{counted(report.points, 'point')}, about {counted(report.trials, 'trial')}"
     known = f", {report.known} known" if report.known else ""
@@ -82,13 +83,13 @@ def opening_of(report: Report) -> str:
 
 
 def line_of(record: Record, paths: Sequence[str] = ()) -> str:
-    """One finished trial, with what it says at these paths of its spec."""
+    """The line of one finished trial, with its values at these paths of its spec."""
     training = record.spec.get("training") or record.spec.get("arch", {})  # an online learner has its own
-    told = [f"{name}={_short(value)}" for name, value in values_of(dict(flatten(record.spec)), paths).items()]
-    name = "  ".join([record.arch, f"{record.task} {record.setting}".rstrip(), *([" ".join(told)] if told else [])])
-    dials = f"lr {training.get('lr', '?')}  decay {training.get('weight_decay', '?')}  seed {record.seed}"
+    own = [f"{name}={_short(value)}" for name, value in values_of(dict(flatten(record.spec)), paths).items()]
+    name = "  ".join([record.arch, f"{record.task} {record.setting}".rstrip(), *([" ".join(own)] if own else [])])
+    hyper = f"lr {training.get('lr', '?')}  decay {training.get('weight_decay', '?')}  seed {record.seed}"
     if record.status == "failed":
-        return one_line(f"FAILED  {name}  {dials}: {record.error}")
+        return one_line(f"FAILED  {name}  {hyper}: {record.error}")
     score = record.scores.get(record.metric, math.nan)
     compiled, _, why = record.implementation.get("compiled step", "yes").partition(": ")
     how = {"no": "not compiled", "in part": "compiled in part"}.get(compiled)
@@ -96,7 +97,7 @@ def line_of(record: Record, paths: Sequence[str] = ()) -> str:
     died = record.implementation.get("halved", "").partition("\n")[0]
     notes += f"  its cohort was halved: {died}" if died else ""
     return one_line(
-        f"{name}  {dials}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{notes}"
+        f"{name}  {hyper}  {record.metric} {score:.4f} (chance {record.chance:.3g})  {record.seconds:.1f} s{notes}"
     )
 
 
@@ -106,7 +107,7 @@ def _short(value: object) -> str:
 
 
 def note_of(report: Report) -> str:
-    """The running cohort, and how long the rest will take."""
+    """The running cohort, and the time that is left."""
     many = "" if report.points else f" of {report.cohorts}"
     words = [f"cohort {report.cohort}{many}"] if report.cohort else []
     if report.progress:

@@ -13,7 +13,7 @@ import typer
 from recallmap.search.cli.app import MANY_RECORDS, Only, Records, Sets, Source, app, records_of, refuse, remedy_of
 from recallmap.search.cli.streams import complain, say, width
 
-LOOK_AGAIN = 15  # seconds between looks for news of a page that is watched
+LOOK_AGAIN = 15  # seconds after which a watched page reloads
 
 
 class Form(StrEnum):
@@ -27,18 +27,19 @@ class Form(StrEnum):
 def table(
     source: Source,
     form: Annotated[Form, typer.Option("--format")] = Form.markdown,
-    beside: Annotated[str | None, typer.Option(help="Published figures to set beside, such as mesanet.")] = None,
+    beside: Annotated[str | None, typer.Option(help="Published figures to compare with, such as mesanet.")] = None,
     by: Annotated[
-        str | None, typer.Option(help="Cut by a part or a dial instead: depth, length, window, cg_steps, ...")
+        str | None,
+        typer.Option(help="Break scores down by a part or an option: depth, length, window, cg_steps, ..."),
     ] = None,
     settings: Annotated[
-        bool, typer.Option("--settings", help="Tasks of MAD by setting too, never only the mean.")
+        bool, typer.Option("--settings", help="Show MAD tasks by setting too, not only their mean.")
     ] = False,
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Print score tables, beside published figures with differences where asked; then other scores, parts, and costs."""
+    """Print tables of scores. Other scores, scores by part, and costs follow; --beside compares with published figures."""
     from recallmap.results.analysis.published_figures import Published
     from recallmap.results.score_tables.breakdowns import further_tables, tables_by
     from recallmap.results.score_tables.rendering import render
@@ -53,7 +54,7 @@ def table(
         else:
             tables = table_of(records, theirs, settings=settings) + further_tables(records)
         text = render(tables, form.value, width=width())
-    except ValueError as error:  # hyper-parameters that cannot be chosen, or a dial that there is not
+    except ValueError as error:  # hyper-parameters that cannot be chosen, or an unknown option
         refuse(str(error))
     say(text, end="" if text.endswith("\n") else "\n")
 
@@ -62,16 +63,17 @@ def table(
 def dashboard(
     source: Source,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("recallmap.html"),
-    watch: Annotated[bool, typer.Option("--watch", help="Write the page again whenever the ledger changed.")] = False,
-    probe: Annotated[bool, typer.Option(help="Probe, untrained, the memories that were trained.")] = True,
+    watch: Annotated[bool, typer.Option("--watch", help="Write the page again when the ledger changes.")] = False,
+    probe: Annotated[bool, typer.Option(help="Probe the capacity of the memories, untrained.")] = True,
     beside: Annotated[
-        str | None, typer.Option(help="Published figures to set beside in tables, such as mesanet.")
+        str | None, typer.Option(help="Published figures to compare with in tables, such as mesanet.")
     ] = None,
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write one offline page: front, capacity, heat map, scores by part and dial, learning, progress, tables, YAML."""
+    """Write one page that works offline. It shows front, capacity, heat map, scores by part and option, learning, progress,
+    tables and YAML."""
     from recallmap.results.analysis.published_figures import Published
     from recallmap.results.page import thinning
     from recallmap.results.page.dashboard import write_page
@@ -122,7 +124,7 @@ def export(
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write records for other programs: a row a record, a column for every figure and every dial."""
+    """Write records for other programs. The file has one row per record, and one column per figure and option."""
     from recallmap.results.ledger import Ledger
     from recallmap.results.ledger import export as write
     from recallmap.search.cli.sources import is_ledger
@@ -147,17 +149,16 @@ def merge(
     ],
     skip_bad: Annotated[
         bool,
-        typer.Option(
-            "--skip-bad", help="Leave out, and count, lines that are no records and records that are damaged."
-        ),
+        typer.Option("--skip-bad", help="Leave out and count lines that are no records and records that are damaged."),
     ] = False,
 ) -> None:
-    """Put the records of several places into one: a trial counts once, done before failed. Of bad ones nothing is merged."""
+    """Merge records of several places. A trial counts once, done before failed. A bad record stops the merge."""
     from recallmap.results.ledger import Ledger
     from recallmap.search.cli.sources import SUFFIXES, each, files, merge_lines
+    from recallmap.search.documents.type_hints import either
 
     if output.suffix not in SUFFIXES:
-        refuse(f"--output: {output} may end in .sqlite or .jsonl")
+        refuse(f"--output: got {output}, expected a name that ends in {either(list(SUFFIXES))}")
     places = [file for source in sources for file in files(Path(source))]
     try:
         if output.suffix == ".jsonl":
@@ -189,16 +190,16 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The report to write.")] = Path("results/REPORT.md"),
     fill: Annotated[
-        Path | None, typer.Option(help="A text whose marked excerpts are made anew, such as README.md.")
+        Path | None, typer.Option(help="A document whose marked excerpts are made anew, such as README.md.")
     ] = None,
 ) -> None:
-    """Say of every published claim what the kept records make of it, and write the tables of every record file."""
+    """Judge published claims by the records. Writes the verdicts, and the tables of every record file."""
     from recallmap.results.publishing.report import report as made
     from recallmap.search import codec
     from recallmap.search.cli import page_context, sources
 
     if fill is not None and not os.path.isfile(fill):
-        refuse(f"{fill}: is no text to fill")
+        refuse(f"--fill: got {fill}, which is no file; expected a document such as README.md")
     here = Path("results/records")  # of a checkout
     try:
         claims, excerpts = codec.read_claims(), codec.read_excerpts()

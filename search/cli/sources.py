@@ -1,4 +1,4 @@
-"""Where verbs find records: in a ledger, in a file or a folder of records, or among those that come with the package."""
+"""Sources of records: a ledger, a file or a folder of records, and those that come with the package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
 if TYPE_CHECKING:
     from recallmap.search.study.spec import StudySpec
 
-RUNS = Path("runs")  # where ledgers lie unless told otherwise
+RUNS = Path("runs")  # the default folder of ledgers
 
 LEDGERS = (".sqlite", ".db")
 
@@ -30,13 +30,13 @@ SUFFIXES = (*LEDGERS, ".jsonl")
 
 KEPT = "results/records"  # of the package
 
-MOST_VALUES = 12  # that are told where another was asked for
+MOST_VALUES = 12  # listed where an unknown value was asked for
 
 _SQLITE = b"SQLite format 3\0"  # how every file of SQLite begins
 
 
 class Found(NamedTuple):
-    """Records, what they are records of, and what is to say of them."""
+    """Records, their title, and a note for the user."""
 
     title: str
     records: list[Record]
@@ -53,8 +53,8 @@ def found(
 ) -> Found:
     """The records of a ledger, of a file or a folder of records, or of those trials of a study that are kept.
 
-    patient  where there are no records yet, one waits for them
-    curves   whether with their curves; nothing but the page shows them
+    patient  wait where there are no records yet
+    curves   read their curves, which only the page shows
 
     Raises SpecError or LedgerError, and where there are none.
     """
@@ -65,20 +65,20 @@ def found(
         raise fault(
             Place(said),
             "",
-            f"{source} is records themselves, only a study has that; leave it out, or choose records with --only KEY=VALUE",
+            f"got it with {source}, which is records, expected a study; leave it out, or choose with --only KEY=VALUE",
         )
     else:
         result = Found(Path(source).stem or source, read(Path(source), patient=patient, curves=curves))
     if not result.records and not patient:
-        raise fault(Place(source), "", "there are no records yet, fill it with: recallmap run STUDY")
+        raise fault(Place(source), "", "holds no records yet; train some with: recallmap run STUDY")
     return result
 
 
 def of_study(
     study: StudySpec, source: str, ledger: Path | None, *, patient: bool = False, curves: bool = True
 ) -> Found:
-    """The records of a study's trials in its ledger, or in another place of records. A study that comes with the package and
-    has no ledger finds those that come with the package, too."""
+    """The records of a study's trials in its ledger, or in another place of records. A built-in study without a ledger uses
+    the records that come with the package."""
     from recallmap.search.engines.trial_sources import trials_of
     from recallmap.search.space.search_space import Search
 
@@ -93,8 +93,8 @@ def of_study(
             return Found(study.name, records, note)
         if (shipped := kept() / f"{study.name}.jsonl").is_file():
             raise LedgerError(
-                f"there is no ledger at {path}, and no trial of {study.name} is kept with recallmap as it is asked for; "
-                f"fill one with: recallmap run {source}; or look at others that are kept: recallmap table {shipped}"
+                f"there is no ledger at {path}, and no trial of {study.name} with these options is kept with recallmap; "
+                f"train with: recallmap run {source}; or look at those that are kept: recallmap table {shipped}"
             )
     held = read(path, patient=patient, curves=curves, keys=own)
     others = 0 if held or patient else len(read(path, curves=False))
@@ -102,15 +102,15 @@ def of_study(
         raise fault(
             Place(str(path)),
             "",
-            f"which records belong to the search {study.name} is told by its journal, and there is none at "
+            f"the journal of the search {study.name} says which records are its own, and there is none at "
             f"{journal_at(path)}; give the ledger of the search, or look at all records: recallmap table {path}",
         )
     if others and not search:
         raise fault(
             Place(str(path)),
             "",
-            f"holds {type_hints.counted(others, 'record')}, none of them of the {len(own)} trials of {study.name} as it "
-            f"is asked for; change what is --set, or look at all of them: recallmap table {path}",
+            f"holds {type_hints.counted(others, 'record')}, none of the {len(own)} trials of {study.name} with these options; "
+            f"change --set, or look at all records: recallmap table {path}",
         )
     note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
     return Found(study.name, held, "" if patient else note)
@@ -126,7 +126,9 @@ def journal_at(path: Path) -> Path:
 
     known = [journal_of(file) for file in files(path) if os.path.exists(journal_of(file))]
     if len(known) > 1:
-        raise fault(Place(str(path)), "", "holds the journals of several ledgers, give one of these ledgers")
+        raise fault(
+            Place(str(path)), "", "holds the journals of several ledgers, expected one; give one of these ledgers"
+        )
     return known[0] if known else journal_of(files(path)[0])
 
 
@@ -139,22 +141,22 @@ def kept() -> Path:
 
 
 def holds_records(source: str) -> bool:
-    """Whether a source means records, and not a study."""
+    """True where a source is records and not a study."""
     if source in built_in.builtin("study"):
         return False
     return source.endswith(SUFFIXES) or os.path.isdir(source) or _begin(Path(source)) == _SQLITE
 
 
 def is_ledger(path: Path) -> bool:
-    """Whether a file is a ledger by how it begins."""
+    """True for a ledger, by the first bytes of the file."""
     return _begin(path) == _SQLITE
 
 
 def read(
     path: Path, *, patient: bool = False, curves: bool = True, keys: Collection[str] | None = None
 ) -> list[Record]:
-    """The records of a ledger, of a file of records, or of all of these in a folder, or of those the ones under `keys`; a key
-    twice counts once, `done` first. Raises LedgerError."""
+    """The records of a ledger, of a file of records, or of all of these in a folder; `keys` limits them. A key counts once,
+    `done` first. Raises LedgerError."""
     if patient and not os.path.exists(path):
         return []
     inside = files(path)
@@ -164,8 +166,8 @@ def read(
 
 
 def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Record | Row]:
-    """The records of a ledger or of a file, one after another, as a ledger merges them. What is no record, or damaged, is left
-    out and counted where `skip_bad`; `say` hears of it. Raises LedgerError."""
+    """The records of a ledger or of a file, one after another, as a ledger merges them. With `skip_bad`, lines that are no
+    records and damaged records are left out, counted and reported to `say`. Raises LedgerError."""
     if not _is_lines(path):
         left_out = LeftOut()
         with Ledger.open(path) as ledger:
@@ -181,15 +183,15 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # it names file and line
         raise LedgerError(
-            f"{error}; nothing was merged: mend the line, or leave out what is no record with --skip-bad"
+            f"{error}; nothing was merged: mend the line, or leave out bad records with --skip-bad"
         ) from error
     if skipped:
         say(f"left out {type_hints.counted(len(skipped), 'line')}, the first of them {skipped[0]}")
 
 
 def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Callable[[str], None]) -> tuple[int, int]:
-    """Merge into a file of records, by way of a ledger, for there may be more of them than memory holds: how many records the
-    file has then, and how many of them are new. Raises OSError or LedgerError."""
+    """Merge into a file of records, by way of a ledger, because there may be more than memory holds. Returns the number of
+    records in the file, and that of new ones. Raises OSError or LedgerError."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(prefix=".merged.", dir=output.parent) as folder,
@@ -202,15 +204,15 @@ def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Ca
 
 
 def by_file(path: Path) -> dict[str, list[Record]]:
-    """As `read`, file by file: by its name without suffix, with it where two have one name. Raises LedgerError."""
+    """Records as of `read`, by the file's name without suffix, or with it where two have one name. Raises LedgerError."""
     inside = files(path)
     stems = [file.stem for file in inside]
     return {file.name if stems.count(file.stem) > 1 else file.stem: _read(file) for file in inside}
 
 
 def files(path: Path) -> list[Path]:
-    """The ledgers and files of records in a folder, of which there must be one; the path itself where it is none. Raises
-    LedgerError."""
+    """The ledgers and files of records in a folder; the path itself where it is no folder. Raises LedgerError where the
+    folder has none."""
     if not os.path.isdir(path):
         return [path]
     try:
@@ -218,7 +220,9 @@ def files(path: Path) -> list[Path]:
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not inside:
-        raise LedgerError(f"{path}: there are no records in this folder, {type_hints.either(list(SUFFIXES))}")
+        raise LedgerError(
+            f"{path}: this folder holds no records, expected files in {type_hints.either(list(SUFFIXES))}"
+        )
     return inside
 
 
@@ -240,7 +244,7 @@ def _is_lines(path: Path) -> bool:
 
 
 def _begin(path: Path) -> bytes:
-    """How a file begins; nothing where it cannot be read."""
+    """The first bytes of a file; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_SQLITE))
@@ -248,17 +252,17 @@ def _begin(path: Path) -> bytes:
         return b""
 
 
-# Of records those that say something. -----------------------------------------------------------------
+# Selection of records. --------------------------------------------------------------------------------
 
 
 def only(records: Sequence[Record], wishes: Iterable[str]) -> list[Record]:
-    """The records that say all of it, such as arch=mesa, pairs=4 or lr=1e-3; of values under one key any. A key is a field of
-    records or a path of their specs, or the end of one. Raises SpecError on what no record says."""
+    """The records that match all conditions, such as arch=mesa, pairs=4 or lr=1e-3; two values of one key match either. A
+    key is a field of records, or a path of their specs or its end. Raises SpecError where no record matches."""
     wanted: dict[str, list[str]] = {}
     for text in wishes:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise fault(Place("--only"), "", f"came {text!r}, may come KEY=VALUE such as arch=mesa")
+            raise fault(Place("--only"), "", f"got {text!r}, expected KEY=VALUE such as arch=mesa")
         wanted.setdefault(key.strip(), []).append(value.strip())
     said = [_values(record, wanted) for record in records]
     faults = [f for key, values in wanted.items() for f in _unheard(records, [one[key] for one in said], key, values)]
@@ -270,7 +274,7 @@ def only(records: Sequence[Record], wishes: Iterable[str]) -> list[Record]:
         if all(any(_is(value, text) for value in one[key] for text in texts) for key, texts in wanted.items())
     ]
     if not chosen and records:
-        raise fault(Place("--only"), "", f"no record says all of it: {', '.join(wishes)}")
+        raise fault(Place("--only"), "", f"no record matches all of these: {', '.join(wishes)}; leave some out")
     return chosen
 
 
@@ -281,7 +285,7 @@ def _cells(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _values(record: Record, keys: Iterable[str]) -> Mapping[str, list[Any]]:
-    """What a record says under each of these keys, which may be several things: a width of the model and of a mixer."""
+    """The values of a record under each of these keys; there may be several: a width of the model and of a mixer."""
     paths = {key: re.sub(r"\[(\d+)\]", r".\1", key).removeprefix("trial.") for key in keys}
     found: dict[str, list[Any]] = {key: [] for key in paths}
     for name, value in _cells(record):
@@ -292,13 +296,13 @@ def _values(record: Record, keys: Iterable[str]) -> Mapping[str, list[Any]]:
 
 
 def _is(value: Any, text: str) -> bool:
-    """Whether a value is what a text of the command line says, by the rules of YAML."""
+    """True where a value is that of a text of the command line, by the rules of YAML."""
     said = yaml_text.plain_scalar(text)
     return (isinstance(value, bool) == isinstance(said, bool) and value == said) or value == text
 
 
 def _unheard(records: Sequence[Record], said: Sequence[list[Any]], key: str, texts: Sequence[str]) -> Iterator[Fault]:
-    """What of a wish no record says."""
+    """Faults of a condition that no record matches."""
     values = list(dict.fromkeys((type(value), value) for own in said for value in own))
     if not values:
         ends = {name.rpartition(".")[2] for record in records for name, _ in _cells(record)}
@@ -306,8 +310,8 @@ def _unheard(records: Sequence[Record], said: Sequence[list[Any]], key: str, tex
         yield Fault(
             Place("--only"),
             key,
-            f"no record has that, may come arch, task, study, setting, seed, status or what a trial says, such as width or "
-            f"lr{type_hints.guess(key.rpartition('.')[2], names)}",
+            f"no record has this key, expected arch, task, study, setting, seed, status or an option of trials, such as "
+            f"width or lr{type_hints.guess(key.rpartition('.')[2], names)}",
         )
         return
     for text in texts:
@@ -315,4 +319,4 @@ def _unheard(records: Sequence[Record], said: Sequence[list[Any]], key: str, tex
             words = (value if isinstance(value, str) else json.dumps(value) for _, value in values)
             known = sorted(words, key=lambda one: (len(one), one))
             few = type_hints.either(known) if len(known) <= MOST_VALUES else f"{', '.join(known[:MOST_VALUES])}, ..."
-            yield Fault(Place("--only"), key, f"no record says {text}, may come {few}{type_hints.guess(text, known)}")
+            yield Fault(Place("--only"), key, f"no record has {text}, expected {few}{type_hints.guess(text, known)}")

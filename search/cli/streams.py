@@ -1,4 +1,4 @@
-"""Stdout and stderr as they are found: closed, full, cut off by `head`, or with an encoding that lacks half of our signs."""
+"""Robust stdout and stderr: they may be closed, full, cut off by `head`, or have an encoding that lacks our characters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from recallmap.results.escape import PLAINER, visible
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)  # of a stream that takes no more
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)  # a stream that takes no more
 
-NARROWEST = 20  # columns that anything is laid out for
+NARROWEST = 20  # columns of the narrowest layout
 
 
 def width() -> int | None:
@@ -25,19 +25,19 @@ def width() -> int | None:
 
 
 def say(text: str, *, end: str = "\n", flush: bool = False) -> None:
-    """On stdout, with nothing in it that acts on a terminal."""
+    """Print on stdout, without anything that acts on a terminal."""
     print(visible(text), end=end, flush=flush)
 
 
 def complain(text: str) -> None:
-    """On stderr, with nothing in it that acts on a terminal."""
+    """Print on stderr, without anything that acts on a terminal."""
     print(visible(text), file=sys.stderr)
 
 
 @contextlib.contextmanager
 def made_ready() -> Iterator[None]:
-    """Both streams can be written to within it: one that is closed leads nowhere, and what one cannot encode is told in ASCII.
-    Where the reader of stdout has left, or the disk is full, the process exits, and says why."""
+    """Make both streams writable in this context: a closed one leads nowhere, and characters that one cannot encode become
+    ASCII. The process exits with a reason where the reader of stdout has left or the disk is full."""
     _open_all_three()
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it stays open
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -52,15 +52,16 @@ def made_ready() -> Iterator[None]:
     except OSError as error:
         if error.filename is not None or error.errno not in FULL:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to write at exit must not fail again
-        if error.errno == errno.EPIPE:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest that is written at exit must not fail again
+        if error.errno == errno.EPIPE:  # the reader has seen enough
             sys.exit(1)
         complain(f"the output cannot be written: {error.strerror}; free some space, or write elsewhere")
         sys.exit(2)
 
 
 def _open_all_three() -> None:
-    """A stream that was closed would else be the first file that is opened, and a ledger be written over."""
+    """Open closed streams. Otherwise the first file that is opened, perhaps a ledger, would take a stream's number and be
+    written over."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""A task to look at: sequences with the roles of their tokens, what is asked where, and where the answer stands."""
+"""The preview of a task: sequences with the roles of their tokens, the questions, and the positions of their answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = 3  # vectors shown of the begin and of the end of a sequence
 
 
 def preview(task: Task, *, count: int, split: Split, seed: int, width: int) -> Iterator[Text]:
-    """The lines to print, none wider than `width` where that is possible."""
+    """The lines to print, no wider than `width` where that is possible."""
     batch = task.sample(np.random.default_rng(seed), count, split)
     yield from _about(task, split, seed)
     if task.signal == "vectors":
@@ -40,12 +40,12 @@ def preview(task: Task, *, count: int, split: Split, seed: int, width: int) -> I
 
 
 def _about(task: Task, split: Split, seed: int) -> Iterator[Text]:
-    dials = "  ".join(
+    options = "  ".join(
         f"{f.name} {said(getattr(task, f.name))}" for f in type_hints.dials(type(task)) if f.name != "kind"
     )
     length, vocab = task.shape
     unit = "token ids" if task.signal == "tokens" else "channels"
-    yield Text.assemble((task.kind, "bold"), "  ", dials)
+    yield Text.assemble((task.kind, "bold"), "  ", options)
     yield Text(" ".join(inspect.cleandoc(type(task).__doc__ or "").partition("\n\n")[0].split()))
     yield Text(
         f"{length} positions, {vocab} {unit}; {task.metric}: chance {task.chance():.4g}, ceiling {task.ceiling():.4g}"
@@ -62,8 +62,8 @@ def _legend(roles: Roles, marks: dict[str, str], present: np.ndarray) -> Iterato
             parts.append((f"{marks[name]} {name} ({span})   ", COLOURS[index % len(COLOURS)]))
     yield Text.assemble(*parts)
     yield Text(
-        "a number counts within its role, from 0   in: what the model sees   out: what it should say there   "
-        "from: the position that tells it (underlined)",
+        "a number counts within its role, from 0   in: the model's input   out: its target there   "
+        "from: the position of the answer (underlined)",
         "dim",
     )
 
@@ -80,8 +80,8 @@ def _marks(roles: Roles) -> dict[str, str]:
 def _sequence(
     inputs: np.ndarray, targets: np.ndarray, sources: np.ndarray, roles: Roles, marks: dict[str, str], width: int
 ) -> Iterator[Text]:
-    """Rows at, in, out and from, as many columns at a time as fit. Stretches without question or answer are told, not
-    shown, but for the first."""
+    """Rows at, in, out and from, as many columns at a time as fit. Stretches without question or answer, but for the first,
+    are only named."""
     names = list(roles)
 
     def token(value: int) -> tuple[str, str]:
@@ -121,7 +121,7 @@ def _sequence(
 
 def _skipped(part: range, seen: list[tuple[str, str]]) -> Iterator[Text]:
     kinds = sorted({seen[i][0] for i in part})
-    what = f"all {kinds[0]}" if len(kinds) == 1 else "nothing asked, no answer told"
+    what = f"all {kinds[0]}" if len(kinds) == 1 else "no question, no answer"
     yield Text(f"{'...':<{LABEL}}{part.start} to {part.stop - 1}: {what}", "dim")
     yield Text()
 
@@ -135,8 +135,8 @@ def _row(label: str, cells: list[tuple[str, str]], width: int) -> Text:
 
 
 def _vectors(batch: Batch, roles: Roles) -> Iterator[Text]:
-    """Of the first and last vectors: the first numbers of every role's channels, and their norm. A target of zeros is
-    not scored and not shown."""
+    """The first and last vectors: the first numbers of every role's channels, and their norm. A target of zeros is not
+    scored and not shown."""
     names = list(roles)
     shown = {name: ids for name, ids in roles.ranges.items() if len(ids)}
     spans = [
@@ -144,7 +144,7 @@ def _vectors(batch: Batch, roles: Roles) -> Iterator[Text]:
         for name, ids in shown.items()
     ]
     yield Text.assemble(*spans)
-    yield Text("in: what the model sees   out: what it should say there; norm, then the first numbers", "dim")
+    yield Text("in: the model's input   out: its target there; norm, then the first numbers", "dim")
     for row, (inputs, targets) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
         yield Text(f"\nsequence {row}")
         length = len(inputs)

@@ -1,4 +1,4 @@
-"""Every task as a row of a Markdown table: whence it comes, what a guesser and an oracle score, how fast it is drawn."""
+"""The Markdown table of all tasks: source, chance, ceiling and sampling speed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from recallmap.synth.task import Task
 
 COUNT = 4096  # sequences drawn at a time
 
-TIMES = 5  # of which the median counts
+TIMES = 5  # repetitions; the median counts
 
 COLUMNS = ("task", "source", "protocol", "metric", "chance", "ceiling", "length", "sequences/s")
 
 
 def rows(count: int = COUNT, times: int = TIMES) -> Iterator[tuple[str, ...]]:
-    """A row of COLUMNS for every kind of task at its defaults, numpy's own threads aside on one core."""
+    """A row of COLUMNS for every kind of task at its defaults, sampled on one core (apart from numpy's own threads)."""
     from recallmap.synth.tasks import Task as AnyTask
 
     sources = _sources()
@@ -40,7 +40,7 @@ def rows(count: int = COUNT, times: int = TIMES) -> Iterator[tuple[str, ...]]:
 
 
 def speed(task: Task, count: int, times: int) -> float:
-    """Sequences a second: the median over `times` draws of `count`, after one that fills caches."""
+    """Sequences per second: the median over `times` draws of `count`, after one that fills caches."""
     rng = np.random.default_rng(0)
     task.sample(rng, count, "train")
     seconds = []
@@ -64,12 +64,12 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _two_digits(value: float) -> int:
-    """Timings repeat no better."""
+    """Round a timing to two digits, because it repeats no better."""
     return int(float(f"{value:.2g}"))
 
 
 def _sources() -> dict[str, list[str]]:
-    """What the suites say of where their tasks come from, by kind."""
+    """The sources of suites by the kinds of their tasks."""
     found: dict[str, list[str]] = {}
     for name in built_in.builtin("suite"):
         suite = built_in.document(name, "suite").plain()

@@ -18,14 +18,14 @@ from rich.text import Text
 from recallmap.results.escape import one_line, visible
 from recallmap.search.cli.streams import width
 
-WIDE = 160  # columns where nobody says how many there are
+WIDE = 160  # columns where their number is unknown
 
-TALLEST = 6  # lines of a row; beyond it the row is easier to read below its name
+TALLEST = 6  # lines of a row; a taller one is easier to read below its name
 
 
 class Terminal(Console):
-    """Text of others cannot move its cursor or paint it: only rich itself may. A table never breaks a word or a number: one
-    that is too wide is laid out anew, see `fitted`."""
+    """A console on which foreign text cannot move the cursor or change colours: only rich itself may. A table never breaks a
+    word or a number: one that is too wide is laid out anew, see `fitted`."""
 
     def __init__(self) -> None:
         asked = (
@@ -38,7 +38,7 @@ class Terminal(Console):
         super().print(*(fitted(o, self.width) if isinstance(o, Table) else o for o in objects), **rest)
 
     def render_str(self, text: str, **rest: Any) -> Text:
-        """Text is made harmless before it is measured, so that columns still line up."""
+        """Make text harmless before it is measured, so that columns still line up."""
         return super().render_str(visible(text), **rest)
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -48,8 +48,8 @@ class Terminal(Console):
 
 
 def fitted(table: Table, wide: int) -> Table | Group:
-    """The table with columns as wide as its words need, or where these do not fit, or rows would be tall, each row as its
-    first cell and below it what the others say."""
+    """The table with columns as wide as its words need. Where these do not fit, or rows would be tall, each row is its first
+    cell, and the other cells below it."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     least = [
         max(cell_len(word) for text in (str(column.header), *own, "") for word in (text.split() or [""]))
@@ -73,7 +73,7 @@ def fitted(table: Table, wide: int) -> Table | Group:
 
 
 def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: all have what they need, and the rest goes to those that are narrowest."""
+    """Widths of columns: each has what it needs, and the rest goes to the narrowest."""
     cap = next((c for c in range(max(most), 0, -1) if sum(map(_within(c), least, most)) <= room), 1)
     return list(map(_within(cap), least, most))
 

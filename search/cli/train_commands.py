@@ -1,4 +1,4 @@
-"""Commands that train: run, and best for what a search found."""
+"""Commands that train: run, and best for the result of a search."""
 
 from __future__ import annotations
 
@@ -40,40 +40,49 @@ if TYPE_CHECKING:
 def run(
     study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
     ledger: LedgerPath = None,
-    engine: Annotated[str, typer.Option(help="Where trials run: inline (this process), or ray.")] = "inline",
+    engine: Annotated[str, typer.Option(help="Engine that runs trials: inline (this process) or ray.")] = "inline",
     address: Annotated[
-        str | None, typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
+        str | None, typer.Option(help="Address of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, ...  [default: cuda where there is one]")
     ] = None,
     part: Annotated[
         str,
-        typer.Option(metavar="I/N", help="Every N-th cohort alone, from the I-th on: for N calls, each with a ledger."),
+        typer.Option(
+            metavar="I/N", help="Train only every N-th cohort from the I-th on: for N calls, each with its own ledger."
+        ),
     ] = "1/1",
-    most: Annotated[
+    cohort_size: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Trials in a cohort at most; a family whose first phase is learnt once stays whole.  [default: by device]",
+            help="Most trials per cohort; trials that share their first phase stay together.  [default: by device]",
         ),
     ] = None,
-    abreast: Annotated[
-        int, typer.Option(min=1, max=1000, help="Of ray: cohorts that share a GPU; one trains, others compile.")
-    ] = 1,
+    most: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    cohorts_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Cohorts that share a GPU, with --engine ray: one trains, others compile.  [default: 1]",
+        ),
+    ] = None,
+    abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,
     seeds: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=0,
             max=10_000,
-            help="After the grid: seeds 0..N-1 of what won, by architecture and setting.",
+            help="After the grid, train seeds 0..N-1 of the best setting of each architecture on each task setting.",
         ),
     ] = 0,
     sets: Sets = [],  # noqa: B006  typer copies it
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and what it costs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and train nothing.")] = False,
 ) -> None:
-    """Train what the ledger lacks. The same command again goes on where it was stopped."""
+    """Train what the ledger lacks. The same command again resumes where it was stopped."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.cli.progress_bar import Live
@@ -83,39 +92,44 @@ def run(
     from recallmap.search.study.differences import paths_of
     from recallmap.search.study.spec import MOST_POINTS
 
-    where = _engine(engine, address, device, abreast)
+    cohort_size = _renamed("--cohort-size", cohort_size, "--most", most)
+    cohorts_per_gpu = _renamed("--cohorts-per-gpu", cohorts_per_gpu, "--abreast", abreast) or 1
+    where = _engine(engine, address, device, cohorts_per_gpu)
     share = part_of(part)
     spec = codec.read_study(study, overrides=sets)
     if isinstance(spec.space, Search) and share != (1, 1):
-        refuse("--part: a search is not shared out, what it asks next depends on all that was answered")
+        refuse(
+            "--part: a search cannot be split into parts, because its next points depend on all results; leave it out"
+        )
     if isinstance(spec.space, Search) and seeds:
-        refuse("--seeds: a search says itself over which seeds it trains, set space.over.trial.seed instead")
+        refuse("--seeds: a search sets its own seeds; set space.over.trial.seed instead")
     if seeds and share != (1, 1):
-        refuse("--seeds: what won is known of a whole grid alone; merge its parts, then take --seeds without --part")
+        refuse("--seeds: only a whole grid has a winner; merge its parts, then use --seeds without --part")
     if seeds and seeds * len(spec.trials()) > MOST_POINTS:
         refuse(
-            f"--seeds: at most {MOST_POINTS // len(spec.trials()):,} of a grid of {len(spec.trials()):,}, got {seeds:,}"
+            f"--seeds must be at most {MOST_POINTS // len(spec.trials()):,} for a grid of {len(spec.trials()):,} trials, got "
+            f"{seeds:,}"
         )
     path = ledger or sources.default_ledger(spec)
     if path.suffix == ".jsonl":
         refuse(
-            f"--ledger: {path} is a file of records, trials are kept in a ledger: recallmap merge {path} -o NAME.sqlite"
+            f"--ledger: got {path}, a file of records, expected a ledger; make one with: recallmap merge {path} -o NAME.sqlite"
         )
     console = terminal()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
     if dry_run:
-        _say_plan(console, spec, path, device_of(device), share, most, seeds)
+        _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds)
         return
     with stoppable() as stop, Live(console, paths_of(spec)) as live:
         try:
-            where(spec, path, report=live, part=share, most=most, seeds=seeds)
+            where(spec, path, report=live, part=share, cohort_size=cohort_size, seeds=seeds)
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except (KeyboardInterrupt, EngineError) as error:
             why = f": {error}" if isinstance(error, EngineError) else ""
             with suppress(OSError):  # a terminal that was closed
-                complain(f"\nstopped{why}; {live.kept} in {path}. To go on:\n  {_same_command()}")
+                complain(f"\nstopped{why}; {live.kept} in {path}. To resume:\n  {_same_command()}")
             raise typer.Exit(1 if why else stop.code) from None
     if live.last is None:
         return
@@ -132,13 +146,14 @@ def run(
 def best(
     study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .yaml file for the winner's architecture.")
+        Path | None, typer.Option("-o", "--output", help="A .yaml file for the architecture of the winner.")
     ] = None,
-    point: Annotated[str | None, typer.Option(help="Another point than the winner, such as 'tpe 12'.")] = None,
+    point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Print the front of a study, what its proposers gained and which dials decide; write the winner's architecture."""
+    """Print the front of a search. The progress of its samplers and the importance of parameters follow; -o writes the
+    architecture of the winner."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.proposers import search_results
@@ -154,7 +169,7 @@ def best(
         refuse(f"best: {error}")
     if not found.candidates:
         refuse(
-            f"{path}: no point of {spec.name} is trained to its end yet: recallmap run {shlex.join([study, *given])}"
+            f"{path}: no point of {spec.name} has finished; train it with: recallmap run {shlex.join([study, *given])}"
         )
     try:
         one = search_results.winner(found, point)
@@ -169,34 +184,46 @@ def best(
         say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
 
 
+def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:
+    """Merge an option with its old name, which is accepted and not shown."""
+    if None not in (value, old_value) and value != old_value:
+        refuse(
+            f"{name} and {old_name} are one option and must agree, got {value} and {old_value}; leave {old_name} out"
+        )
+    return old_value if value is None else value
+
+
 def part_of(text: str) -> tuple[int, int]:
     said = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if said is None or not 1 <= int(said[1]) <= int(said[2]):
-        refuse(f"--part: may come I/N with I from 1 to N, such as 2/4; got {text[:60]!r}")
+        refuse(f"--part: got {text[:60]!r}, expected I/N with I from 1 to N, such as 2/4")
     return int(said[1]), int(said[2])
 
 
-def _engine(name: str, address: str | None, device: str | None, abreast: int) -> Callable[..., Plan]:
-    """The run of the engine that is asked for, told where to train."""
+def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu: int) -> Callable[..., Plan]:
+    """The `run` of the engine that is asked for, with its device set."""
     if name not in ("inline", "ray"):
-        refuse(f"--engine: no engine '{name}', may come inline or ray")
+        refuse(f"--engine: no engine '{name}', expected inline or ray")
     if name == "inline":
         if address is not None:
-            refuse("--address: the inline engine runs in this process and has no address, leave it out")
-        if abreast > 1:
-            refuse("--abreast: the inline engine trains one cohort after another; take --engine ray, or --part")
+            refuse("--address: the inline engine runs in this process and has no address; leave it out")
+        if cohorts_per_gpu > 1:
+            refuse(
+                f"--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got "
+                f"{cohorts_per_gpu}; use --engine ray, or several calls with --part"
+            )
         from recallmap.search.engines import inline
 
         return partial(inline.run, device=str(device_of(device)))
     if find_spec("ray") is None:
-        refuse("--engine: ray is not installed, add it with: pip install 'recallmap[ray]'")
+        refuse("--engine: ray is not installed; add it with: pip install 'recallmap[ray]'")
     if device not in (None, "cpu", "cuda"):
-        refuse(f"--device: {device} is for the inline engine; ray gives every cohort its own, may come cpu or cuda")
+        refuse(f"--device: got {device}, expected cpu or cuda, as ray chooses the GPU of every cohort")
     if address is None:
         device_of(device)
     from recallmap.search.engines import ray_tune
 
-    return partial(ray_tune.run, device=device, address=address, abreast=abreast)
+    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
 
 
 def _same_command() -> str:
@@ -209,10 +236,10 @@ def _say_plan(
     path: Path,
     device: torch.device,
     part: tuple[int, int],
-    most: int | None,
+    cohort_size: int | None,
     seeds: int,
 ) -> None:
-    """What `run` would train."""
+    """Print the trials that `run` would train, and their cost."""
     from recallmap.results.ledger import Ledger
     from recallmap.search.cli.file_summary import outlook_of, some_corners
     from recallmap.search.cli.listings import plan_of
@@ -230,7 +257,7 @@ def _say_plan(
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
             say(line)
         return
-    work = plan(study, ledger.keys(), room=at_most(most) if most else room(device), part=part)
+    work = plan(study, ledger.keys(), room=at_most(cohort_size) if cohort_size else room(device), part=part)
     console.print(plan_of(work, rates))
     if too_large := pricing.too_large(work.missing, device):
         say(too_large)
@@ -239,4 +266,4 @@ def _say_plan(
     say(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
     if seeds:
         more = counted(most_further(study, seeds, ledger), "further trial")
-        say(f"then at most {more}: seeds 0..{seeds - 1} of what won")
+        say(f"then at most {more}: seeds 0..{seeds - 1} of the best settings")

@@ -19,7 +19,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 
 S = TypeVar("S")
 
-# Where the documents that come with the package lie: what -> (package, folder).
+# The folders of documents that come with the package: what -> (package, folder).
 BUILT_IN = {
     "arch": ("arch", "zoo"),
     "study": ("search", "studies"),
@@ -28,8 +28,8 @@ BUILT_IN = {
     "publishing": ("results", "publishing"),
 }
 
-# Names that documents had before, by which they are still found: an architecture gives itself its former one in `name`, for
-# that is a part of the key of its records.
+# Former names, by which documents are still found. An architecture keeps its former one in `name`, because that is part of
+# the key of its records.
 FORMER = {"arch": {"gla": "gla_mesanet", "mamba2": "mamba2_mesanet"}}
 
 
@@ -54,7 +54,7 @@ def named(what: str) -> dict[str, Traversable]:
 
 
 def about(what: str, name: str) -> str:
-    """What a built-in document says of itself: its first line, where that is a comment."""
+    """The first line of a built-in document, where that is a comment."""
     first = builtin(what)[name].read_text(encoding="utf-8").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
@@ -66,7 +66,7 @@ TELLING = {"trial": "study", "stack": "arch", "tiers": "suite", "kind": "task"}
 
 
 def sort_of(node: Node) -> str:
-    """Whether a document is a study, an arch, a suite or a task; "" for none of them."""
+    """The sort of a document: study, arch, suite or task; "" for none of them."""
     return next((what for key, what in TELLING.items() if key in node), "")
 
 
@@ -80,7 +80,7 @@ def document(source: Source, what: str) -> Node:
     found = sort_of(node)
     if what in TELLING.values() and found not in ("", what):
         key = next(key for key, sort in TELLING.items() if sort == found)
-        raise fault(node.keys[key], "", f"the key '{key}' belongs to {one(found)}, here may come {one(what)}")
+        raise fault(node.keys[key], "", f"got the key '{key}' of {one(found)}, expected {one(what)}")
     return node
 
 
@@ -93,7 +93,7 @@ def _any_document(source: Source, what: str) -> Node:
         return _whole(_built_in(known[text].read_bytes(), str(known[text])))
     path = Path(text)
     if not os.path.exists(path) and not is_path(source):
-        may = f"may come a file or {type_hints.either(list(known))}" if known else "may come a file"
+        may = f"expected a file or {type_hints.either(list(known))}" if known else "expected a file"
         sort = {"published": "published source", "publishing": "claims or excerpts"}.get(what, what)
         raise fault(Place(text), "", f"no built-in {sort} and no file, {may}{guess(text, list(known))}")
     return _read_file(path, list(known))
@@ -101,26 +101,26 @@ def _any_document(source: Source, what: str) -> Node:
 
 @lru_cache(maxsize=256)
 def _built_in(data: bytes, source: str) -> Node:
-    """What comes with the package is named again and again: it is parsed once."""
+    """A document that comes with the package, parsed once, because it is named again and again."""
     return parse(data, source)
 
 
 def settings_of(suite: Node, tier: str) -> tuple[Node, ...]:
-    """The settings of a tier of a suite, each where it stands. Raises SpecError."""
+    """The settings of a tier of a suite, each with its place. Raises SpecError."""
     tiers = suite.get("tiers")
     if tiers is None or not isinstance(tiers.value, dict):
-        raise fault(suite.place, "", "key 'tiers' is missing, may come a mapping of settings by tier")
+        raise fault(suite.place, "", "key 'tiers' is missing, expected a mapping of settings by tier")
     settings = tiers.get(tier)
     if settings is None:
         meant = guess(tier, list(tiers.value))
-        raise fault(tiers.place, "tiers", f"no tier '{tier}', may come {type_hints.either(list(tiers.value))}{meant}")
+        raise fault(tiers.place, "tiers", f"no tier '{tier}', expected {type_hints.either(list(tiers.value))}{meant}")
     if not isinstance(settings.value, tuple) or not all(isinstance(s.value, dict) for s in settings.value):
-        raise fault(settings.place, f"tiers.{tier}", "may come a list of mappings, each a patch of a trial")
+        raise fault(settings.place, f"tiers.{tier}", "expected a list of mappings, each a patch of a trial")
     return settings.value
 
 
 def openers() -> dict[type, Opener]:
-    """How text stands for a whole document: `arch: mesa` in a trial."""
+    """Functions that open a document which text stands for: `arch: mesa` in a trial."""
     from recallmap.arch.backbone import BackboneSpec
 
     return {BackboneSpec: open_arch}
@@ -143,7 +143,7 @@ def open_named(node: Node, what: str) -> Node:
 
 
 def is_path(source: Source) -> bool:
-    """Whether a source means a file, there or not."""
+    """True where a source means a file, whether it exists or not."""
     return not isinstance(source, str) or source.endswith((".yaml", ".yml")) or "/" in source or os.sep in source
 
 
@@ -165,6 +165,6 @@ def _read_file(path: Path, known: list[str]) -> Node:
 def _whole(node: Node) -> Node:
     if isinstance(node.value, dict):
         return node
-    came = "a list" if isinstance(node.value, tuple) else f"{node.text[:60]!r}"
+    got = "a list" if isinstance(node.value, tuple) else f"{node.text[:60]!r}"
     advice = " (a space must follow a ':')" if ":" in node.text else ""
-    raise fault(node.place, "", f"came {came}, may come a mapping{advice}")
+    raise fault(node.place, "", f"got {got}, expected a mapping{advice}")

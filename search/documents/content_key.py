@@ -9,7 +9,8 @@ from recallmap.search.documents import type_hints
 
 
 def plain(spec: Any) -> dict[str, Any]:
-    """The spec as dicts, lists and scalars: every field, but the defaults of those that came after records were kept."""
+    """The spec as dicts, lists and scalars: every field, without the defaults of fields that are later than the first
+    records."""
     data: dict[str, Any] = type_hints.plain(spec)
     return data
 
@@ -20,5 +21,5 @@ def canonical(spec: Any) -> str:
 
 
 def key(spec: Any) -> str:
-    """sha256 of the canonical text: the address of a trial's record."""
+    """The sha256 of the canonical text: the address of a trial's record."""
     return hashlib.sha256(canonical(spec).encode()).hexdigest()

@@ -14,9 +14,9 @@ _SIMPLE = {int: "integer", float: "number", bool: "boolean", str: "string", None
 
 
 def of(hint: Any, *, named: Collection[type] = ()) -> dict[str, Any]:
-    """The schema of all documents that `typed.read` takes for `hint`.
+    """The schema of all documents that `type_hints.read` takes for `hint`.
 
-    named  specs of which, inside the document, a name may stand for the whole
+    named  specs that a name may stand for inside the document
     """
     defs: dict[str, Any] = {}
     top = _schema(hint, defs)

@@ -1,4 +1,4 @@
-"""A document that knows where everything in it stands, and how to lay patches over it, before anything is validated."""
+"""Documents that know the place of each of their parts, and patches of them, before anything is validated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from recallmap.results.escape import one_line
 
-MAX_DEPTH = 32  # of mappings and lists within each other
+MAX_DEPTH = 32  # levels of nested mappings and lists
 
 LONGEST = 300  # characters of a place, of a path, and a third of those of a message
 
@@ -17,12 +17,12 @@ MOST_TOLD = 1800  # characters of all faults together
 
 _INDEX = re.compile(r"[0-9]{1,9}")  # of a list
 
-_NO_PATH = "is no path, may come keys and places such as trial.arch.stack[0].mixer.heads"
+_NO_PATH = "is no path, expected keys and places such as trial.arch.stack[0].mixer.heads"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands: `file:line:column`, or the door it came through where there are no lines."""
+    """The place of something: `file:line:column`, or the option that brought it where there are no lines."""
 
     source: str
     line: int = 0
@@ -41,13 +41,13 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        """On one line, whatever the document says that it quotes."""
+        """The fault on one line, whatever text it quotes."""
         parts = (cut(str(self.place)), cut(self.path), cut(self.message, 3 * LONGEST))
         return one_line(": ".join(part for part in parts if part))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """The text, or where it is longer its beginning and its end."""
+    """The text, or its beginning and its end where it is longer."""
     if len(text) <= longest:
         return text
     end = longest // 4
@@ -55,7 +55,7 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 class SpecError(ValueError):
-    """All that is wrong with a document, file by file from top to bottom, one fault a line; `faults` are all, told are as many
+    """All faults of a document, file by file from top to bottom, one a line. `faults` holds all; the message shows as many
     as people can read."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
@@ -67,7 +67,7 @@ class SpecError(ValueError):
 
 
 def _told(faults: Sequence[Fault]) -> list[str]:
-    """A line each, as many as are short enough together, and how many more there are."""
+    """A line each, as many as are short enough together, and the number of further ones."""
     lines: list[str] = []
     left = MOST_TOLD
     for number, line in enumerate(map(str, faults)):
@@ -85,10 +85,10 @@ def fault(place: Place, path: str, message: str) -> SpecError:
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a document. Two nodes are equal when they say the same, wherever they stand.
+    """A part of a document. Two nodes are equal when they say the same, whatever their places.
 
     value  null, a truth value, a number, text, a tuple of nodes, or nodes by key
-    keys   where each key stands, of a mapping
+    keys   for a mapping, the place of each key
     text   a scalar as it was written
     """
 
@@ -179,20 +179,20 @@ def _patched(node: Node, rest: str, patch: Patch, walked: str) -> Node:
 def _patched_item(node: Node, rest: str, patch: Patch, walked: str) -> Node:
     digits, bracket, after = rest[1:].partition("]")
     if not bracket or not _INDEX.fullmatch(digits) or (after and after[0] not in ".["):
-        raise fault(patch.at, patch.path, f"'{rest}' is no place in a list, may come [0], [1], ...")
+        raise fault(patch.at, patch.path, f"'{rest}' is no place in a list, expected [0], [1], ...")
     if not isinstance(node.value, tuple):
         raise fault(patch.at, patch.path, f"{walked} is no list and has no '[{digits}]'")
     index, count = int(digits), len(node.value)
     if index >= count:
-        may = f"may come [0] to [{count - 1}]" if count else "it is empty"
+        may = f"expected [0] to [{count - 1}]" if count else "it is empty"
         raise fault(patch.at, patch.path, f"{walked} has no [{index}], {may}")
     part = _patched(node.value[index], after.removeprefix("."), patch, f"{walked}[{index}]")
     return Node((*node.value[:index], part, *node.value[index + 1 :]), node.place)
 
 
 def _leads(axis: Node, after: str) -> bool:
-    """Whether a path leads on into an axis: to a place in its list, or to what a suite is called by. Any other is that of a
-    further axis, which varies a part of what this one does."""
+    """True where a path leads on into an axis: to a place in its list, or to the keys that call a suite. Any other path is
+    that of a further axis, which varies a part of what this one does."""
     if not after or after.startswith("["):
         return not after or isinstance(axis.value, tuple)
     return after[1:].partition(".")[0] in axis

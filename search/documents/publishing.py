@@ -1,4 +1,4 @@
-"""Claims and excerpts of `results`, read from YAML and checked against the tasks and mixers that there are."""
+"""Claims and excerpts of `results`, read from YAML and checked against the known tasks and mixers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def read_claims(source: Source = "claims") -> Mapping[str, Claim]:
-    """The claims of a file by name, those that come with the package unless another is given. Raises SpecError on whatever
-    is wrong, with its place: unknown keys, kinds of rules, tasks and mixers, and a name that comes twice."""
+    """The claims of a file by name; without a file, those of the package. Raises SpecError with the places of all faults:
+    unknown keys, kinds of rules, tasks and mixers, and repeated names."""
     from recallmap.results.publishing.claim_rules import Average, Which
     from recallmap.results.publishing.claims import Claims
 
@@ -28,13 +28,13 @@ def read_claims(source: Source = "claims") -> Mapping[str, Claim]:
         claims: Mapping[str, Claim] = type_hints.read(Claims, node, openers=openers, stand_ins=("a name",)).claims
     except SpecError as error:
         faults += error.faults
-    if faults:  # a named part is read for every rule that names it, and told once
+    if faults:  # a named part is read for every rule that names it, and reported once
         raise SpecError({(f.place, f.message): f for f in reversed(faults)}.values())
     return claims
 
 
 def read_excerpts(source: Source = "excerpts") -> Mapping[str, Excerpt]:
-    """The excerpts of a file by name, those that come with the package unless another is given. Raises SpecError."""
+    """The excerpts of a file by name; without a file, those of the package. Raises SpecError."""
     from recallmap.results.publishing.readme_tables import Excerpt
 
     found: Mapping[str, Excerpt] = type_hints.read(Mapping[str, Excerpt], document(source, "publishing"))
@@ -51,14 +51,14 @@ def _named_in(node: Node, section: str) -> Opener:
         name = naming.value
         if name not in known:
             may = f"{either(list(known))} or a mapping" if known else "a mapping"
-            raise fault(naming.place, "", f"no '{name}' in {section}, may come {may}{guess(name, list(known))}")
+            raise fault(naming.place, "", f"no '{name}' in {section}, expected {may}{guess(name, list(known))}")
         return known[name]
 
     return opened
 
 
 def _unknown_names(node: Node) -> Iterator[Fault]:
-    """A fault for every task and mixer that a file of claims names and that there is not."""
+    """A fault for every unknown task and mixer in a file of claims."""
     from recallmap.arch.mixers import Mixer
     from recallmap.synth.tasks import Task
 
@@ -78,7 +78,7 @@ def _unknown_names(node: Node) -> Iterator[Fault]:
                 yield from unknown(item, f"{path}[{index}]", what, names)
         elif isinstance(part.value, str) and part.value not in names:
             meant = guess(part.value, names)
-            yield Fault(part.place, path, f"unknown {what} '{part.value}', may come {either(names)}{meant}")
+            yield Fault(part.place, path, f"unknown {what} '{part.value}', expected {either(names)}{meant}")
 
     for section, parts in node.value.items():
         for name, part in parts.value.items() if isinstance(parts.value, dict) else ():

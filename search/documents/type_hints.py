@@ -1,9 +1,9 @@
-"""Specs and documents, each made from the other by the type hints of frozen dataclasses; nothing here names a spec.
+"""Conversion between specs and documents by the type hints of frozen dataclasses; nothing here names a spec.
 
 A hint may be a dataclass, a union of dataclasses told apart by `kind`, Literal, int, float, bool, str, None,
 tuple[T, ...], tuple[A, B], Mapping[str, T], Node (a part that is read later), and unions and nestings of these.
 
-A field that a spec got after records of it were kept has the metadata {"later": True}, and as its default what those
+A field that is later than the first records of its spec has the metadata {"later": True}, and the default that those
 records meant. `plain` leaves that default out, so that their keys stay.
 
 A field with the metadata {"inline": True} holds one of several specs, whose own fields stand in the document beside those
@@ -49,9 +49,9 @@ def read(
     stand_ins: Sequence[str] = ("a name", "a path"),
     memo: Memo | None = None,
 ) -> Any:
-    """The value of type `hint` that `node` says. Raises SpecError with every fault.
+    """Read `node` as a value of type `hint`. Raises SpecError with every fault.
 
-    stand_ins  what messages call the text that an opener takes
+    stand_ins  names in messages for the text that an opener takes
     memo       parts already read; give the same to several reads of documents that share nodes
     """
     reader = _Reader(openers or {}, {} if memo is None else memo, stand_ins)
@@ -62,9 +62,9 @@ def read(
 
 
 def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
-    """`value` as dicts, lists and scalars, every field said; whole numbers in float fields become floats.
+    """`value` as dicts, lists and scalars, with every field; whole numbers in float fields become floats.
 
-    whole  say the defaults of later fields too
+    whole  include the defaults of later fields
     """
     if isinstance(value, Node):
         return value.plain()
@@ -85,7 +85,7 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
         inner = next((get_args(m)[1] for m in members if _is_mapping(m)), Any)
         return {str(key): plain(part, inner, whole=whole) for key, part in value.items()}
     raise TypeError(
-        f"a spec holds {type(value).__name__} {value!r}, may hold numbers, text, tuples, mappings and specs"
+        f"a spec holds {type(value).__name__} {value!r}, expected numbers, text, tuples, mappings and specs"
     )
 
 
@@ -142,7 +142,7 @@ def _is_rearranged(spec: Any) -> bool:
 @cache
 def _by_name(spec: Any) -> tuple[tuple[str, str, Any, Any], ...]:
     """Name, name as JSON, type, and the value that is left out (a later field's default) of every field that a document may
-    say, in the order of names."""
+    set, in the order of names."""
     hints = hints_of(spec)
     return tuple(
         (f.name, json.dumps(f.name), hints[f.name], f.default if f.metadata.get("later") else _BAD)
@@ -159,7 +159,7 @@ def node_of(value: Any, place: Place, depth: int = 0) -> Node:
     if isinstance(value, Mapping):
         bad = next((k for k in value if not isinstance(k, str)), None)
         if bad is not None:
-            raise fault(place, "", f"came a key {bad!r}, may come text")
+            raise fault(place, "", f"got the key {bad!r}, expected text")
         parts = {k: node_of(v, place, depth + 1) for k, v in value.items()}
         return Node(parts, place, dict.fromkeys(parts, place))
     if isinstance(value, list | tuple):
@@ -170,7 +170,7 @@ def node_of(value: Any, place: Place, depth: int = 0) -> Node:
         return Node(int(value), place, text=str(value) if abs(int(value)) <= LARGEST else "")
     if isinstance(value, numbers.Real):
         return Node(float(value), place, text=str(value))
-    raise fault(place, "", f"came {type(value).__name__}, may come text, a number, a truth value, a list or a mapping")
+    raise fault(place, "", f"got {type(value).__name__}, expected text, a number, a truth value, a list or a mapping")
 
 
 @cache
@@ -181,7 +181,7 @@ def hints_of(spec: type) -> dict[str, Any]:
 
 @cache
 def dials(spec: type) -> tuple[Field[Any], ...]:
-    """The fields that a document may say, `kind` first."""
+    """The fields of a spec that a document may set, `kind` first."""
     said = (f for f in fields(spec) if f.init)
     return tuple(sorted(said, key=lambda f: f.name != "kind"))
 
@@ -194,7 +194,7 @@ def inline_of(spec: type) -> str | None:
 
 @cache
 def names_of(spec: type, kind: str) -> tuple[str, ...]:
-    """The names that a document of this kind may say, `kind` first where it has one."""
+    """The names that a document of this kind may set, `kind` first where it has one."""
     own, inline = [f.name for f in dials(spec)], inline_of(spec)
     if inline is None:
         return tuple(own)
@@ -205,7 +205,7 @@ def names_of(spec: type, kind: str) -> tuple[str, ...]:
 
 @cache
 def members_of(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, flat; a hint that is no union is its own only one."""
+    """The alternatives of a union, flat; a hint that is no union is its own only alternative."""
     if get_origin(hint) is Annotated:
         return members_of(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -232,7 +232,7 @@ def _kinds_of_spec(spec: type) -> tuple[str, ...]:
 
 
 def either(choices: list[str]) -> str:
-    """`a, b or c`; of very many the first."""
+    """`a, b or c`; only the first where there are very many."""
     shown = [cut(choice, LONGEST_CHOICE) for choice in choices[:MOST_CHOICES]]
     if len(choices) > MOST_CHOICES:
         return f"{', '.join(shown)}, ... ({len(choices):,} in all)"
@@ -271,7 +271,7 @@ Memo = dict[
 
 
 class _Reader:
-    """One reading: what was found wrong so far, and what was already read."""
+    """One reading: its faults so far, and the parts already read."""
 
     def __init__(self, openers: Mapping[type, Opener], memo: Memo, stand_ins: Sequence[str]) -> None:
         self.openers = openers
@@ -284,7 +284,7 @@ class _Reader:
         return _BAD
 
     def words(self, hint: Any) -> str:
-        """What may come, said to people."""
+        """The expected values, in words."""
         members = members_of(hint)
         choices = [w for m in members for w in [*(self.stand_ins if m in self.openers else ()), _word(m)]]
         return either(list(dict.fromkeys(choices)))
@@ -312,10 +312,11 @@ class _Reader:
             return value
         if isinstance(node.value, str):
             return self._text(hint, node, path)
-        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{_advice(members, node)}")
+        return self.refuse(node.place, path, f"got {_got(node)}, expected {self.words(hint)}{_advice(members, node)}")
 
     def _text(self, hint: Any, node: Node, path: str) -> Any:
-        """Text where no text may come: the name of a document, or a kind for a mapping of nothing but its kind."""
+        """Read text where another type is expected: the name of a document, or a kind for a mapping of nothing but its
+        kind."""
         members = members_of(hint)
         for member in members:
             if member in self.openers:
@@ -331,15 +332,15 @@ class _Reader:
                 return self._unknown_kind(kinds, node, path)
         said = [c for m in members if get_origin(m) is Literal for c in get_args(m) if isinstance(c, str)]
         hint_words = guess(node.value, said) or _advice(members, node)
-        return self.refuse(node.place, path, f"came {_came(node)}, may come {self.words(hint)}{hint_words}")
+        return self.refuse(node.place, path, f"got {_got(node)}, expected {self.words(hint)}{hint_words}")
 
     def _list(self, hint: Any, node: Node, path: str) -> Any:
         tuples = [m for m in members_of(hint) if get_origin(m) is tuple]
         if not tuples:
-            return self.refuse(node.place, path, f"came a list, may come {self.words(hint)}")
+            return self.refuse(node.place, path, f"got a list, expected {self.words(hint)}")
         parts = next((get_args(m) for m in tuples if ... in get_args(m) or len(get_args(m)) == len(node.value)), None)
         if parts is None:
-            return self.refuse(node.place, path, f"came a list of {len(node.value)}, may come {self.words(hint)}")
+            return self.refuse(node.place, path, f"got a list of {len(node.value)}, expected {self.words(hint)}")
         each = (parts[0],) * len(node.value) if ... in parts else parts
         items = [self.read(h, item, f"{path}[{i}]") for i, (h, item) in enumerate(zip(each, node.value, strict=True))]
         return _BAD if _BAD in items else tuple(items)
@@ -358,19 +359,19 @@ class _Reader:
         if kinds:
             fitting = [k for k, spec in kinds.items() if set(node.value) <= set(names_of(spec, k))]
             meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else ""
-            return self.refuse(node.place, path, f"key 'kind' is missing, may come {_quoted(kinds)}{meant}")
+            return self.refuse(node.place, path, f"key 'kind' is missing, expected {_quoted(kinds)}{meant}")
         mappings = [m for m in members if _is_mapping(m)]
         if not mappings:
-            return self.refuse(node.place, path, f"came a mapping, may come {self.words(hint)}")
+            return self.refuse(node.place, path, f"got a mapping, expected {self.words(hint)}")
         inner = get_args(mappings[0])[1]
         parts = {key: self.read(inner, part, _join(path, key)) for key, part in node.value.items()}
         return _BAD if _BAD in parts.values() else parts
 
     def _unknown_kind(self, kinds: Mapping[str, type], node: Node, path: str) -> Any:
         if not isinstance(node.value, str):
-            return self.refuse(node.place, path, f"came {_came(node)}, may come {_quoted(kinds)}")
+            return self.refuse(node.place, path, f"got {_got(node)}, expected {_quoted(kinds)}")
         meant = guess(node.value, list(kinds))
-        return self.refuse(node.place, path, f"unknown kind '{node.value}', may come {_quoted(kinds)}{meant}")
+        return self.refuse(node.place, path, f"unknown kind '{node.value}', expected {_quoted(kinds)}{meant}")
 
     def _dataclass(self, spec: type, node: Node, path: str) -> Any:
         hints, known = hints_of(spec), {f.name: f for f in dials(spec)}
@@ -390,10 +391,10 @@ class _Reader:
             elif key not in names:
                 may = ", ".join(name for name in names if name != "kind") or "nothing besides kind"
                 meant = guess(key, list(names))
-                self.refuse(node.keys[key], _join(path, key), f"unknown key, may come {may}{meant}")
+                self.refuse(node.keys[key], _join(path, key), f"unknown key, expected {may}{meant}")
         for name, f in known.items():
             if name not in node.value and f.default is MISSING and f.default_factory is MISSING:
-                self.refuse(node.place, path, f"key '{name}' is missing, may come {self.words(hints[name])}")
+                self.refuse(node.place, path, f"key '{name}' is missing, expected {self.words(hints[name])}")
         if len(self.faults) > before:
             return _BAD
         try:
@@ -409,11 +410,12 @@ class _Reader:
         return _BAD
 
     def _blame(self, node: Node, path: str, message: str) -> Any:
-        """A spec that refuses itself names the dial first, as in "heads must be at least 1, got 0", by its path where it is
-        that of a part; where the document leaves it out, the deepest part on the way that it has is at fault."""
-        dial = message.split(maxsplit=1)[0].rstrip(":,") if message else ""
+        """Place the fault of a spec that refuses itself. Its message names the option first, as in "heads must be at least 1,
+        got 0", with a path where the option is that of a part. The fault is put at the deepest part of that path which the
+        document has."""
+        option = message.split(maxsplit=1)[0].rstrip(":,") if message else ""
         walked, part = "", node
-        for key in _KEYS.findall(dial):
+        for key in _KEYS.findall(option):
             index = int(key[1:-1]) if key.startswith("[") else 0
             inside = part.value[index : index + 1] if key.startswith("[") and isinstance(part.value, tuple) else ()
             below = part.get(key) if not key.startswith("[") else next(iter(inside), None)
@@ -424,7 +426,7 @@ class _Reader:
 
 
 def _scalar(members: tuple[Any, ...], value: Any) -> Any:
-    """`value` as one of the members says it, or _BAD. A whole number may stand for a float, never the reverse."""
+    """`value` as one of the members, or _BAD. A whole number may stand for a float, never the reverse."""
     for member in members:
         if get_origin(member) is Literal and any(c == value and type(c) is type(value) for c in get_args(member)):
             return value
@@ -439,7 +441,7 @@ def _scalar(members: tuple[Any, ...], value: Any) -> Any:
     return _BAD
 
 
-def _came(node: Node) -> str:
+def _got(node: Node) -> str:
     value = node.value
     if value is None:
         return "nothing" if node.text in ("", "None") else "null"
@@ -453,7 +455,7 @@ def _came(node: Node) -> str:
 
 
 def _advice(members: tuple[Any, ...], node: Node) -> str:
-    """What to write instead, where a slip of the pen is likely."""
+    """A correction, where a slip of the pen is likely."""
     value, text = node.value, node.text
     if value is None or isinstance(value, dict | tuple):
         return ""

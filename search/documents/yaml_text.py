@@ -1,4 +1,4 @@
-"""YAML text <-> nodes, with YAML's traps closed."""
+"""Reading and writing of YAML text, with YAML's traps closed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def dump(spec: Any) -> str:
 
 
 def override(text: str, *, door: str = "--set", like: str = "trial.training.lr=1e-3") -> Patch:
-    """The patch that `path=value` of the command line says, the value by the rules of YAML. Raises SpecError."""
+    """The patch of `path=value` from the command line, its value read by the rules of YAML. Raises SpecError."""
     path, equals, value = text.partition("=")
     place = Place(door)
     if not equals or not path.strip():
-        raise fault(place, "", f"came {text!r}, may come path=value such as {like}")
+        raise fault(place, "", f"got {text!r}, expected path=value such as {like}")
     try:
         node = parse(value.encode(errors="surrogateescape"), door, empty=Node(None, place))
     except SpecError as error:
@@ -61,11 +61,11 @@ _ZEROS = re.compile(r"[-+]?0\d", re.ASCII)
 
 # The parser's words and ours.
 _PLAIN_WORDS = {
-    "found character '\\t'": "a tab, may come spaces",
+    "found character '\\t'": "a tab, expected spaces",
     "found character '%'": "text that begins with % needs quotes",
     "found character '@'": "text that begins with @ needs quotes",
     "found character '`'": "text that begins with ` needs quotes",
-    "mapping values are not allowed here": "a ':' where none may come (quote text that holds ': ')",
+    "mapping values are not allowed here": "a ':' that is out of place (quote text that holds ': ')",
     "could not find expected ':'": "a key without ':', or a line that is indented wrongly",
     "expected <block end>": "does not line up with what stands above",
     "expected ',' or ']'": "a '[' above is not closed, or a ',' is missing",
@@ -104,7 +104,7 @@ def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
     if parser.faults:
         raise SpecError(parser.faults)
     if node is None and empty is None:
-        raise fault(Place(source, 1, 1), "", "is empty, may come a mapping")
+        raise fault(Place(source, 1, 1), "", "is empty, expected a mapping")
     return node or empty  # type: ignore[return-value]
 
 
@@ -130,7 +130,7 @@ class _Parser:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if node is not None:
-                    self.refuse(event, "", "a second document starts here, may come one a file")
+                    self.refuse(event, "", "a second document starts here, expected one per file")
                     return node
                 node = self.node(next(self.events), "", 0)
         return node
@@ -147,12 +147,14 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise SpecError([*self.faults, Fault(self.place(event), "", f"deeper than {MAX_DEPTH} levels")])
         if isinstance(event, yaml.AliasEvent):
-            self.refuse(event, path, f"came the alias *{event.anchor}, write out what it stands for")
+            self.refuse(event, path, f"got the alias *{event.anchor}, expected none; write out what it stands for")
             return Node(None, self.place(event))
         if event.anchor is not None:
-            self.refuse(event, path, f"came the anchor &{event.anchor}, aliases may not come, so leave it out")
+            self.refuse(
+                event, path, f"got the anchor &{event.anchor}, expected none, as aliases are refused; leave it out"
+            )
         if event.tag is not None:
-            self.refuse(event, path, f"came the tag {event.tag}, may come no tags")
+            self.refuse(event, path, f"got the tag {event.tag}, expected none; leave it out")
         if isinstance(event, yaml.ScalarEvent):
             return self.scalar(event, path)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -174,17 +176,19 @@ class _Parser:
             here = f"{path}.{name}" if path else name
             if not isinstance(event, yaml.ScalarEvent):
                 self.node(event, here, depth + 1)
-                self.refuse(event, path, "came a list or a mapping as a key, may come text")
+                self.refuse(event, path, "got a list or a mapping as a key, expected text")
             elif event.anchor is not None or event.tag is not None:
-                self.refuse(event, here, "came a key with an anchor or a tag, may come text")
+                self.refuse(event, here, "got a key with an anchor or a tag, expected text")
             elif not _is_text(name):
                 self.refuse(event, path, "holds half of a character (a surrogate), write the character itself")
             elif name == "<<":
-                self.refuse(event, path, "came the merge key '<<', write out what it stands for")
+                self.refuse(event, path, "got the merge key '<<', expected text; write out what it stands for")
             part = self.node(next(self.events), here, depth + 1)
             if name in parts:
                 first = places[name]
-                self.refuse(event, here, f"came twice, first at line {first.line}, column {first.column}")
+                self.refuse(
+                    event, here, f"got this key twice, first at line {first.line}, column {first.column}; leave one out"
+                )
                 continue
             parts[name], places[name] = part, self.place(event)
         return Node(parts, self.place(start), places)
@@ -197,17 +201,17 @@ class _Parser:
         if event.style is not None or not isinstance(value := plain_scalar(text), str):
             return Node(text if event.style is not None else value, self.place(event), text=text)
         if _NUMBER.fullmatch(text):  # looks like a number, is none: too many digits, or leading zeros
-            self.refuse(event, path, f"came {_no_number(text)}")
+            self.refuse(event, path, f"got {_no_number(text)}")
         return Node(text, self.place(event), text=text)
 
 
 def _is_text(text: str) -> bool:
-    """Whether it can be written to a file."""
+    """True for text that can be written to a file."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def plain_scalar(text: str) -> bool | int | float | str | None:
-    """What unquoted text says."""
+    """The value of unquoted text."""
     if text in ("", "~", "null"):
         return None
     if text in ("true", "false"):
@@ -222,7 +226,7 @@ def plain_scalar(text: str) -> bool | int | float | str | None:
 def _no_number(text: str) -> str:
     """Why what looks like a number is none, and what to write."""
     if len(text) > MAX_DIGITS:
-        return f"a number of {len(text)} characters, may come at most {MAX_DIGITS}"
+        return f"a number of {len(text)} characters, expected at most {MAX_DIGITS}"
     if _ZEROS.match(text):
         short = re.sub(r"^([-+]?)0+(?=\d)", r"\1", text)
         return f"{text}, which some read as octal: say {short}, or '{text}' if it is text"
@@ -233,7 +237,7 @@ def _no_number(text: str) -> str:
 
 
 class _Writer(yaml.SafeDumper):
-    """Quotes all text that a reader of YAML, ours or another, could take for something else."""
+    """A YAML writer that quotes all text which a reader, ours or another, could take for something else."""
 
     def resolve(self, kind: type, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode and implicit[0]:

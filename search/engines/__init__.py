@@ -1,1 +1,1 @@
-"""Engines: what a study would train, the driver that keeps every record, inline and Ray."""
+"""Engines: plans of studies, the driver that keeps every record, the inline engine and Ray."""

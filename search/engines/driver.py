@@ -1,4 +1,4 @@
-"""Where trials run: a driver asks what to train and keeps every record the moment it exists; engines only train."""
+"""The driver between a study and an engine: it plans cohorts and keeps every record at once; engines only train."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from recallmap.search.trials.single import TrialSpec
 
 
 class EngineError(Exception):
-    """What an engine trains with is gone, and no trial is at fault; the message says what. The same study again goes on."""
+    """An engine has failed, not a trial; the message says what failed. The same study again resumes."""
 
 
 class Driver:
-    """Asks, keeps, tells. Only the driver touches the ledger and the journal of a search; an engine trains what `next`
-    gives and hands the records to `keep`, in any order. Several works may be out at once.
+    """The one owner of the ledger and of a search's journal. An engine trains what `next` gives and hands the records to
+    `keep`, in any order. Several works may be out at once.
 
-    most   members of a cohort at most; None: as cohort.room says
-    where  the device that the driver itself has
-    on     the kind of device that cohorts train on; None: as `where`
-    part   (i, n): every n-th cohort, from the i-th on; n calls with ledgers of their own train the whole grid
-    seeds  after the whole grid, so many seeds of what won on it; see `Further`
-    laid   keys of trials that were interrupted together: each of these is a cohort of its own, to go on where it was
+    cohort_size  most members of a cohort; None: as `packing.room` says
+    where        the device that the driver itself has
+    on           the kind of device that cohorts train on; None: as `where`
+    part         (i, n): every n-th cohort from the i-th on; n calls with a ledger each train the whole grid
+    seeds        after the whole grid, so many seeds of its best settings; see `Further`
+    saved        keys of trials that were interrupted together: each set is a cohort of its own, and is resumed
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class Driver:
         ledger: Ledger,
         *,
         report: Callable[[Report], None] = lambda _: None,
-        most: int | None = None,
+        cohort_size: int | None = None,
         where: torch.device | str | None = None,
         on: str | None = None,
         part: tuple[int, int] = (1, 1),
         seeds: int = 0,
-        laid: Sequence[frozenset[str]] = (),
+        saved: Sequence[frozenset[str]] = (),
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
-            raise ValueError("a search is not shared out: what it asks next depends on all that was answered")
+            raise ValueError("a search cannot be split into parts: its next points depend on all results")
         if seeds and (isinstance(study.space, Search) or part != (1, 1)):
-            raise ValueError("further seeds are of what won on a whole grid: not of a search, nor of a part")
+            raise ValueError("further seeds need a whole grid: not a search, nor a part")
         self.part = part
-        self.laid = laid
+        self.saved = saved
         self.study = study
         self.ledger = ledger
         self.where = torch.device(where or default_device())
-        self.room = room(torch.device(on) if on else self.where) if most is None else at_most(most)
+        self.room = room(torch.device(on) if on else self.where) if cohort_size is None else at_most(cohort_size)
         self.plan = Plan(trials=(), missing=(), cohorts=())
         self._planned: set[str] = set()
         self._report = report
@@ -80,17 +80,17 @@ class Driver:
             self._take(trials_of(study, ledger.path))
         else:
             self._refill()
-            self._ended = self._ended or not seeds  # without them all is known before the first cohort
+            self._ended = self._ended or not seeds  # without them the plan is complete before the first cohort
         report(self._clock.report(self.plan))
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come: all is trained and kept."""
+        """True when all is trained and kept."""
         return self._ended and not self._waiting and not self._out
 
     def next(self) -> Work | None:
-        """A cohort to train now. None: nothing now, because all is done or because what comes next depends on what is
-        out: ask again after the next `keep`."""
+        """A cohort to train now. None where all is done, or where the next depends on works that are out: then ask again
+        after the next `keep`."""
         if not self._waiting and not self._out:
             self._refill()
         if not self._waiting:
@@ -113,21 +113,21 @@ class Driver:
                 self._report(self._clock.report(self.plan, notes=tuple(notes)))
 
     def _meet(self) -> None:
-        """Plan, as known, what points came to and the ledger had before this call: nobody wants it."""
+        """Plan, as known, trials of points that the ledger had before this call: they are not trained."""
         met = self._source.met().items() if isinstance(self._source, Inquiry) else ()
         known = {key: trial for key, trial in met if key in self._book.done and key not in self._planned}
         self._planned.update(known)
         self.plan = replace(self.plan, trials=(*self.plan.trials, *known.values()))
 
     def _take(self, wanted: Sequence[Trial]) -> None:
-        """Plan what of it is ours and not in the ledger."""
+        """Plan the trials that are in our part and not in the ledger."""
         wanted = share_of(wanted, self.room, self.part)
         new = {key: trial for trial in wanted if (key := content_key.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if content_key.key(trial) not in self._book]
         foreign.check(missing, self.where)
         self._planned.update(new)
         first = len(self.plan.missing)
-        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.laid)]
+        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.saved)]
         number = len(self.plan.cohorts)
         self.plan = Plan(
             trials=(*self.plan.trials, *new.values()),
@@ -140,13 +140,13 @@ class Driver:
         self._clock.begin(missing)
 
     def _measure(self, spec: Trial) -> float:
-        """Milliseconds of a forward pass. It is asked for when no work is out."""
+        """Milliseconds of a forward pass, measured when no work is out."""
         if not isinstance(spec, TrialSpec):
             raise TypeError(f"a trial of kind {spec.kind} has no forward pass to measure")
         return milliseconds(spec, self.where)
 
     def progress(self, work: Work, progress: Progress) -> None:
-        """Say how far a work is, and keep what is through. Raises LedgerError where it cannot be written."""
+        """Report how far a work is, and keep its finished trials. Raises LedgerError where they cannot be written."""
         for record in progress.ended.values():
             self._add(record)
         self._report(self._clock.report(self.plan, work, progress=progress))
@@ -168,8 +168,8 @@ class Driver:
 
 
 class _Clock:
-    """Counts trials and estimates what is left: by the share of points that have their answer, and within a generation
-    by the work (steps x operations) done."""
+    """Counts of trials and the time left: by the share of points that have results, and within a generation by the effort
+    (steps x operations) done."""
 
     def __init__(self, study: StudySpec, source: Inquiry | GridSource, book: LedgerBook) -> None:
         self.source = source
@@ -178,7 +178,7 @@ class _Clock:
         self.points = study.space.most_points if isinstance(study.space, Search) else 0
         self.began = time.perf_counter()
         self.first = source.answered
-        self.total = self.spent = 0.0  # effort of what was last begun
+        self.total = self.spent = 0.0  # effort of the works that began last
         self.under_way: dict[int, float] = {}  # effort by number of a work that is out
 
     def begin(self, specs: Sequence[Trial]) -> None:

@@ -1,4 +1,4 @@
-"""What a study would train, and what an engine reports while it does."""
+"""The plan of a study, and the reports of an engine that executes it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from recallmap.search.trials import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Where a study stands. `records` are those just finished; `progress` comes from within the running cohort."""
+    """The state of a running study. `records` are those just finished; `progress` comes from within the running cohort."""
 
-    trials: int  # of a search that is under way: about; of a grid so far: further seeds come after it
-    known: int  # trials the ledger had before this call, of those that came up so far
-    done: int  # of this call, as is `failed`
+    trials: int  # for a running search an estimate; for a grid without its further seeds
+    known: int  # trials of the plan so far that the ledger had before this call
+    done: int  # in this call, as is `failed`
     failed: int
     cohort: int  # number of the running cohort, from 1
-    cohorts: int  # of a search: so far
+    cohorts: int  # for a search: so far
     seconds: float
     eta: float | None  # seconds to the end; None before there is anything to go by
     progress: Progress | None = None
     records: tuple[Record, ...] = ()
     points: int = 0  # of a search, all proposers together; 0 for a grid
-    notes: tuple[str, ...] = ()  # lines about points that just had their answer, or about further seeds
+    notes: tuple[str, ...] = ()  # lines about points that just got their results, or about further seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a study would train: its trials, those the ledger lacks, and their cohorts (indices into `missing`)."""
+    """The trials of a study, those that the ledger lacks, and their cohorts (indices into `missing`)."""
 
     trials: tuple[Trial, ...]
     missing: tuple[Trial, ...]
@@ -41,14 +41,14 @@ class Plan:
 
 
 def plan(study: StudySpec, finished: set[str], *, room: Room, part: tuple[int, int] = (1, 1)) -> Plan:
-    """Which trials of a grid, or of a part of it, are to train, and together with which."""
+    """The plan of a grid, or of a part of it: the trials to train, and their cohorts."""
     trials = share_of(study.trials(), room, part)
     missing = tuple(t for t in trials if content_key.key(t) not in finished)
     return Plan(trials=trials, missing=missing, cohorts=tuple(tuple(c) for c in pack(missing, room)))
 
 
 def share_of(trials: Sequence[Trial], room: Room, part: tuple[int, int]) -> tuple[Trial, ...]:
-    """Every n-th cohort of the trials, from the i-th on, in the order in which they were given."""
+    """Every n-th cohort of the trials from the i-th on, in the given order."""
     number, parts = part
     cohorts = pack(trials, room)[number - 1 :: parts] if parts > 1 else [range(len(trials))]
     return tuple(trials[i] for i in sorted(i for cohort in cohorts for i in cohort))

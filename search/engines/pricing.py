@@ -1,4 +1,4 @@
-"""What a plan costs: operations, trial by trial, and minutes by what the same kind of device was seen to do."""
+"""The cost of a plan: operations of every trial, and minutes from measured rates of the same kind of device."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from recallmap.search.training.origin import device_name
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.geometry import setting
 
-RECENT = 1000  # records of a ledger, the last, by which minutes are estimated
+RECENT = 1000  # last records of a ledger, from which minutes are estimated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Operations a second that trials were seen to do, three forward passes a step.
+    """Measured operations per second of training, three forward passes a step.
 
-    whole   of all architectures together; 0 where nothing was measured
-    by_arch by name of the architecture, of those that were measured
-    source  what was measured, or why nothing was and how it can be
+    whole    over all architectures; 0 where nothing was measured
+    by_arch  by name, for architectures that were measured
+    source   the measurement, or why there is none and how to get one
     """
 
     whole: float = 0.0
@@ -41,14 +41,14 @@ class Rates:
         return self.whole > 0
 
     def of(self, arch: str) -> float:
-        """Of an architecture; where it was not measured that of all."""
+        """The rate of an architecture, or the overall one where it was not measured."""
         return self.by_arch.get(arch, self.whole)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials of one architecture on one task setting, and the operations of training them. What trials share that learn their
-    first phase once counts in the group where it comes first."""
+    """Trials of one architecture on one task setting, and the operations of training them. A first phase that trials share
+    counts in the group where it comes first."""
 
     arch: str
     task: str
@@ -56,12 +56,12 @@ class Group:
     operations: float
 
     def seconds(self, rates: Rates) -> float:
-        """On one device."""
+        """Seconds on one device."""
         return self.operations / rates.of(self.arch)
 
 
 def priced(trials: Sequence[Trial]) -> list[Group]:
-    """The trials in groups, in the order of their first ones, every trial with a price of its own."""
+    """The trials in groups, in the order of their first ones, each trial priced."""
     members: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         task = f"{trial.task.kind} {setting(trial.task)}".rstrip()
@@ -74,14 +74,14 @@ def priced(trials: Sequence[Trial]) -> list[Group]:
 
 
 def operations_of(trial: Trial, seen: set[Hashable]) -> float:
-    """Of training a trial, but for what was `seen` before, where this is added."""
+    """Operations of training a trial, without stretches that were `seen` before; its own are added there."""
     new = {what: count for what, count in trial.stretches if what not in seen}
     seen.update(new)
     return sum(new.values())
 
 
 def rates_on(device: torch.device, ledger: Ledger) -> Rates:
-    """By the records that the ledger has of this kind of device; else by the bench figures that come with the package; else
+    """Rates from the ledger's records of this kind of device, else from the bench figures that come with the package, else
     none."""
     name = device_name(device)
     kept = ledger.all() if len(ledger) else []
@@ -100,7 +100,7 @@ def _of_records(records: Sequence[Record], name: str) -> Rates:
         if trial is None or not trial.steps:
             continue
         count += 1
-        # It may have ended early. Of phases that trials share each has its share of the time.
+        # It may have ended early. Each phase that trials share has its share of the time.
         spent = operations_of(trial, seen) * record.steps / trial.steps
         for name_of in ("", record.arch) if len(trial.stretches) == 1 else ("",):
             operations[name_of] += spent
@@ -113,7 +113,7 @@ def _of_records(records: Sequence[Record], name: str) -> Rates:
 
 
 def _trial_of(record: Record) -> Trial | None:
-    """The trial that a record is of; None where it is of another version."""
+    """The trial of a record; None where it is of another version."""
     kinds = type_hints.kinds_of(Trial)
     try:
         trial: Trial = built_in.from_plain(kinds[record.spec.get("kind", "trial")], record.spec)
@@ -123,14 +123,14 @@ def _trial_of(record: Record) -> Trial | None:
 
 
 def _of_bench(name: str) -> Rates:
-    """Of `recallmap bench step` on this kind of device, as it is kept beside the code."""
+    """Rates of `recallmap bench step` on this kind of device, from the committed figures."""
     rows = [row for row in _bench_rows() if row["device"] == name and row["trained"].endswith("together")]
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["arch"], []).append(1e12 * float(row["TFLOP/s"]))
     if not found:
-        how = "begin the run, stop it after some trials (they are kept), and ask again: then this ledger tells"
-        return Rates(source=f"nothing was measured on {name}; {how}")
+        how = "start the run, stop it after some trials (they are kept), and repeat this command"
+        return Rates(source=f"no rate was measured on {name}; {how}")
     by_arch = {arch: statistics.median(rates) for arch, rates in found.items()}
     said = (
         f"at best: by {counted(len(rows), 'row')} of `recallmap bench step` on {name}, {_range(list(by_arch.values()))}"
@@ -158,7 +158,7 @@ def said_minutes(seconds: float) -> str:
 
 
 def outlook(points: Sequence[Sequence[Trial]], most_points: int, rates: Rates) -> list[str]:
-    """Lines on what a search may cost, from the trials of some points at the corners of its space."""
+    """Lines on the cost of a search, from the trials of some points at the corners of its space."""
     priced_points = [priced(trials) for trials in points]
     each = [sum(group.operations for group in groups) for groups in priced_points]
     if not each:
@@ -175,12 +175,12 @@ def outlook(points: Sequence[Sequence[Trial]], most_points: int, rates: Rates) -
 
 
 def too_large(trials: Sequence[Trial], device: torch.device) -> str:
-    """A line on trials that the device has no memory for; "" where there are none."""
+    """A line on trials that need more memory than the device has; "" where there are none."""
     wide = [trial for trial in trials if not memory_needs.fitting(trial.needs, device)]
     if not wide:
         return ""
     most = max(sum(trial.needs.values()) for trial in wide)
     return (
-        f"{counted(len(wide), 'trial')} will fail here: up to {memory_needs.said(most)} of memory are asked for, {device.type} "
+        f"{counted(len(wide), 'trial')} will fail here: up to {memory_needs.said(most)} of memory needed, {device.type} "
         f"has {memory_needs.said(memory_needs.held_by(device))}"
     )

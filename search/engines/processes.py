@@ -1,7 +1,7 @@
-"""Processes that a driver which was killed has left: found by a mark that they were given, and by nothing else.
+"""Processes that a killed driver has left, found by a mark and by nothing else.
 
-A mark is a variable of the environment that they start with and give on to theirs. Linux alone tells of it; elsewhere none
-is found, and none is ended.
+A mark is an environment variable that they start with and that their own processes inherit. Only Linux shows it; elsewhere
+no process is found, and none is ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @contextlib.contextmanager
 def marking(name: str, value: str) -> Iterator[None]:
-    """Processes that are started within it carry the mark."""
+    """Mark the processes that are started in this context."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -36,7 +36,7 @@ def marked(name: str, value: str) -> list[int]:
 
 
 def children(name: str, value: str) -> Mapping[int, str]:
-    """Of the processes that carry the mark those that this process started itself, and their programs."""
+    """Programs, by process, of the marked processes that this process started itself."""
     own = {}
     for number in marked(name, value):
         with contextlib.suppress(OSError):  # it has just ended
@@ -47,7 +47,7 @@ def children(name: str, value: str) -> Mapping[int, str]:
 
 
 def how_it_ended(child: int) -> str | None:
-    """What became of a process that this one started; None while it runs. Whoever else waits for it still may."""
+    """How a process that this one started has ended; None while it runs. Others may still wait for it."""
     try:
         found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -60,7 +60,7 @@ def how_it_ended(child: int) -> str | None:
 
 
 def end_marked(name: str, value: str, seconds: float = 5.0) -> None:
-    """End the processes that carry the mark, and wait so long for each until it has gone."""
+    """End the processes that carry the mark, and wait at most so many seconds for each."""
     while held := [
         handle for number in marked(name, value) if (handle := _held(number, f"{name}={value}")) is not None
     ]:
@@ -78,7 +78,7 @@ def end_marked(name: str, value: str, seconds: float = 5.0) -> None:
 
 
 def _held(number: int, mark: str) -> int | None:
-    """A handle of the process. Its mark is read again once we hold it: the number may by then be another's."""
+    """A handle of the process. Its mark is read again once we hold it, because the number may by then be reused."""
     try:
         handle = os.pidfd_open(number)
     except OSError:

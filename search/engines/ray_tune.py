@@ -1,7 +1,7 @@
 """Ray Tune as the engine: a Tune trial is a cohort on one GPU (a share of it, or one CPU), on this machine or on a cluster.
 
-Tune executes and nothing more: what to train, what is known and where records lie is the driver's, in this process. So
-a killed driver loses the cohorts in hand, and Tune's own state is thrown away at the end.
+Tune only executes. The driver, in this process, plans the cohorts and keeps the records. So a killed driver loses its
+running cohorts, and Tune's own state is thrown away at the end.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from recallmap.search.engines.processes import children, end_marked, how_it_ende
 from recallmap.search.engines.stopping import undisturbed
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, run_cohort
-from recallmap.search.training.checkpoints import Shelf
+from recallmap.search.training.checkpoints import CheckpointFolder
 from recallmap.search.training.devices import default_device
 from recallmap.search.training.outcome import Progress
 from recallmap.search.trials import Trial
 
-LIVES = 3  # of a cohort whose worker dies; after them it is halved
+LIVES = 3  # attempts at a cohort whose worker dies; then it is halved
 
-TURNS = 2  # that a trial alone gets, of LIVES each
+TURNS = 2  # rounds of LIVES attempts for a single trial
 
 REST = (
     10.0  # seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then
@@ -54,9 +54,7 @@ INSIDE = "r"  # Ray's folder in it: Ray opens its own to everybody, and nobody e
 
 LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, and 107 is a socket's limit
 
-MARK = (
-    "RECALLMAP_RAY"  # variable by which Ray's processes are known as those of one driver; it tells the driver's folder
-)
+MARK = "RECALLMAP_RAY"  # variable by which Ray's processes are known as one driver's; it holds the driver's folder
 
 CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
 
@@ -95,19 +93,20 @@ def run(
     *,
     report: Callable[[Report], None] = lambda _: None,
     device: str | None = None,
-    most: int | None = None,
+    cohort_size: int | None = None,
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
-    abreast: int = 1,
+    cohorts_per_gpu: int = 1,
     seeds: int = 0,
 ) -> Plan:
-    """Train what the ledger lacks with Ray. What is finished is in the ledger; interrupted, the same call goes on.
+    """Train what the ledger lacks with Ray. Finished trials are in the ledger; after an interruption the same call resumes.
 
-    device   "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
-    abreast  cohorts that share a GPU, and its memory in equal parts: while one is compiled, others train
-    address  of a running cluster that this machine is a part of: "auto" or "host:port"; None: Ray is started on this
-             machine, bound to loopback, and ends with the study
-    seeds    after the whole grid, so many seeds of what won on it
+    device           "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
+    cohort_size      most members of a cohort; None: as `packing.room` says
+    cohorts_per_gpu  cohorts that share a GPU and its memory in equal parts: while one is compiled, others train
+    address          a running cluster that this machine is a part of: "auto" or "host:port"; None: start Ray on this
+                     machine, bound to loopback, and end it with the study
+    part, seeds      as for `Driver`
 
     Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address,
     EngineError where Ray itself does not start, or ends under way.
@@ -115,26 +114,28 @@ def run(
     with Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
         _sweep()
         stack.callback(
-            lambda: Shelf(checkpoints.shelf_of(ledger_path)).tidy(ledger.keys())
+            lambda: CheckpointFolder(checkpoints.checkpoint_folder(ledger_path)).tidy(ledger.keys())
         )  # of what began without Ray
         if address is not None:
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
-        driver = Driver(study, ledger, report=report, most=most, where=here, on=kind, part=part, seeds=seeds)
-        desk = _Desk(driver, kind, abreast)
+        driver = Driver(
+            study, ledger, report=report, cohort_size=cohort_size, where=here, on=kind, part=part, seeds=seeds
+        )
+        desk = _Desk(driver, kind, cohorts_per_gpu)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
                 stack.enter_context(_started(folder, desk))
             with _watched(desk, folder):
-                _fit(desk, folder, _resources(kind, abreast))
+                _fit(desk, folder, _resources(kind, cohorts_per_gpu))
     return driver.plan
 
 
 @dataclass(frozen=True)
 class _Cohort:
-    """What travels to a worker: members [start, stop) of a work."""
+    """The data that travels to a worker: members [start, stop) of a work."""
 
     work: Work
     start: int
@@ -161,14 +162,14 @@ class _Cohort:
 
 @dataclass
 class _Desk:
-    """Between Tune and the driver: hands out cohorts under Tune's names for them, and takes back what became of them.
+    """The exchange between Tune and the driver: it hands out cohorts under Tune's names, and takes back their results.
 
-    What raises here is kept in `error` and ends the study: Tune would take it for a failure of the trial and try again.
+    An error here is kept in `error` and ends the study. Tune would take it for a failure of the trial and try again.
     """
 
     driver: Driver
     device: str
-    abreast: int = 1
+    cohorts_per_gpu: int = 1
     error: BaseException | None = None
     out: dict[str, _Cohort] = field(default_factory=dict)
     resting: list[tuple[float, _Cohort]] = field(default_factory=list)  # with the time at which they may go out again
@@ -180,17 +181,17 @@ class _Desk:
         return self.error is not None or (self.driver.finished and not self.waiting)
 
     def prepare(self) -> bool:
-        """Whether there is a cohort to hand out; asks the driver for one if need be."""
+        """True where there is a cohort to hand out; asks the driver for one if need be."""
         now = time.monotonic()
         self.waiting.extend(cohort for after, cohort in self.resting if after <= now)
         self.resting = [(after, cohort) for after, cohort in self.resting if after > now]
         if not self.waiting and (work := self.driver.next()) is not None:
-            name, share = self.driver.study.name, 1 / self.abreast
+            name, share = self.driver.study.name, 1 / self.cohorts_per_gpu
             self.waiting.append(_Cohort(work, 0, len(work.specs), name, self.device, share))
         return bool(self.waiting)
 
     def ask(self, name: str) -> _Cohort | None:
-        """The cohort to train now under this name. None: nothing now."""
+        """The cohort to train now under this name; None where there is none now."""
         with self._guarded():
             if self.error is None and self.prepare():
                 self.out[name] = self.waiting.popleft()
@@ -205,7 +206,7 @@ class _Desk:
             self._keep(self.out.pop(name), records)
 
     def lost(self, name: str, why: str) -> None:
-        """The worker died LIVES times. A cohort goes on in halves, so that only the trial at fault fails."""
+        """Take back a cohort whose worker died LIVES times. It is trained in halves, so that only the trial at fault fails."""
         with self._guarded():
             cohort = self.out.pop(name)
             if len(cohort.specs) > 1:
@@ -237,7 +238,7 @@ class _Desk:
 
 
 def _train(config: dict[str, Any]) -> None:
-    """What a worker does with a cohort."""
+    """Train a cohort in a worker."""
     from ray import tune
 
     cohort: _Cohort = config["cohort"]
@@ -251,14 +252,14 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def _keep_to(share: float, device: str) -> None:
-    """Of a GPU that cohorts share each has its part of the memory: one that wants more is halved, and not its neighbours."""
+    """Limit a cohort to its part of a shared GPU's memory, so that a cohort that needs more is halved, not its neighbours."""
     if share < 1 and torch.device(device).type == "cuda":
         torch.cuda.set_per_process_memory_fraction(share)
 
 
-def _resources(kind: str, abreast: int) -> dict[str, float]:
-    """What a cohort takes of a machine."""
-    return {"cpu": 1, "gpu": 1 / abreast} if kind == "cuda" else {"cpu": 1}
+def _resources(kind: str, cohorts_per_gpu: int) -> dict[str, float]:
+    """The resources of a machine that a cohort takes."""
+    return {"cpu": 1, "gpu": 1 / cohorts_per_gpu} if kind == "cuda" else {"cpu": 1}
 
 
 def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
@@ -368,7 +369,7 @@ def _started(folder: Path, desk: _Desk) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined(address: str) -> Iterator[None]:
-    """A cluster that runs already, and goes on after us."""
+    """Join a cluster that runs already, and leave it running."""
     _knock(address)
     ray = _ray(QUIET)
     try:
@@ -383,15 +384,17 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raises ConnectionError where nobody answers; Ray itself would go on trying for many minutes."""
+    """Raise ConnectionError where nobody answers; Ray itself would go on trying for many minutes."""
     if address == "auto":
         return
     if "://" in address:
         here = "run recallmap on a machine of the cluster, with --address auto"
-        raise ConnectionError(f"{address}: through Ray's client the driver and its ledger would move away; {here}")
+        raise ConnectionError(
+            f"{address} is Ray's client, through which the driver and its ledger would move away; {here}"
+        )
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and len(port) <= 5):
-        raise ConnectionError(f"{address[:80]} is no address, may come auto or HOST:PORT")
+        raise ConnectionError(f"{address[:80]} is no address, expected auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
@@ -399,7 +402,7 @@ def _knock(address: str) -> None:
 
 
 def _device(address: str | None) -> str:
-    """What cohorts train on unless told otherwise."""
+    """The default device of cohorts."""
     if address is None:
         return default_device()
     import ray
@@ -409,7 +412,7 @@ def _device(address: str | None) -> str:
 
 @contextlib.contextmanager
 def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
-    """Raises EngineError where a process that Ray cannot do without has ended. A cluster's are not ours to watch."""
+    """Raise EngineError where a process that Ray cannot do without has ended. A cluster's are not ours to watch."""
     core = {number: program for number, program in children(MARK, str(folder)).items() if program in CORE}
     over = threading.Event()
 
@@ -423,7 +426,7 @@ def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
         while not over.wait(LOOK):
             if look():  # Tune is told at its next step, unless it waits for what is gone, until Ray ends us
                 if not over.wait(PATIENCE):
-                    sys.stderr.write(f"{desk.error}. What was trained is kept, the same command goes on.\n")
+                    sys.stderr.write(f"{desk.error}. Finished trials are kept, the same command resumes.\n")
                 return
 
     watching = threading.Thread(target=watch, name="watch over Ray", daemon=True)
@@ -440,7 +443,7 @@ def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
 
 
 def _root() -> Path:
-    """Where temporary folders lie: short enough for Ray's sockets."""
+    """The place of temporary folders: short enough for Ray's sockets."""
     root = Path(tempfile.gettempdir())
     return root if len(str(root / FOLDER)) + 8 + len(f"/{INSIDE}") <= LONGEST else Path("/tmp")
 
@@ -455,7 +458,7 @@ def _sweep() -> None:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A folder for nobody but us, that is gone afterwards."""
+    """A private folder that is removed afterwards."""
     new = Path(tempfile.mkdtemp(prefix=f"new-{FOLDER}", dir=_root()))
     with _locked(new):
         folder = new.rename(new.with_name(new.name.removeprefix("new-")))  # ours already when others may sweep it
@@ -467,7 +470,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Held by this process; the lock goes with the process, however it ends. Raises OSError where another holds it."""
+    """Lock a folder for this process; the lock ends with the process. Raises OSError where another holds it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -481,7 +484,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _reason(errors: str | None) -> str:
-    """The last line of Tune's file of a trial's errors: what Ray knows of the worker's end."""
+    """The last line of Tune's error file of a trial: Ray's reason for the worker's end."""
     lines = Path(errors).read_text(encoding="utf-8").split("\n") if errors else []
     said = next((line for line in reversed(lines) if line.strip()), "Ray does not say why")
     return textwrap.shorten(said, 200, placeholder=" ...")

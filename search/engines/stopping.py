@@ -1,4 +1,4 @@
-"""Whoever stops a study ends it in one way: with Ctrl-C, by asking its process to end, by closing its terminal."""
+"""One way to stop a study, for Ctrl-C, SIGTERM and a closed terminal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 @dataclass
 class Stop:
-    """By what we were stopped. `code` is the exit code by which a shell knows of it."""
+    """The exit code of a stopped process, 128 and the number of the signal."""
 
     code: int = 128 + signal.SIGINT
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; the first of them alone. One that is ignored, as
-    nohup has it, stays so."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt in this context, as Ctrl-C does; only the first of them does. A signal
+    that is ignored, as under nohup, stays ignored."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop
@@ -30,7 +30,7 @@ def stoppable() -> Iterator[Stop]:
     before = {number: signal.getsignal(number) for number in ASKING}
 
     def hear(number: int, frame: FrameType | None) -> None:
-        for each in before:  # who asks twice, as a terminal that closes may, would break off what tidies up
+        for each in before:  # a second signal, as from a terminal that closes, would break off the cleaning up
             signal.signal(each, signal.SIG_IGN)
         stop.code = 128 + number
         raise KeyboardInterrupt
@@ -47,7 +47,7 @@ def stoppable() -> Iterator[Stop]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is done within it to the handlers of these signals does not last, where there were any."""
+    """Restore the handlers of these signals after this context, where there were any."""
     before = {number: signal.getsignal(number) for number in ASKING}
     yield
     if threading.current_thread() is threading.main_thread():

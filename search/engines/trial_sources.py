@@ -22,24 +22,24 @@ from recallmap.search.trials import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Further:
-    """The first seeds, beyond those of a grid, of the hyper-parameters that won on it: for each architecture on each
-    setting, on validation, among the trials of the grid alone, so that further seeds do not change what won.
+    """Further seeds of the hyper-parameters that won a grid, for each architecture on each setting. Validation chooses,
+    among the trials of the grid alone, so that further seeds do not change the choice.
 
-    chosen  of what won, where all of the grid is trained
-    open    where not, so that nothing has won yet: for each architecture on each setting the most that there can be
+    chosen  further seeds of the winners, where the grid is trained
+    open    where it is not, so that nothing has won yet: the most further seeds for each architecture on each setting
     """
 
     chosen: tuple[Trial, ...]
     open: tuple[tuple[Trial, ...], ...]
 
     def missing(self, book: Book) -> list[Trial]:
-        """Those that are to train; at most, while some are open."""
+        """The trials to train; an upper bound while some are open."""
         every = [*self.chosen, *(trial for trials in self.open for trial in trials)]
         return [trial for trial in every if content_key.key(trial) not in book]
 
 
 def further(grid: Sequence[Trial], seeds: int, book: Book) -> Further:
-    """What comes after a grid. Raises ValueError where there is a choice and no score to make it by."""
+    """The further seeds after a grid. Raises ValueError where there is a choice and no score to make it by."""
     own = {content_key.key(trial): trial for trial in grid}
     rivals: dict[str, list[str]] = defaultdict(list)
     for key, trial in own.items():
@@ -60,13 +60,13 @@ def further(grid: Sequence[Trial], seeds: int, book: Book) -> Further:
 
 
 def most_further(study: StudySpec, seeds: int, ledger: Ledger) -> int:
-    """How many further trials there are to train after the grid, at most."""
+    """The most further trials that there are to train after the grid."""
     book = LedgerBook(ledger)
     return len(further(study.trials(), seeds, book).missing(book))
 
 
 def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
-    """The trials that a study has so far: all of a grid; of a search those of the points that its journal tells of."""
+    """The trials of a study so far: all of a grid, or those of the points in a search's journal."""
     if not isinstance(study.space, Search):
         return study.trials()
     told = told_points(study, Journal(journal_of(ledger_path)))
@@ -76,7 +76,7 @@ def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
 
 
 class LedgerBook(Mapping[str, Record]):
-    """What is trained: records of the ledger that are done, and all of this call (what failed is not tried twice)."""
+    """Records by key: those in the ledger that are done, and all of this call (a failed trial is not tried twice)."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -85,13 +85,13 @@ class LedgerBook(Mapping[str, Record]):
         self.new: dict[str, Record] = {}  # of this call
 
     def add(self, record: Record) -> None:
-        """Take a record of this call. A done one stands, as in the ledger: a cohort may die after a member was through."""
+        """Take a record of this call. A done one stays, as in the ledger: a cohort may die after a member has finished."""
         earlier = self.read.get(record.key)
         if earlier is None or earlier.status != "done":
             self.read[record.key] = self.new[record.key] = record
 
     def ended(self, status: str) -> int:
-        """How many trials of this call ended so."""
+        """The number of trials of this call with this status."""
         return sum(record.status == status for record in self.new.values())
 
     def __contains__(self, key: object) -> bool:
@@ -113,9 +113,9 @@ class LedgerBook(Mapping[str, Record]):
 
 
 class GridSource:
-    """A grid as a source of trials: all at once, and after them the further seeds of what won, if any are wanted.
+    """A grid as a source of trials: all at once, then further seeds of the winners, if any are wanted.
 
-    answered, under_way  shares of the effort: of what was asked before, and of what was asked last
+    answered, under_way  shares of the effort: of earlier trials, and of those asked for last
     """
 
     def __init__(self, grid: tuple[Trial, ...], seeds: int) -> None:
@@ -126,7 +126,7 @@ class GridSource:
         self.answered, self.under_way = 0.0, 1.0
 
     def wanted(self, book: Book) -> tuple[Trial, ...] | None:
-        """The grid, then what won on it by then, then None."""
+        """The grid, then further seeds of its winners, then None."""
         self.asked += 1
         if self.asked == 1:
             self.under_way = self._share(book) if self.seeds else 1.0
@@ -142,7 +142,7 @@ class GridSource:
         return notes
 
     def _share(self, book: Book) -> float:
-        """How much of what is left to do is the grid."""
+        """The grid's share of the effort that is left."""
         first = sum(trial.effort for trial in self.grid if content_key.key(trial) not in book)
         after = sum(trial.effort for trial in further(self.grid, self.seeds, book).missing(book))
         return first / (first + after) if after else 1.0
@@ -150,7 +150,9 @@ class GridSource:
     def _further(self, book: Book) -> tuple[Trial, ...]:
         found = further(self.grid, self.seeds, book)
         if missing := found.missing(book):
-            self.notes.append(f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of what won")
+            self.notes.append(
+                f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of the best settings"
+            )
         return found.chosen
 
 

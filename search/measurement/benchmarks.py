@@ -1,4 +1,4 @@
-"""Time the training step: a cohort beside the same trials one by one, after both gave the same losses."""
+"""Benchmarks of ops and of the training step: a cohort against the same trials one by one, after their losses agree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("memory", "ttt", {}),
 ]
 
-# How time and memory grow: one axis at a time, from a small model's heads. Batches shrink as sequences lengthen.
+# Shapes for the growth of time and memory: one axis at a time, from a small model's heads. Batches shrink as sequences
+# lengthen.
 GROWTH = {
     "T": [f"{max(1, 8192 // time)},{time},4,64,64" for time in (128, 256, 512, 1024, 2048, 4096, 8192)],
     "K": [f"16,512,4,{width},{width}" for width in (16, 32, 64, 128, 256)],
@@ -84,12 +85,14 @@ def bench_step(
     dtype: str = "float32",
     device: str = "cpu",
 ) -> list[Row]:
-    """Rows of milliseconds a step and a member, data included: median over `steps`, of the cohort and of its members one
-    by one (the first stands for all on a GPU, where each costs a compilation). Of them, how much is data (drawing and
-    gathering a batch) and how much the optimizer, the rest being forward and backward; besides, milliseconds of examining
-    512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of what a large product of
-    matrices reaches on this device in this precision. Raises ValueError where the device has no memory for so many members,
-    and RuntimeError where the losses disagree: what is wrong is not timed."""
+    """Rows of milliseconds per step and member, data included: the median over `steps`, for the cohort and for its members
+    one by one. On a GPU the first member stands for all, because each costs a compilation.
+
+    `data ms` is drawing and gathering a batch, `optimizer ms` the optimizer, and the rest of a step is forward and backward;
+    `examining ms` is the evaluation of 512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is
+    their share of a large matrix product's on this device in this precision.
+
+    Raises ValueError where the device has no memory for so many members, and RuntimeError where the losses disagree."""
     if dtype not in get_args(get_type_hints(Training)["dtype"]):
         raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
     training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
@@ -101,7 +104,8 @@ def bench_step(
     if members > most:
         held, needed = memory_needs.said(memory_needs.held_by(where)), memory_needs.said(members * base.bytes)
         raise ValueError(
-            f"members {members:,} take about {needed} of memory, {where.type} has {held}: may come at most {most:,}"
+            f"members must be at most {most:,}, as {where.type} has {held} of memory, got {members:,}, which take about "
+            f"{needed}"
         )
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     alone = specs if where.type == "cpu" else specs[:1]
@@ -109,7 +113,9 @@ def bench_step(
     single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
     if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
-        raise RuntimeError(f"the cohort's losses differ from its members' alone by {worst:.1e}: not timed")
+        raise RuntimeError(
+            f"the cohort's losses differ from those of its members alone by {worst:.1e}; a wrong step is not timed"
+        )
     row: Row = {
         "arch": arch.name,
         "task": task.kind,
@@ -137,8 +143,8 @@ def bench_step(
 
 
 def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
-    """Rows of how time and memory of every op grow with sequence length, with width of heads, and Mesa's with its steps: of
-    the implementation that "auto" takes. One that cannot be timed is a row that says why."""
+    """Rows of time and memory of every op by sequence length and width of heads, and of Mesa's by steps, for the
+    implementation that "auto" takes. One that cannot be timed has a row with the reason."""
     asked = [
         (axis, op, variant, dict[str, int](), text)
         for op, variant in _kinds()
@@ -154,16 +160,16 @@ def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
 def bench_op(
     op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
 ) -> list[Row]:
-    """Rows of milliseconds of an op's implementations, and with `beside` of its peer, at shapes "B,T,H,K,V" or S1, S2, S4, L1
-    (benchmark.timing.SHAPES). Raises ValueError on a shape that is none, on an unknown op or variant, and where an
-    implementation disagrees with the definition."""
+    """Rows of milliseconds of an op's implementations, and with `beside` of a published kernel, at shapes "B,T,H,K,V" or S1,
+    S2, S4, L1 (`SHAPES`). Raises ValueError on a bad shape, on an unknown op or variant, and where an implementation
+    disagrees with the definition."""
     which = [_shape(text) for text in shapes]
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
 
 
 def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
-    """Rows of `bench_op` for every kind of inputs that a published kernel takes, of the implementation that "auto" takes. One
-    that cannot be timed is a row that says why: the table is to be whole."""
+    """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes.
+    One that cannot be timed has a row with the reason, so that the table is complete."""
     for op, variant, more in KERNELS:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
 
@@ -201,8 +207,8 @@ def _shape(text: str) -> Shape:
     parts = text.split(",")
     if len(parts) != len(names) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
         raise ValueError(
-            f"a shape is {len(names)} whole numbers ({', '.join(names)}) with commas between, or one of "
-            f"{', '.join(SHAPES)}; got {text[:60]!r}"
+            f"shape: got {text[:60]!r}, expected {len(names)} whole numbers ({', '.join(names)}) with commas between, or one "
+            f"of {', '.join(SHAPES)}"
         )
     return Shape(**dict(zip(names, map(int, parts), strict=True)))
 
@@ -210,8 +216,8 @@ def _shape(text: str) -> Shape:
 def _time(
     cohorts: Sequence[Sequence[TrialSpec]], device: torch.device, steps: int
 ) -> tuple[dict[str, float], Tensor, float]:
-    """Median milliseconds of all cohorts one after the other, of a step and its phases; the losses [N] after the warm-up, and
-    seconds of preparation."""
+    """Median milliseconds of a step and its phases, over all cohorts one after the other; the losses [N] after the warm-up,
+    and seconds of preparation."""
     total: dict[str, float] = {}
     losses, preparing = [], 0.0
     for specs in cohorts:
@@ -251,7 +257,7 @@ def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> 
 
 
 def _ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """TFLOP/s of a large product of matrices."""
+    """TFLOP/s of a large matrix product."""
     width = 8192 if device.type == "cuda" else 1024
     x = torch.randn(width, width, device=device, dtype=dtype)
     milliseconds = statistics.median(taken(lambda: x @ x, device) for _ in range(10))

@@ -1,6 +1,6 @@
-"""How much a mixer's memory holds, measured without training: write pairs of vectors through its op, read each back.
+"""The capacity of a mixer's memory, measured without training: write pairs of vectors through its op, read each back.
 
-B rows of the one call (a number of pairs and a draw each), T time, H heads, N pairs, K key width, V value width
+B rows of a call (a number of pairs and a draw each), T time, H heads, N pairs, K key width, V value width
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from recallmap.arch.stack import flatten
 
 Keys = Literal["gaussian", "orthonormal", "correlated", "quantised"]
 
-MOST_PAIRS = 512  # of those that are tried unless told otherwise
+MOST_PAIRS = 512  # tried by default
 
-LEAST = 32  # pairs: fewer are cheap, and told apart they would be many calls
+LEAST = 32  # pairs: fewer are cheap, and apart they would be many calls
 
 CORRELATION = 0.5  # cosine of any two correlated keys, on average
 
@@ -37,13 +37,14 @@ def probe(
 ) -> list[dict[str, Any]]:
     """A row for every mixer of `spec` and every number of `pairs` (None: around the mixer's own bounds).
 
-    keys    directions of keys, all of length 1: "gaussian" any, "orthonormal" (bases of their own, one after the other, beyond
-            K), "correlated" cosine 0.5 with each other, "quantised" corners of a cube
-    passes  how often the pairs are written over: a delta rule solves by repetition what it cannot in one pass
+    keys    directions of keys, all of length 1: "gaussian" any, "orthonormal" (beyond K one basis after another),
+            "correlated" cosine 0.5 with each other, "quantised" corners of a cube
+    passes  times that the pairs are written: a delta rule solves by repetition a system that one pass cannot
 
-    arch, mixer, keys, passes, pairs; error |o - v| / |v| and recall (how often the nearest value, by angle, is the right one),
-    each over heads and draws; chance; key_dim, value_dim; state_floats of the mixer without convolutions, load (pairs in all
-    heads over state_floats), bounds. In float64. Raises ValueError where no mixer has a memory of key-value pairs.
+    A row has arch, mixer, keys, passes, pairs; error |o - v| / |v| and recall (the share of reads whose nearest value, by
+    angle, is the right one), each over heads and draws; chance; key_dim, value_dim; state_floats of the mixer without
+    convolutions, load (pairs in all heads over state_floats), bounds. All is in float64. Raises ValueError where no mixer
+    has a memory of key-value pairs.
     """
     if passes < 1 or draws < 1 or any(n < 1 for n in pairs or ()):
         raise ValueError(f"pairs, passes and draws must be at least 1, got {pairs}, {passes} and {draws}")
@@ -68,12 +69,12 @@ def probe(
             )
     if not rows:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in flatten(spec.stack)))
-        raise ValueError(f"{spec.name} has no memory that holds pairs of keys and values, it has {kinds}")
+        raise ValueError(f"{spec.name} has only {kinds}, expected a mixer with a memory of key-value pairs")
     return rows
 
 
 def around(memory: Memory) -> list[int]:
-    """Numbers of pairs from a quarter of the smallest bound to four times the one next to it, some of each octave."""
+    """Numbers of pairs from a quarter of the smallest bound to four times the largest, some in each octave."""
     near = [bound for bound in memory.bounds.values() if bound < MOST_PAIRS] or [memory.key_dim]
     least, most = max(1, min(near) // 4), min(MOST_PAIRS, 4 * max(near))
     steps = {round(least * 2 ** (i / 2)) for i in range(2 * (most // least).bit_length())}
@@ -92,8 +93,8 @@ def measure(
     unit: bool = True,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """(relative error, share of nearest values that are right) for every number of pairs. Those of one octave are one call, and
-    so are the few up to LEAST: a row takes as long as the longest of its call.
+    """The relative error, and the share of nearest values that are right, for every number of pairs. Numbers of one octave
+    are one call, and so are those up to LEAST, because a row takes as long as the longest of its call.
 
     `unit` False leaves Gaussian keys their lengths: on the sphere polynomials of a degree have fewer dimensions.
     """
@@ -119,9 +120,9 @@ def measure(
 def _answered(
     memory: Memory, count_B: Tensor, k_BNHK: Tensor, v_BNHV: Tensor, *, passes: int, device: torch.device | str
 ) -> Tensor:
-    """float64 [B, 2]: the two scores of rows that the memory reads in one call, each of its own number of pairs."""
+    """The two scores of rows that the memory reads in one call, float64 [B, 2], each with its own number of pairs."""
     rows, most, heads = k_BNHK.shape[:3]
-    # A row is its pairs `passes` times, then each key alone, then nothing: what is behind a token never reaches it.
+    # A row is its pairs `passes` times, then each key alone, then nothing: later tokens never reach earlier ones.
     time_T, count_B1 = torch.arange((passes + 1) * most), count_B[:, None]
     which_BT, reads_BT = time_T % count_B1, time_T >= passes * count_B1
     reads_BT &= time_T < (passes + 1) * count_B1
@@ -140,7 +141,7 @@ def _answered(
 def draw_keys(
     keys: Keys, rows: int, count: int, heads: int, key_dim: int, rng: torch.Generator, *, unit: bool = True
 ) -> Tensor:
-    """float64 [B, N, H, K]"""
+    """Keys, float64 [B, N, H, K]."""
 
     def gaussian(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=rng)
@@ -169,6 +170,6 @@ def _scores(o_NHV: Tensor, v_NHV: Tensor) -> tuple[float, float]:
 
 
 def _alone(mixer: MixerSpec) -> MixerSpec:
-    """The mixer without convolution, whose cache is no part of the memory."""
-    dials = {f.name for f in fields(mixer)}
-    return replace(mixer, short_conv=0) if "short_conv" in dials else mixer  # type: ignore[call-arg]
+    """The mixer without convolution, whose cache is not part of the memory."""
+    names = {f.name for f in fields(mixer)}
+    return replace(mixer, short_conv=0) if "short_conv" in names else mixer  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""How fast an architecture is, measured when nothing else runs."""
+"""The latency of a forward pass, measured when nothing else runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from recallmap.search.trials.single import TrialSpec
 
 WARM_UPS = 2
 
-TIMES = 7  # of which the median counts
+TIMES = 7  # repetitions; the median counts
 
 
 def milliseconds(spec: TrialSpec, device: torch.device) -> float:
-    """Of a forward pass over one batch of the trial's task, as it trains (batch, length, dtype, implementation)."""
+    """Milliseconds of a forward pass over one batch of the trial's task, as it trains (batch, length, dtype,
+    implementation)."""
     task, training = spec.task, spec.training
     length, vocab = task.shape
     model = spec.arch.build(vocab=vocab, signal=task.signal, readout=task.readout, length=length)

@@ -1,1 +1,1 @@
-"""Studies: the spec, its goals, budgets and filters, and how its trials are read."""
+"""Studies: the spec, its goals, budgets and filters, and the reading of its trials."""

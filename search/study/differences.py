@@ -1,4 +1,4 @@
-"""What tells the trials of a study apart, in as few words as do."""
+"""The fewest paths of a spec that tell the trials of a study apart."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 from recallmap.search.trials.geometry import setting
 
-SAID = ("training.lr", "training.weight_decay", "arch.lr", "seed")  # by every line of a trial
+SAID = ("training.lr", "training.weight_decay", "arch.lr", "seed")  # in every line of a trial
 
 
 def paths_of(study: StudySpec) -> tuple[str, ...]:
-    """The paths of a trial's spec that a line about it must say beside its architecture's name, task, setting, rate, decay and
-    seed. Those of a search are its dials, for its trials are not known before it has run."""
+    """The paths of a trial's spec that a line about it must show, besides architecture, task, setting, rate, decay and seed.
+    For a search these are its parameters, because its trials are not known before it has run."""
     if isinstance(study.space, Search):
-        dials = (re.sub(r"\[(\d+)\]", r".\1", name).removeprefix("trial.") for name in study.space.names)
-        return tuple(path for path in dials if path not in SAID and not path.startswith("task."))
+        varied = (re.sub(r"\[(\d+)\]", r".\1", name).removeprefix("trial.") for name in study.space.names)
+        return tuple(path for path in varied if path not in SAID and not path.startswith("task."))
     trials = study.trials()
     leaves = _leaves(trials)
     names = [(t.name, t.task.kind, setting(t.task)) for t in trials]
@@ -30,8 +30,8 @@ def paths_of(study: StudySpec) -> tuple[str, ...]:
 
 
 def telling(known: Sequence[Hashable], leaves: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of all paths as few as tell apart, beside what is known of each, whatever all of them do: always the one that leaves the
-    fewest alike."""
+    """The fewest paths that, with what is `known` of each trial, tell apart as many as all paths do. They are chosen one by
+    one: each time the path that leaves the fewest alike."""
     alike: dict[Hashable, list[Mapping[str, Any]]] = {}
     for name, own in zip(known, leaves, strict=True):
         alike.setdefault(name, []).append(own)
@@ -49,8 +49,8 @@ def telling(known: Sequence[Hashable], leaves: Sequence[Mapping[str, Any]]) -> l
 
 
 def values_of(leaves: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """What a trial says at these paths, where it says something, each by as much of the end of its path as is its own. What has
-    parts is said by its kind or its name."""
+    """The values of a trial at these paths, where it has any, by the shortest unique end of each path. A value with parts is
+    given by its kind or its name."""
     paths = tuple(paths)
     found = {}
     for path in paths:
@@ -68,7 +68,7 @@ def _differing(group: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _end(path: str, paths: Sequence[str]) -> str:
-    """The shortest end of a path that no other has; of a place in a list, with what it is a place of."""
+    """The shortest end of a path that no other has; a place in a list comes with the list's name."""
     parts = path.split(".")
     for start in range(len(parts) - 1, 0, -1):
         end = ".".join(parts[start:])
@@ -78,18 +78,18 @@ def _end(path: str, paths: Sequence[str]) -> str:
 
 
 def _leaves(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Of every trial; a part that many share is walked through once."""
+    """The leaves of every trial; a part that many share is walked through once."""
     known: dict[tuple[str, int], dict[str, Any]] = {}
     found = []
     for trial in trials:
         own: dict[str, Any] = {}
         sort: Any = type(trial)
-        for dial in type_hints.dials(sort):
-            part = getattr(trial, dial.name)
-            place = (dial.name, id(part))
+        for option in type_hints.dials(sort):
+            part = getattr(trial, option.name)
+            place = (option.name, id(part))
             if place not in known:
-                plain = type_hints.plain(part, type_hints.hints_of(sort)[dial.name])
-                known[place] = dict(flatten(plain, dial.name))
+                plain = type_hints.plain(part, type_hints.hints_of(sort)[option.name])
+                known[place] = dict(flatten(plain, option.name))
             own |= known[place]
         found.append(own)
     return found

@@ -1,4 +1,4 @@
-"""Goals that a search pursues, and constraints that points must keep."""
+"""Goals of a search, and constraints that its points must meet."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Split = Literal["validation", "test"]
 
 STATIC = ("parameters", "state_bytes", "state_floats", "flops_per_token")  # figures known before training
 
-SPEED = "milliseconds"  # of a forward pass over a batch, measured when nothing else runs
+SPEED = "milliseconds"  # a forward pass over a batch, timed when nothing else runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A score, or a figure, and which way is better. Where a point is several trials it is their mean.
+    """A score or a cost, and the better direction. For a point of several trials it is their mean.
 
     score  a score's name, parameters, state_bytes, state_floats, flops_per_token, or milliseconds (measured after
            training, one architecture after the other)
-    task   of trials on this task alone; null: of all
+    task   only trials on this task; null: all
     """
 
     score: str
@@ -32,7 +32,7 @@ class Goal:
     def __post_init__(self) -> None:
         if self.score in ("seconds", "compile_seconds"):
             raise ValueError(
-                f"score {self.score} is timed while other trials train beside and tells nothing: use {SPEED}"
+                f"score {self.score} is timed while other trials train, so it says nothing of one; use {SPEED}"
             )
 
     @property
@@ -62,7 +62,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What a trial may cost at most; one that costs more is not trained. None: whatever."""
+    """Upper limits on the cost of a trial; a trial above one is not trained. None: no limit."""
 
     parameters: int | None = None
     state_bytes: int | None = None
@@ -76,16 +76,16 @@ class Constraints:
 
     @property
     def limits(self) -> dict[str, float]:
-        """Those that are set."""
+        """The limits that are set."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
     def broken_by(self, spec: Trial) -> str:
-        """Why a trial is not trained, "" where it may be."""
+        """The constraints that a trial breaks, in words; "" where it may be trained."""
         return ", ".join(
             f"{name} {getattr(spec.price(), name):,} (at most {self.limits[name]:,})" for name in self.excess(spec)
         )
 
     def excess(self, spec: Trial) -> dict[str, float]:
-        """By how much of itself each limit is passed, of those that are."""
+        """The relative excess over each limit that is passed."""
         found = {name: getattr(spec.price(), name) / most - 1 for name, most in self.limits.items()}
         return {name: over for name, over in found.items() if over > 0}

@@ -1,4 +1,4 @@
-"""What a budget and the command line lay over a study before it is read, and what of it the space would undo."""
+"""Patches of a study from its budget and the command line, and those that the space would undo."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from recallmap.search.space.parameters import DIALS
 from recallmap.search.study.reading import is_within, opened
 from recallmap.search.study.spec import StudySpec
 
-LONGEST = 500  # characters of what is to be said instead of something, beyond which the places are named alone
+LONGEST = 500  # characters of advice, beyond which it names only the places
 
 _AXES = "space.axes."
 
 
 def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
-    """The study's document with its budget laid over it, and over that what the command line says. Raises SpecError; where the
-    space would undo what is said, it tells what to say instead."""
+    """The study's document, patched by its budget and then by the command line. Raises SpecError; where the space would undo
+    a patch, the error says what to write instead."""
     laid = _Laid(study, overrides)
     if laid.lost:
         raise SpecError(_instead(study, overrides, laid))
@@ -30,10 +30,10 @@ def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
 
 
 class _Axis(NamedTuple):
-    """What a space varies, read before the space is.
+    """An axis of a space, read before the space is.
 
-    place   of the mapping that it stands in: `space.spaces[2].axes`
-    path    what of the trial it varies
+    place   the mapping that it stands in: `space.spaces[2].axes`
+    path    the path of the trial that it varies
     """
 
     place: str
@@ -42,7 +42,7 @@ class _Axis(NamedTuple):
 
 
 class _Laid:
-    """The study with all patches laid over it, and those that are lost, with the axes that undo them. Raises SpecError."""
+    """The study with all patches applied, and the lost ones with the axes that undo them. Raises SpecError."""
 
     def __init__(self, study: Node, overrides: Sequence[Patch]) -> None:
         choice = [patch for patch in overrides if patch.path == "budget"]
@@ -65,8 +65,8 @@ class _Laid:
 
 
 def _undone(patch: Patch, axes: Sequence[_Axis], said: Sequence[str], *, whole: bool) -> list[_Axis]:
-    """The axes that would undo a patch of the trial, but for those of which patches say too what they are to be; with `whole`
-    also those that lay settings over the whole trial."""
+    """The axes that would undo a patch of the trial, but for axes that are patched themselves; with `whole` also axes of the
+    whole trial."""
     if not is_within(patch.path, "trial"):
         return []
     found = []
@@ -84,8 +84,8 @@ def _undone(patch: Patch, axes: Sequence[_Axis], said: Sequence[str], *, whole: 
 
 
 def _instead(study: Node, overrides: Sequence[Patch], laid: _Laid) -> list[Fault]:
-    """A fault for every patch that is lost, with what to say instead, or besides: what has been tried and is right. Where that
-    is not to be had at all places that would undo a patch, it is tried at each."""
+    """A fault for every lost patch, with advice that has been tried and is right: what to write instead, or besides. Where no
+    advice works at all places that would undo a patch, it is tried at each."""
     mine = [(patch, by) for patch, by in laid.lost if patch in overrides]
     kept = [patch for patch in overrides if all(patch is not lost for lost, _ in mine)]
     advice = [(patch, text) for patch, by in mine for text in _assignments(patch, by)]
@@ -109,7 +109,7 @@ def _patches(advice: Sequence[tuple[Patch, str]]) -> list[Patch]:
 
 
 def _refusal(study: Node, overrides: Sequence[Patch]) -> str:
-    """What is wrong with a study under these overrides, at first; "" where nothing is."""
+    """The first fault of a study under these overrides; "" where it has none."""
     try:
         laid = _Laid(study, overrides)
         if laid.lost:
@@ -126,14 +126,14 @@ def _why(axes: Sequence[_Axis]) -> str:
     varies = (
         f"varies {type_hints.either(paths).replace(' or ', ' and ')}"
         if paths
-        else "lays settings over the trial that say it too"
+        else "lays settings over the trial that set it too"
     )
     return f"the space {varies}, so this would be lost"
 
 
 def _assignments(patch: Patch, axes: Sequence[_Axis]) -> list[str]:
-    """What says of these axes what the patch says of the trial: another dial, or another list of values; where they vary more
-    than that, a further axis, which comes behind them."""
+    """Assignments that set in these axes what the patch sets in the trial: other bounds, or another list of values. Where an
+    axis varies more than that, it is a further axis after it."""
     value = _written(patch.value)
     found: dict[str, str] = {}
     for axis in axes:
@@ -163,7 +163,7 @@ def _told(patch: Patch, texts: Sequence[str], besides: bool) -> str:
 
 
 def _written(value: Node) -> str:
-    """As it can stand in a list."""
+    """The value as it can stand in a list."""
     text = value.text
     if re.fullmatch(r"[\w.+-]+", text) and yaml_text.plain_scalar(text) == value.value:
         return text
@@ -180,7 +180,7 @@ def _check_union(space: Node | None, patch: Patch) -> None:
 
 
 def _mappings(values: Node) -> tuple[Node, ...]:
-    """The mappings that an axis `trial` lays over the whole trial; of one that is at fault it is told elsewhere."""
+    """The mappings that an axis `trial` lays over the whole trial; a faulty one is reported elsewhere."""
     try:
         return axis_values("trial", values)
     except SpecError:
@@ -188,7 +188,7 @@ def _mappings(values: Node) -> tuple[Node, ...]:
 
 
 def _says(node: Node, path: str) -> bool:
-    """Whether a mapping, laid over a trial, lays something over what is at the path."""
+    """True where a mapping, laid over a trial, changes the value at the path."""
     if not isinstance(node.value, dict):
         return True
     return any(
@@ -210,11 +210,11 @@ def _chosen_budget(study: Node) -> tuple[Patch, ...]:
         return ()
     known = list(budgets.value) if budgets is not None and isinstance(budgets.value, dict) else []
     if not isinstance(budget.value, str) or budgets is None or budget.value not in known:
-        may = f"may come {type_hints.either(known)}" if known else "the study has no budgets"
+        may = f"expected {type_hints.either(known)}" if known else "the study has no budgets"
         raise fault(budget.place, "budget", f"no budget '{budget.text}', {may}{type_hints.guess(budget.text, known)}")
     patches = budgets.value[budget.value]
     if not isinstance(patches.value, dict):
-        raise fault(patches.place, f"budgets.{budget.value}", "may come a mapping, a value by path of the study")
+        raise fault(patches.place, f"budgets.{budget.value}", "expected a mapping, a value by path of the study")
     return tuple(Patch(path, value, patches.keys[path]) for path, value in patches.value.items())
 
 

@@ -1,4 +1,4 @@
-"""Reading the trials of a study: each point laid over the base trial, faults told at their place."""
+"""Reading the trials of a study: each point is laid over the base trial, and faults name their place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recallmap.search.trials.single import TrialSpec
 
 
 class TrialReader:
-    """Reads the trials of one study. Parts that they share are read once."""
+    """A reader of the trials of one study. Parts that they share are read once."""
 
     def __init__(self, base: Node) -> None:
         self.archs: dict[tuple[str, str], Node] = {}
@@ -36,8 +36,8 @@ class TrialReader:
         return spec
 
     def _laid(self, point: Point) -> tuple[Node, tuple[Fault, ...]]:
-        """The trial with the patches of a point laid over it, and what is wrong with them. The points of a grid differ in their
-        last patches first: what was laid for the point before is taken from there, so that its parts are read once."""
+        """The trial with the patches of a point laid over it, and their faults. Neighbouring points of a grid differ in their
+        last patches: the shared ones are kept from the point before, so that their parts are read once."""
         same = 0
         while same < min(len(point), len(self.walk) - 1) and self.walk[same + 1][0] is point[same]:
             same += 1
@@ -60,8 +60,8 @@ class TrialReader:
 
 
 def opened(trial: Node, open_arch: Opener) -> Node:
-    """The trial with its architecture written out, so that a patch can reach inside. One that cannot be opened stays a
-    name: reading the trial finds that out again, and says it beside all else that is wrong."""
+    """The trial with its architecture written out, so that a patch can reach inside. One that cannot be opened stays a name:
+    reading the trial reports that with all other faults."""
     arch = trial.get("arch")
     if arch is None or not isinstance(arch.value, str):
         return trial
@@ -72,7 +72,7 @@ def opened(trial: Node, open_arch: Opener) -> Node:
 
 
 def at_their_axes(base: Node, faulty: Sequence[tuple[Point, Fault]], points: int) -> Iterator[Fault]:
-    """A fault that stands in the base, but that only some points suffer, is moved to the axis that brought it."""
+    """Move a fault of the base that only some points have to the axis that brought it."""
     suffering = Counter(f for _, f in faulty)
     places = set(_places(base))
     for point, f in faulty:
@@ -93,5 +93,5 @@ def _of_trial(path: str) -> str:
 
 
 def is_within(path: str, whole: str) -> bool:
-    """Whether a path is that of a part of what is at another, or of all of it."""
+    """True where a path is another, or a part of it."""
     return path == whole or path.startswith((f"{whole}.", f"{whole}["))

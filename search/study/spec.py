@@ -33,9 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class StudySpec:
     """A study. The base trial stays a document, for the space patches it before it is read.
 
-    budgets  by name, patches (path: value) of the study; `budget` names the one that is laid over it
-    only     what the trials of a grid must say to be meant, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}:
-             of a list any; a name or a kind stands for what has it
+    budgets  by name, patches (path: value) of the study; `budget` names the one that is applied
+    only     train only grid trials that match, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}; any value of a
+             list matches, and a name or a kind stands for the whole part
     """
 
     name: str
@@ -68,15 +68,15 @@ class StudySpec:
                 "and what it stops would enter the front as if it were trained; use kind: halving, or one goal"
             )
         if not isinstance(self.trial.value, dict):
-            raise fault(self.trial.place, "trial", "may come a mapping: task, arch, training, ...")
+            raise fault(self.trial.place, "trial", "expected a mapping: task, arch, training, ...")
         if not isinstance(self.budgets.value, dict):
-            raise fault(self.budgets.place, "budgets", "may come a mapping of budgets by name")
+            raise fault(self.budgets.place, "budgets", "expected a mapping of budgets by name")
         if not isinstance(self.only.value, dict):
-            raise fault(self.only.place, "only", "may come a mapping, such as {arch: mesa, seed: [0, 1]}")
+            raise fault(self.only.place, "only", "expected a mapping, such as {arch: mesa, seed: [0, 1]}")
 
     def check(self, document: Node) -> None:
-        """Read every trial of a grid, every corner of a search, whose goals must be known. Raises SpecError with all that is
-        wrong, where the `document` that the study was read from has it."""
+        """Read every trial of a grid, or every corner of a search, and check the goals. Raises SpecError with all faults, at
+        their places in the `document` that the study was read from."""
         if isinstance(self.space, Search):
             if self.only.value:
                 raise fault(self.only.place, "only", "a search has no list of trials to choose from: narrow its space")
@@ -97,7 +97,7 @@ class StudySpec:
 
     @property
     def most_trials(self) -> int:
-        """How many trials there are; of a search, at most."""
+        """The number of trials; for a search an upper bound."""
         if not isinstance(self.space, Search):
             return len(self.trials())
         rungs = len(self.space.rungs.values) if self.space.rungs else 0
@@ -105,8 +105,8 @@ class StudySpec:
         return (self.space.most_points + on_rungs) * len(self.space.each)
 
     def expanded(self, point: Point) -> tuple[Trial, ...]:
-        """The trials of a point of a search: one for each of what it is trained over. An architecture whose blocks are a
-        word over an alphabet has the word in its name. Raises SpecError."""
+        """The trials of a point of a search, one for each combination of `over`. An architecture whose blocks are a word over
+        an alphabet has the word in its name. Raises SpecError."""
         arch = self.trial.get("arch")
         named = arch.get("name") if arch is not None else None
         words = words_of(point)
@@ -117,7 +117,7 @@ class StudySpec:
         return tuple(self._reading.trial((*point, *patches)) for patches in each)
 
     def address(self, arm: str) -> str:
-        """The name of an arm of a search in its journal: another question is another search."""
+        """The name of an arm of a search in its journal; another question is another search."""
         if not isinstance(self.space, Search):
             raise TypeError(f"{self.name} is a grid, which keeps no journal")
         said: dict[str, Any] = {
@@ -141,7 +141,7 @@ class StudySpec:
         different: set[Fault] = set()
         points = grid.count(self.space)
         if points > MOST_POINTS:
-            raise fault(self.trial.place, "space", f"has {points:,} points, may come at most {MOST_POINTS:,}")
+            raise fault(self.trial.place, "space", f"has {points:,} points, expected at most {MOST_POINTS:,}")
         for number, point in enumerate(grid.grid(self.space), start=1):
             try:
                 spec = self._reading.trial(point)
@@ -158,8 +158,9 @@ class StudySpec:
 
 
 def _corners_of(study: StudySpec, space: Search) -> list[Trial]:
-    """What a search may ask, all of which can be built: every corner that is not excluded, the points to try first, and the
-    anchors. One corner is read with all that it is trained over, the others with the first of it. Raises SpecError."""
+    """Trials of the points that a search may ask for: every corner that is not excluded, the points to try first, and the
+    anchors. One corner is read with all of `over`, the others with the first of it. Raises SpecError where one cannot be
+    built."""
     faulty: list[tuple[Point, Fault]] = []
     at: dict[Fault, Choices] = {}
     specs: list[Trial] = []
@@ -194,7 +195,7 @@ def _corners_of(study: StudySpec, space: Search) -> list[Trial]:
 
 
 def _goals_astray(goals: Sequence[Goal], specs: Sequence[Trial], document: Node) -> Iterator[Fault]:
-    """What is wrong with goals that ask for a task, or for a figure of it, that these trials do not have."""
+    """Faults of goals that ask for a task, or for a score of it, that these trials do not have."""
     said = document.get("goals")
     tasks = {spec.task.kind: spec for spec in specs}
     for number, goal in enumerate(goals):
@@ -204,17 +205,17 @@ def _goals_astray(goals: Sequence[Goal], specs: Sequence[Trial], document: Node)
             return Fault(document.place if part is None else part.place, f"goals[{number}].{key}", message)
 
         if goal.task is not None and goal.task not in tasks:
-            may = f"may come {type_hints.either(sorted(tasks))}{type_hints.guess(goal.task, list(tasks))}"
+            may = f"expected {type_hints.either(sorted(tasks))}{type_hints.guess(goal.task, list(tasks))}"
             yield wrong("task", f"no trial is on the task '{goal.task}', {may}")
         elif goal.score == SPEED and not all(isinstance(spec, TrialSpec) for spec in specs):
-            yield wrong("score", f"{SPEED} can be measured of trials of kind 'trial' alone")
+            yield wrong("score", f"{SPEED} can be measured only for trials of kind 'trial'")
         elif goal.score not in (*STATIC, SPEED):
             for kind, spec in tasks.items():
                 known = [*spec.task.score_names(), "loss", *STATIC, SPEED]
                 if goal.task in (None, kind) and goal.score.partition("/")[0] not in known:
                     guess = type_hints.guess(goal.score, known)
                     yield wrong(
-                        "score", f"{kind} has no score '{goal.score}', may come {type_hints.either(known)}{guess}"
+                        "score", f"{kind} has no score '{goal.score}', expected {type_hints.either(known)}{guess}"
                     )
 
 
@@ -226,11 +227,13 @@ def _on_rung(study: StudySpec, space: Search, point: Point, value: int) -> Trial
 
 
 def _with_corner(f: Fault, choices: Choices) -> Fault:
-    """The fault with what the corners that have it agree in."""
+    """The fault, with the values that its corners have in common."""
     if not choices:
         return f
     where = ", ".join(f"{name}={value}" for name, value in list(choices.items())[:4])
-    return Fault(f.place, f.path, f"{f.message} (at the corner {where}; turn the dial otherwise, or space.exclude it)")
+    return Fault(
+        f.place, f.path, f"{f.message} (at the corner {where}; change the values of the space, or space.exclude it)"
+    )
 
 
 def _plain_values(node: Node) -> Choices:

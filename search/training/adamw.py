@@ -1,4 +1,4 @@
-"""AdamW for many members at once, and the course of their learning rates.
+"""AdamW for many members at once, and their learning rate schedules.
 
 N members, P parameters of one member
 """
@@ -46,7 +46,7 @@ class AdamW:
         flat_NP.mul_(1 - rate_N1 * self.decay).sub_(self.first / spread_NP * (rate_N1 / (1 - self.power1)))
 
     def memory(self) -> list[Tensor]:
-        """All that a step writes."""
+        """All tensors that a step writes."""
         return [self.first, self.second, self.power1, self.power2]
 
     def keep(self, index: Tensor) -> None:

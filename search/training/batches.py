@@ -1,4 +1,4 @@
-"""What a cohort trains and is examined on: sequences of every member, on the device, by row.
+"""The sequences that a cohort trains and is evaluated on, of every member, on the device, by row.
 
 N members, U distinct sets of sequences, S sequences of a set, B batch, T time, Q positions read out
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """An iterator of (pool, rows [N, B]): what each member reads at each optimizer step.
+    """An iterator of (pool, rows [N, B]): the batch of each member at each optimizer step.
 
-    What a member reads depends on its own spec and seed alone, never on its company.
+    A member's batches depend on its own spec and seed alone, never on the rest of the cohort.
     """
 
     def __init__(self, specs: Sequence[TrialSpec], device: torch.device) -> None:
@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def columns(self) -> list[int]:
-        """Of every portion's pools, which those that follow keep."""
+        """The columns of every portion's pools, which later pools keep."""
         return [portion.columns for portion in self.portions]
 
     @columns.setter
@@ -59,7 +59,7 @@ class Feed:
         return self.after(0)
 
     def after(self, steps: int) -> Iterator[tuple[Pool, Tensor]]:
-        """What comes after so many steps."""
+        """The batches after so many steps."""
         taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
         for which in self.order[steps:]:
             portion = self.portions[which]
@@ -102,7 +102,7 @@ class Portion:
 
 
 class EvaluationSet:
-    """The sequences of a split for every member, and how its answers to them are scored."""
+    """The sequences of a split for every member, and the scoring of its answers."""
 
     def __init__(self, asked: Sequence[tuple[Task, int, int]], split: Split, device: torch.device) -> None:
         keys = list(dict.fromkeys(asked))
@@ -145,8 +145,8 @@ def _portions(specs: Sequence[TrialSpec]) -> list[Portion]:
 
 
 def _order(spec: TrialSpec) -> list[int]:
-    """Which portion each optimizer step reads. Portions of a mix alternate in an order drawn anew every epoch, the same
-    for every seed, since all members of a cohort read sequences of one length at a time."""
+    """The portion that each optimizer step reads. Portions of a mix alternate in an order that is drawn anew every epoch.
+    It is the same for every seed, since all members of a cohort read sequences of one length at a time."""
     training = spec.training
     if not spec.mix:
         size = spec.data.train
@@ -159,7 +159,7 @@ def _order(spec: TrialSpec) -> list[int]:
 
 
 def _shuffled(step: int, batch: int, seed: int, size: int | None) -> NDArray[np.int64]:
-    """Rows of a fixed set at a step: every epoch a new order, the last batch of an epoch filled up with -1."""
+    """Rows of a fixed set at a step: a new order every epoch, the last batch of an epoch padded with -1."""
     assert size is not None
     epoch, within = divmod(step, math.ceil(size / batch))
     rows = np.full(batch, -1)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class BestCheckpoint:
-    """What validation says of one member so far."""
+    """The best checkpoint of one member so far, and its learning curve."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self.metric = spec.task.metric
@@ -29,12 +29,12 @@ class BestCheckpoint:
         }
 
     def known(self) -> dict[str, Any]:
-        """All that evaluations have told."""
+        """All results of evaluations so far, to be saved."""
         names = ("best", "best_step", "last", "satisfied", "published", "curve")
         return {name: getattr(self, name) for name in names}
 
     def see(self, step: int, loss: float, scores: dict[str, float], on_test: dict[str, float]) -> bool:
-        """Take an evaluation in; True where none was better so far (ties: the lower validation loss, then the later)."""
+        """Take an evaluation in; True where it is the best so far (ties: the lower validation loss, then the later)."""
         self.last = scores[self.metric]
         for name, value in zip(self.curve, (step, loss, scores["loss"], self.last), strict=True):
             self.curve[name].append(value)
@@ -51,5 +51,5 @@ class BestCheckpoint:
 
 
 def evaluation_steps(steps: int, evaluations: int) -> set[int]:
-    """Numbers of steps after which validation is looked at: evenly spread, the last step always among them."""
+    """Steps after which validation is evaluated: evenly spread, the last step always among them."""
     return {math.ceil(steps * (i + 1) / evaluations) for i in range(evaluations)}

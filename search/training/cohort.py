@@ -14,7 +14,7 @@ from torch import Tensor
 from recallmap.arch.backbone import Backbone
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import EvaluationSet, Feed
-from recallmap.search.training.cuda_graph import MOST, Operations, Recorded, compiled
+from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
 from recallmap.search.training.stacked_model import Stacked
 from recallmap.search.trials.pools import Pool
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds the memory of the logits
 
-# Seconds that the compiler takes for a step, and that a compiled one saves: of each, and of what it computes (a spec's effort).
+# Seconds that the compiler takes for a step, and that a compiled step saves: each, and by the spec's effort.
 COMPILING, SAVED_A_STEP, SAVED_OF_EFFORT = 20.0, 5e-4, 8e-13
 
 
@@ -63,7 +63,7 @@ class Cohort:
         for model, weights in zip(models, starts, strict=True) if starts else ():
             model.load_state_dict(weights)
         self.feed = Feed(specs, device)
-        # Behind what may fail on a spec: it shares out threads until it is closed.
+        # After all that may fail on a spec: it shares out threads until it is closed.
         self.model = Stacked(models, device, at_once, first.effort / max(1, first.steps))
         self.optimizer = AdamW(specs, self.model.flat)
         self.steps = self.feed.steps
@@ -74,7 +74,7 @@ class Cohort:
         self.losses: Callable[..., Tensor] = self.member_losses
         self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
-        self.recorded = Recorded(self) if device.type == "cuda" else None
+        self.captured = CapturedStep(self) if device.type == "cuda" else None
         self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
         self.low_precision = first.training.dtype == "bfloat16"
 
@@ -88,13 +88,12 @@ class Cohort:
         return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
 
     def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
-        """From now on take losses, of batches of this shape, and optimizer steps by one compiled function each: "yes", or why
-        losses are not."""
+        """Compile losses, for batches of this shape, and optimizer steps. Returns "yes", or why losses are not compiled."""
         if self.saved < COMPILING:
             return f"not worth it: {self.steps:,} steps"
         if self.whole is None:
             self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
-        # With a gradient, as in training: where none is asked for, another implementation of an op may serve.
+        # With a gradient, as in training: without one, another implementation of an op may be chosen.
         one = self.model.flat[:1].detach().requires_grad_()
         with Operations() as operations:
             self.member_losses(self.model.base, one, *(None if t is None else t[:1] for t in batch))
@@ -112,8 +111,8 @@ class Cohort:
         return loss_N.detach(), gradient_NP
 
     def trained(self, after: int) -> Iterator[tuple[int, Tensor]]:
-        """Train on `after` so many steps: how many have been taken, and the losses [N] of the last. Where none is to be
-        taken, once what the members begin with, and no losses."""
+        """Train from step `after` on: yields the number of steps taken and the losses [N] of the last. A cohort without steps
+        yields once, with losses of nan."""
         if self.steps == 0:
             yield 0, torch.full((len(self.specs),), math.nan)
         for step, (pool, rows_NB) in enumerate(self.feed.after(after), after + 1):
@@ -122,10 +121,10 @@ class Cohort:
     def train_step(self, pool: Pool, rows_NB: Tensor) -> Tensor:
         """One optimizer step of every member; its losses [N], not yet brought to the host."""
         batch = pool.batch(rows_NB)
-        return self.recorded(*batch) if self.recorded else self.update(*batch)
+        return self.captured(*batch) if self.captured else self.update(*batch)
 
     def update(self, *batch: Tensor | None) -> Tensor:
-        """The step itself. Everything that outlasts it is written in place, so that a GPU can replay it."""
+        """Take the step. Everything that outlasts it is written in place, so that a GPU can replay it."""
         loss_N, gradient_NP = self.model.over_members(self.gradient, self.model.flat, *batch)
         self.bad_step.copy_(torch.where((self.bad_step < 0) & ~loss_N.isfinite(), self.clock, self.bad_step))
         self.optimize(self.model.flat, gradient_NP, self.rates.index_select(0, self.clock)[0])
@@ -133,15 +132,15 @@ class Cohort:
         return loss_N
 
     def rows(self) -> list[Tensor]:
-        """All that a step writes of each member, [N, ...]."""
+        """All tensors of members that a step writes, [N, ...] each."""
         return [self.model.flat, self.bad_step, *self.optimizer.memory()]
 
     def memory(self) -> list[Tensor]:
-        """All that a step writes."""
+        """All tensors that a step writes."""
         return [*self.rows(), self.clock]
 
     def close(self) -> None:
-        """Give back what the cohort holds beyond memory."""
+        """End the cohort's threads."""
         if self.model.crew is not None:
             self.model.crew.dismiss()
 
@@ -153,19 +152,19 @@ class Cohort:
         self.optimizer.keep(index)
         self.rates, self.bad_step = self.rates[:, index], self.bad_step[index]
         self.feed.keep(positions)
-        if self.recorded:
-            self.recorded.forget()
+        if self.captured:
+            self.captured.forget()
 
     def better_fewer(self, going: int, taken: int, left: int, seconds: float) -> bool:
-        """Whether to take the `left` steps with `going` of the members alone, after steps `taken` in so many seconds. On a GPU
-        they have to be recorded anew: where twice as long as recording took so far is less than what they save, if a step
-        takes as long as it has members."""
+        """True where the `left` steps are faster with the `going` members alone, after steps `taken` in so many seconds. On a
+        GPU they are captured anew, which must save twice the time of the captures so far. A step's time is taken to grow
+        with its members."""
         if not 0 < going < len(self.members):
             return False
-        if self.recorded is None:
+        if self.captured is None:
             return True
-        step = (seconds - self.recorded.seconds) / taken
-        return left * step * (1 - going / len(self.members)) > 2 * self.recorded.seconds
+        step = (seconds - self.captured.seconds) / taken
+        return left * step * (1 - going / len(self.members)) > 2 * self.captured.seconds
 
     @torch.no_grad()
     def evaluate(self, flat_NP: Tensor, tests: EvaluationSet) -> list[dict[str, float]]:

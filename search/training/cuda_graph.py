@@ -1,8 +1,8 @@
-"""A cohort's optimizer step on a GPU: compiled, recorded once as a CUDA graph for every shape of batches, then replayed without
-the host. One of too many operations, one that the compiler cannot read or build, and one that is taken too few times to be
-worth it, is recorded as it is.
+"""CUDA graph capture of a cohort's optimizer step: compiled, captured once for every shape of batches, then replayed.
 
-A step of a small model is hundreds of launches of a few microseconds each; replayed as one graph the device has no idle time.
+A step is captured without compiling where it has too many operations, where the compiler fails on it, and where it is
+taken too few times to pay. A step of a small model is hundreds of launches of a few microseconds each. Replayed as one
+graph they leave the device no idle time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Result = TypeVar("Result")
 
-MOST = 1500  # operations of a forward pass that is compiled: of more, the compiler takes many minutes
+MOST = 1500  # operations of a forward pass that is compiled: with more, the compiler takes many minutes
 
-WARM_UPS = 3  # steps before recording, for the compiler and the libraries to settle; their effect is undone
+WARM_UPS = 3  # steps before the capture, for the compiler and the libraries to settle; their effect is undone
 
 
 def compiled(function: Callable[..., Result], backend: str = "inductor") -> Callable[..., Result]:
-    """The function in one compiled piece; where that cannot be, calling it raises. It must have run once as it is: ops load
-    their implementations when they are first called."""
+    """The function compiled in one piece; calling it raises where that is impossible. It must have run once uncompiled,
+    because ops load their implementations when they are first called."""
     whole: Callable[..., Result] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
     return whole
 
 
 class Step(Protocol):
-    """An optimizer step that can be recorded: everything that outlasts it is written in place."""
+    """An optimizer step that can be captured: everything that outlasts it is written in place."""
 
     device: torch.device
     bad_step: Tensor  # [N], of N members
@@ -40,7 +40,7 @@ class Step(Protocol):
     losses: Callable[..., Tensor]
 
     def member_losses(self, base: Any, flat_NP: Tensor, *batch: Any) -> Tensor:
-        """Losses as they are, not compiled."""
+        """The losses, not compiled."""
 
     def compile(self, batch: list[Tensor | None]) -> str:
         """Compile the step for batches of this shape; "yes", or why not."""
@@ -49,11 +49,11 @@ class Step(Protocol):
         """Take the step; losses [N]."""
 
     def memory(self) -> list[Tensor]:
-        """All that the step writes."""
+        """All tensors that the step writes."""
 
 
 class Operations(TorchDispatchMode):
-    """How many operations are carried out within it."""
+    """A counter of the operations that run in its context."""
 
     count = 0
 
@@ -63,16 +63,16 @@ class Operations(TorchDispatchMode):
 
 
 def forget_compiled() -> None:
-    """Give up what was compiled for another cohort: the compiler tells cohorts apart by guards on the model, gives up after
-    eight, and then runs what it should have compiled."""
+    """Forget code that was compiled for other cohorts. The compiler tells cohorts apart by guards on the model, and after
+    eight of them it stops compiling."""
     torch._dynamo.reset()
 
 
-class Recorded:
-    """The step as a graph over buffers of its own. A batch of another shape is recorded anew: longer sequences can be too many
-    operations where shorter ones are not. Steps of all shapes share their memory: none needs what another left there.
+class CapturedStep:
+    """The step as a CUDA graph over buffers of its own. A batch of another shape is captured anew, because longer sequences
+    can be too many operations. Steps of all shapes share their memory: none needs what another left there.
 
-    seconds  spent on compiling and recording so far
+    seconds  spent on compiling and capture so far
     """
 
     def __init__(self, cohort: Step) -> None:
@@ -80,11 +80,11 @@ class Recorded:
         self.graphs: dict[tuple[tuple[int, ...] | None, ...], _Graph] = {}
         self.pool: Any = None  # their memory
         self.seconds = 0.0
-        self.said: dict[str, None] = {}  # of each shape, whether it was compiled
+        self.said: dict[str, None] = {}  # for each shape "yes", or why it was not compiled
 
     @property
     def compiled(self) -> str:
-        """Whether batches are: "yes", or why none is, or why some are not."""
+        """ "yes" where steps of all shapes are compiled, or why none or some are not."""
         refused = [said for said in self.said if said != "yes"]
         if not refused:
             return "yes"
@@ -96,16 +96,16 @@ class Recorded:
             began = time.perf_counter()
             if not self.graphs:
                 forget_compiled()
-            self.graphs[shapes] = self._record(batch)
+            self.graphs[shapes] = self._capture(batch)
             self.seconds += time.perf_counter() - began
         return self.graphs[shapes].replay(batch)
 
     def forget(self) -> None:
-        """Record anew from now on: the cohort has other members."""
+        """Capture anew from now on: the cohort has other members."""
         self.graphs.clear()
         self.pool = None
 
-    def _record(self, batch: tuple[Tensor | None, ...]) -> _Graph:
+    def _capture(self, batch: tuple[Tensor | None, ...]) -> _Graph:
         memory = self.cohort.memory()
         before = [t.clone() for t in memory]
         buffers = [None if t is None else t.clone() for t in batch]
@@ -120,7 +120,7 @@ class Recorded:
         return _Graph(graph, buffers, loss_N)
 
     def _prepare(self, buffers: list[Tensor | None]) -> None:
-        """Compile the step and take a few; where the compiler fails at it, as it is."""
+        """Compile the step and take a few; where the compiler fails, take them uncompiled."""
         said = self.cohort.compile(buffers)
         try:
             self._warm_up(buffers)
@@ -141,14 +141,15 @@ class Recorded:
 
 
 def _cause(error: Exception) -> str:
-    """One line of what the compiler says: the last error that it names, which the others were raised from, else the first."""
+    """One line of the compiler's message: the last error that it names, from which the others were raised, else the first
+    line."""
     causes = re.findall(r"^[\w.]+(?:Error|Exception): .+", str(error), re.MULTILINE)
     return str(causes[-1]) if causes else str(error).partition("\n")[0]
 
 
 @functools.cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Where steps are warmed up and recorded. One stream for all: cuBLAS keeps memory for every one that called it."""
+    """The stream of warm-up and capture. It is one for all, because cuBLAS keeps memory for every stream that called it."""
     return torch.cuda.Stream(device)
 
 

@@ -1,4 +1,4 @@
-"""Devices that train: their names, their memory, how a cohort begins afresh on one."""
+"""Devices that train: the default one, and their memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def default_device() -> str:
 
 
 def begin_afresh(device: torch.device) -> None:
-    """Give back the memory of earlier cohorts, whose parts hold each other; from now on `peak_bytes` tells of what comes."""
+    """Free the memory of earlier cohorts, whose parts hold each other, and start `peak_bytes` anew."""
     if device.type == "cuda":
         forget_compiled()
         gc.collect()
@@ -23,5 +23,5 @@ def begin_afresh(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most device memory that was held since `begin_afresh`, where the device tells."""
+    """Peak device memory since `begin_afresh`; None where the device does not report it."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

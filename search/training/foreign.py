@@ -1,4 +1,4 @@
-"""Kinds from outside: what a mixer, an mlp or a block that is not of ours must hold before it trains."""
+"""Laws that a mixer, an MLP or a block from outside must hold before it trains."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ INSIDE = "recallmap.arch."  # modules of our own kinds begin so
 
 
 def check(trials: Sequence[Trial], device: torch.device) -> None:
-    """Every block with a kind from outside is causal and carries the state that it declares, as shown by running it on
-    `device` at short lengths and nearly as many tokens as the trial reads. Raises SpecError with all that does not hold.
+    """Check that every block with a kind from outside is causal and carries the state that it declares. It is run on
+    `device` at short lengths and at nearly as many tokens as the trial reads. Raises SpecError with all faults.
 
     Our own kinds are not run: the tests hold them to the same laws. Each block is run once in a process.
     """
@@ -50,7 +50,7 @@ def _faults(arch: BackboneSpec, length: int, device: torch.device) -> Iterator[F
 
 
 def _from_outside(part: Any) -> Iterator[str]:
-    """The kinds in it whose classes are not of ours."""
+    """The kinds in it whose classes are not ours."""
     if isinstance(part, tuple):
         for one in part:
             yield from _from_outside(one)
@@ -84,7 +84,7 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
             if dtype == torch.float64:  # nobody trains in it
                 return ""
             return (
-                f"cannot be run ahead of training: {type(error).__name__}: {error}; expected outputs [B, T, D] and a state for "
+                f"cannot be run before training: {type(error).__name__}: {error}; expected outputs [B, T, D] and a state for "
                 "any number of tokens from 1 on, as recallmap.arch.mixers.mixer.MixerModule says"
             )
         broken = next((verdict for verdict in verdicts if not verdict.holds), None)

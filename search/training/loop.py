@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recallmap.search.training.batches import EvaluationSet
 from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
-from recallmap.search.training.checkpoints import place_of
+from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
 from recallmap.search.training.mixer_statistics import gauges
 from recallmap.search.training.outcome import Outcome, Progress
@@ -33,8 +33,8 @@ def train(
     at_once: int | None = None,
     starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> Generator[Progress, None, list[Outcome]]:
-    """Train trials of equal shape together (see search.cohort.shape), `at_once` of them a call of the stacked model.
-    `starts` are the weights that each begins with, by name; None: those of a new model.
+    """Train trials of equal shape together (their `shape`), `at_once` of them in a call of the stacked model.
+    `starts` are each trial's initial weights by name; None: those of a new model.
 
     Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
     finite fails alone."""
@@ -56,8 +56,8 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     stops = evaluation_steps(cohort.steps, specs[0].training.evaluations)
     chosen_NP = cohort.model.flat.clone()
 
-    place = place_of(specs, cohort.model.flat)
-    known = resume(place, cohort, outcomes, keepers, chosen_NP)
+    checkpoint = checkpoint_of(specs, cohort.model.flat)
+    known = resume(checkpoint, cohort, outcomes, keepers, chosen_NP)
     begin = known or 0
     going = [m for m, (o, k) in enumerate(zip(outcomes, keepers, strict=True)) if o.error is None and not k.satisfied]
     if known == cohort.steps:
@@ -65,7 +65,7 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     ended = [m for m in range(len(specs)) if m not in going]
     _report(cohort, outcomes, keepers, chosen_NP, test, ended)
     spent = _Spent(cohort, started)
-    since, total_N = begin, torch.zeros(())  # the losses of all steps since an evaluation
+    since, total_N = begin, torch.zeros(())  # losses summed since the last evaluation
     for step, loss_N in cohort.trained(begin) if going else ():
         total_N = total_N + loss_N
         if step not in stops:
@@ -78,7 +78,7 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
         on = []  # members that train on
         for position, member in enumerate(cohort.members):
             if member not in going:
-                continue  # still carried along: a smaller cohort would cost more than it saves
+                continue  # it stays in the cohort: a smaller one would cost more than it saves
             outcome, keeper = outcomes[member], keepers[member]
             outcome.steps = step
             if bad[position] >= 0 or not math.isfinite(scores[position]["loss"]):
@@ -95,8 +95,8 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
         ended, going = [*ended, *through], on
         if cohort.better_fewer(len(going), step - begin, cohort.steps - step, time.perf_counter() - started):
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
-        if place is not None and place.due:
-            save(place, cohort, outcomes, keepers, chosen_NP, step)
+        if checkpoint is not None and checkpoint.due:
+            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step)
         yield Progress(
             step=step,
             steps=cohort.steps,
@@ -112,21 +112,21 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
 
 
 class _Spent:
-    """Whose the time is that a cohort takes: of those that train, to equal parts."""
+    """The wall time of a cohort, shared equally among the members that still train."""
 
     def __init__(self, cohort: Cohort, started: float) -> None:
         self.cohort, self.until = cohort, started
-        self.preparing = 0.0  # seconds of compiling and recording that were shared out
+        self.preparing = 0.0  # seconds of compiling and graph capture that were shared out
 
     def share(self, outcomes: Sequence[Outcome]) -> None:
         """Share what passed since the last call among these."""
         now = time.perf_counter()
-        recorded = self.cohort.recorded
-        preparing = recorded.seconds - self.preparing if recorded else 0.0
+        captured = self.cohort.captured
+        preparing = captured.seconds - self.preparing if captured else 0.0
         for outcome in outcomes:
             outcome.seconds += (now - self.until - preparing) / len(outcomes)
             outcome.compile_seconds += preparing / len(outcomes)
-            outcome.compiled = recorded.compiled if recorded else outcome.compiled
+            outcome.compiled = captured.compiled if captured else outcome.compiled
         self.until, self.preparing = now, self.preparing + preparing
 
 
@@ -138,7 +138,7 @@ def _report(
     test: EvaluationSet,
     through: Sequence[int],
 ) -> None:
-    """Test the chosen checkpoints of those of these members that did not fail."""
+    """Test the chosen checkpoints of these members, but for those that failed."""
     done = [member for member in through if outcomes[member].error is None]
     if not done:
         return

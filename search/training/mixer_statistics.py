@@ -1,4 +1,4 @@
-"""What mixers report of themselves beyond their outputs, such as the steps of a solver, on the sequences of a split."""
+"""Statistics that mixers report beyond their outputs, such as the steps of a solver, on the sequences of a split."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from recallmap.arch.mixers.mixer import MixerModule
 
 @torch.no_grad()
 def gauges(base: Backbone, weights: Mapping[str, Tensor], inputs_ST: Tensor, at_once: int) -> dict[str, float]:
-    """The mean of every figure over sequences, tokens, heads and blocks ("cg_steps"), and that of each head
-    ("cg_steps/block=0/head=1"); nothing where no mixer has a figure. `base` lends its form, not its parameters."""
+    """The mean of every statistic over sequences, tokens, heads and blocks ("cg_steps"), and that of each head
+    ("cg_steps/block=0/head=1"); empty where no mixer has one. `base` lends its form, not its parameters."""
     total: dict[str, Tensor] = {}
 
     def listen(block: int, share: float) -> Callable[[nn.Module, tuple[Any, ...]], None]:

@@ -2,7 +2,7 @@
 
 loss_j = |M(i_j) - o_j|^2 / |o_j|^2, taken before the step on it        (ATLAS, section on learnability, mended)
 
-Every optimizer offered works element by element, so a member learns exactly what it would learn alone.
+Every optimizer on offer works element by element, so a member learns exactly as it would alone.
 
 Legend: M members, T positions, d width
 """
@@ -33,7 +33,7 @@ REPORTS = 64  # from within a run over all positions
 
 
 def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
-    """All of one shape, together; an Outcome for every spec, in order."""
+    """Train trials of one shape together; returns an Outcome for every spec, in order."""
     began = time.perf_counter()
     members = [(spec.task, spec.seed) for spec in specs]
     steps, length = follow(specs[0].arch, members, device), specs[0].steps
@@ -50,8 +50,8 @@ def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progr
 def follow(
     learner: Learner, members: Sequence[Member], device: str | torch.device = "cpu"
 ) -> Generator[tuple[int, float], None, NDArray[np.float32]]:
-    """The loss at every position, float32 [M, T]; yields how many positions are done, and the
-    mean loss at the last, some REPORTS times."""
+    """The loss at every position, float32 [M, T]. Yields about REPORTS times the number of positions done and the mean loss
+    at the last."""
     if len({(task.width, task.length) for task, _ in members}) != 1:
         raise ValueError("give at least one seed, and tasks of one width and one length")
     width, length = members[0][0].width, members[0][0].length
@@ -130,7 +130,7 @@ def _outcome(losses_T: NDArray[np.float32]) -> Outcome:
 
 
 def _curve(losses_T: NDArray[np.float32]) -> dict[str, list[float]]:
-    """Mean losses by stretch of positions, each where it ends."""
+    """Mean losses over stretches of positions, by the last position of each."""
     parts = np.array_split(losses_T, min(WINDOWS, len(losses_T)))
     loss = [float(part.mean()) for part in parts]
     return {

@@ -1,4 +1,4 @@
-"""The code, the packages and the machine that a record is from."""
+"""The code, the packages and the machine behind a record."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STAMPS = (".commit", "search/commit.txt")
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that are installed, and of Python."""
+    """Versions of the installed packages, and of Python."""
     return {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
 
 
 def version(package: str) -> str | None:
-    """Of an installed package; None where it is not installed."""
+    """The version of a package; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -36,14 +36,14 @@ def version(package: str) -> str | None:
 
 @functools.cache
 def commit() -> str | None:
-    """The git commit that the code runs from, "+" where the tree has changes; None where nobody knows."""
+    """The git commit that the code runs from, with "+" where the tree has changes; None where it is unknown."""
     return commit_of(ROOT)
 
 
 def commit_of(root: Path) -> str | None:
-    """The commit of a checkout. Where git does not answer for it, as in a copy without .git, that of its stamp.
+    """The commit of a checkout, or of its stamp where git does not know it, as in a copy without .git.
 
-    A stamp beside .git is not read: git knows better. Nor is a repository that the copy merely lies in.
+    A stamp next to .git is not read, because git knows better. A repository around the copy is not read either.
     """
     try:
         told, changes = (
@@ -83,7 +83,7 @@ def summary() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """A GPU's name; of a CPU the threads and the processor, on which the last digits depend."""
+    """The name of a GPU; for a CPU its threads and processor, on which the last digits depend."""
     import torch  # slow to import, and `--version` asks for none of it
 
     if device.type == "cuda":

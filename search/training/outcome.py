@@ -1,4 +1,4 @@
-"""What training reports while it goes, and what it leaves of each member."""
+"""Progress that training reports, and the outcome of each member."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A report from within a cohort. `loss` is the members' mean over the steps since the last report; `accuracy` holds the
-    last validation score of each (NaN before the first); `ended` what is known of members that are through since the last
-    report, by member."""
+    """A report from within a cohort.
+
+    loss      mean over members and the steps since the last report
+    accuracy  last validation score of each member; NaN before the first
+    ended     outcomes of members that have finished since the last report, by member
+    """
 
     step: int
     steps: int
@@ -25,7 +28,7 @@ class Progress:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What training leaves of one member."""
+    """The result of training one member."""
 
     error: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
@@ -35,7 +38,7 @@ class Outcome:
     published_choice: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     selected_step: int = 0
-    seconds: float = 0.0  # the member's share of the cohort's wall time: who is through takes no more of it
-    compile_seconds: float = 0.0  # likewise, of compiling and recording; not in `seconds`
-    compiled: str = "no: on a CPU"  # whether the optimizer step was compiled, and why not
-    weights: dict[str, Tensor] = field(default_factory=dict)  # of the checkpoint that validation chose
+    seconds: float = 0.0  # the member's share of the cohort's wall time; a trial that has stopped accrues none
+    compile_seconds: float = 0.0  # likewise, of compiling and graph capture; not in `seconds`
+    compiled: str = "no: on a CPU"  # "yes" where the optimizer step was compiled, or why not
+    weights: dict[str, Tensor] = field(default_factory=dict)  # those of the checkpoint that validation chose

@@ -9,28 +9,29 @@ import torch
 from recallmap.search.documents import content_key
 from recallmap.search.trials import Trial, memory_needs
 
-# Of cohorts on a GPU. `recallmap bench step` on an H200: what a member's step costs falls up to about so many tokens.
+# For cohorts on a GPU. `recallmap bench step` on an H200: the cost of a member's step falls up to about so many tokens.
 SATURATING = 2**17  # tokens of all members in one step
 
 FEWEST, MOST = 8, 64  # members
 
-SHARE = 0.25  # of the memory: cohorts may be abreast, and deep memories take more than `bytes` says
+SHARE = 0.25  # of the memory: a GPU may train several cohorts, and deep memories take more than `bytes` says
 
 SMALL_GPU = 40 * 2**30  # bytes; of a cluster's GPUs, which the driver does not see
 
 Room = Callable[[Trial], int]  # how many trials like this one a cohort has at most
 
 
-def pack(specs: Sequence[Trial], room: Room, laid: Sequence[frozenset[str]] = ()) -> list[list[int]]:
-    """Cohorts of as many members as there is room for, as indices into `specs`, in the order of their first members. A
-    family, which learns a first phase once, stays together even where it is larger than that: learnt twice, on a GPU, it is
-    not the same to the last digit, and what follows can no longer be compared seed by seed. So do those whose keys are in one
-    of `laid`, with no others, for what they have learned lies in one place."""
-    keys = [content_key.key(spec) for spec in specs] if laid else []
-    held = {key: number for number, own in reversed(list(enumerate(laid))) for key in own}
+def pack(specs: Sequence[Trial], room: Room, saved: Sequence[frozenset[str]] = ()) -> list[list[int]]:
+    """Pack trials into cohorts of as many members as there is room for: indices into `specs`, by first member.
+
+    A family shares its first phase and stays together, even where it is larger than that. Learned twice on a GPU, the
+    phase would differ in its last digits, and what follows could not be compared seed by seed. Trials whose keys are in
+    one set of `saved` stay together, too, and with no others: they have one checkpoint."""
+    keys = [content_key.key(spec) for spec in specs] if saved else []
+    held = {key: number for number, own in reversed(list(enumerate(saved))) for key in own}
     groups: dict[Hashable, dict[Hashable, list[int]]] = {}
     for index, spec in enumerate(specs):
-        together = held.get(keys[index]) if laid else None
+        together = held.get(keys[index]) if saved else None
         groups.setdefault((spec.kind, spec.shape, together), {}).setdefault(spec.family, []).append(index)
     cohorts: list[list[int]] = []
     for families in groups.values():
@@ -53,8 +54,8 @@ def at_most(members: int) -> Room:
 
 
 def room(device: torch.device) -> Room:
-    """How many members a cohort has on this device unless told otherwise: on a GPU as many as make it busy (more would
-    cost as much each) and as its memory surely holds; a cohort that does not fit after all is halved by the engine."""
+    """The default cohort size on this device. On a GPU it is as many members as keep it busy, beyond which each costs the
+    same, and as its memory surely holds. The engine halves a cohort that does not fit after all."""
     if device.type != "cuda":
         return at_most(8)
     whole = memory_needs.held_by(device) if torch.cuda.is_available() else SMALL_GPU

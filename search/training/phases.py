@@ -16,8 +16,8 @@ from recallmap.search.trials.phased import PhasedTrial
 
 
 def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
-    """All that begin with equal shapes; an Outcome for every spec, in order. Each phase is trained once for all trials
-    that are the same up to it, together with those of its shape. A member that fails leaves the others."""
+    """Train trials that begin with equal shapes; returns an Outcome for every spec, in order. Each phase is trained once
+    for all trials that are the same up to it, together with those of its shape. A failed member leaves the others."""
     whole = sum({spec.until(n): spec.parts[n].steps for spec in specs for n in range(len(spec.phases))}.values())
     outcomes: list[Outcome] = [Outcome() for _ in specs]
     before = 0
@@ -47,7 +47,7 @@ def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progr
 
 
 def _through(outcomes: Mapping[int, Outcome], before: int, whole: int) -> Progress:
-    """Some members have ended their last phase: what they are worth is not lost if others do not."""
+    """A report of members that have ended their last phase, so that their results are kept if others fail."""
     losses = [outcome.curve["train_loss"][-1] for outcome in outcomes.values() if outcome.curve]
     accuracy = tuple(outcome.curve["validation_accuracy"][-1] for outcome in outcomes.values() if outcome.curve)
     loss = sum(losses) / len(losses) if losses else math.nan
@@ -59,7 +59,7 @@ def _through(outcomes: Mapping[int, Outcome], before: int, whole: int) -> Progre
 def _counted(
     steps: Generator[Progress, None, list[Outcome]], before: int, whole: int
 ) -> Generator[Progress, None, list[Outcome]]:
-    """One phase of some members, as a part of the steps of all."""
+    """One phase of some members, reported as a part of the steps of all."""
     while True:
         try:
             progress = next(steps)
@@ -70,13 +70,13 @@ def _counted(
 
 
 def _shared(outcome: Outcome, trials: int) -> Outcome:
-    """What each of the trials has that trained this phase as one: all that was learned, its share of the time."""
+    """The outcome of each trial that shared this phase: all that was learned, and its share of the time."""
     seconds, compiling = outcome.seconds / trials, outcome.compile_seconds / trials
     return replace(outcome, seconds=seconds, compile_seconds=compiling)
 
 
 def _start(spec: PhasedTrial, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a phase after the first starts from."""
+    """The initial weights of a phase after the first."""
     expansion, seed = spec.phases[number].expand, spec.parts[number].seed
     if expansion is None:
         return weights

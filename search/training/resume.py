@@ -6,35 +6,44 @@ import torch
 from torch import Tensor
 
 from recallmap.search.training.best_checkpoint import BestCheckpoint
-from recallmap.search.training.checkpoints import Place
+from recallmap.search.training.checkpoints import CohortCheckpoint
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.outcome import Outcome
 
-TOLD = ("error", "steps", "seconds", "compile_seconds", "compiled")  # of an outcome, before its test
+SAVED = ("error", "steps", "seconds", "compile_seconds", "compiled")  # fields of an outcome, before its test
 
 
 def save(
-    place: Place, cohort: Cohort, outcomes: list[Outcome], keepers: list[BestCheckpoint], chosen_NP: Tensor, step: int
+    checkpoint: CohortCheckpoint,
+    cohort: Cohort,
+    outcomes: list[Outcome],
+    keepers: list[BestCheckpoint],
+    chosen_NP: Tensor,
+    step: int,
 ) -> None:
     rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.rows())}
     said = {
         "step": step,
         "members": cohort.members,
         "columns": cohort.feed.columns,
-        "outcomes": [{name: getattr(outcome, name) for name in TOLD} for outcome in outcomes],
+        "outcomes": [{name: getattr(outcome, name) for name in SAVED} for outcome in outcomes],
         "keepers": [keeper.known() for keeper in keepers],
     }
-    place.lay_down(rows | {"chosen": chosen_NP}, said)
+    checkpoint.save(rows | {"chosen": chosen_NP}, said)
 
 
 def resume(
-    place: Place | None, cohort: Cohort, outcomes: list[Outcome], keepers: list[BestCheckpoint], chosen_NP: Tensor
+    checkpoint: CohortCheckpoint | None,
+    cohort: Cohort,
+    outcomes: list[Outcome],
+    keepers: list[BestCheckpoint],
+    chosen_NP: Tensor,
 ) -> int | None:
-    """Go on from where these trials were laid down: the steps taken so far; None where they were not."""
-    found = None if place is None else place.take_up()
+    """Resume these trials from their checkpoint: the steps taken so far; None where there is no checkpoint."""
+    found = None if checkpoint is None else checkpoint.resume()
     if found is None:
         return None
-    tensors, said, which = found  # which of the trials laid down each of these is: there may have been more
+    tensors, said, which = found  # each trial's index in the file, which may hold more trials
     for outcome, keeper, place_in in zip(outcomes, keepers, which, strict=True):
         vars(outcome).update(said["outcomes"][place_in])
         vars(keeper).update(said["keepers"][place_in])
@@ -45,6 +54,6 @@ def resume(
     for number, tensor in enumerate(cohort.rows() if kept else ()):
         tensor.copy_(tensors[f"row {number}"][rows])
     cohort.clock.fill_(said["step"])
-    cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions do not tell
+    cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions have none
     chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
     return int(said["step"])

@@ -26,7 +26,7 @@ Loop = Callable[[Sequence[Any], torch.device], Generator[Progress, None, list[Ou
 
 LOOPS: Mapping[
     type, Loop
-] = {  # how trials of each kind train: all of one shape, together; an Outcome for each, in order
+] = {  # the training loop of each kind of trial: all of one shape together; an Outcome for each, in order
     TrialSpec: loop.train,
     PhasedTrial: phases.train,
     OnlineTrial: online.train,
@@ -34,8 +34,8 @@ LOOPS: Mapping[
 
 
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
-    """Train trials of equal shape together; a record for each, in order. Raises ValueError where shapes differ, SpecError
-    where a kind from outside breaks a law."""
+    """Train trials of equal shape together; returns a record for each, in order. Raises ValueError where shapes differ,
+    SpecError where a kind from outside breaks a law."""
     steps = follow_cohort(specs, study=study, device=device)
     while True:
         try:
@@ -47,9 +47,11 @@ def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device 
 def follow_cohort(
     specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
 ) -> Generator[Progress, None, list[Record]]:
-    """run_cohort that reports its progress while it goes; who `ended` before the others comes as a record."""
+    """Train as `run_cohort` does, and yield progress; trials that `ended` before the others come as records."""
     if len({(s.kind, s.shape) for s in specs}) != 1:
-        raise ValueError("trials of different shapes cannot train as one cohort; group them with search.cohort.pack")
+        raise ValueError(
+            "trials of different shapes cannot train as one cohort; group them with recallmap.search.training.packing.pack"
+        )
     where = torch.device(device or default_device())
     foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
@@ -75,8 +77,8 @@ def follow_cohort(
 
 
 def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
-    """The records of a cohort. One that dies is halved and tried again, so that only the trial at fault fails; the records say
-    that it was, and why. Raises LedgerError where what it learns cannot be kept."""
+    """Train a cohort; returns its records. A cohort that dies is halved and tried again, so that only the trial at fault
+    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
         while True:
@@ -87,7 +89,7 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
         raise
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
         why = f"{type(error).__name__}: {error}"
-    # Only out here is the memory of the cohort free again: the error held on to it.
+    # Only out here is the memory of the cohort free again: the error kept it alive.
     if len(specs) == 1:
         return [failed(specs[0], why, study=study, device=device)]
     half = len(specs) // 2

@@ -17,8 +17,9 @@ from torch.func import functional_call, vmap
 
 from recallmap.arch.backbone import Backbone
 
-# Operations of a member's step (a spec's effort) from which one alone is worth more than a core. On two cores, widths 32 to 512
-# (by hand): below 2e8 a step on both takes as long as on one, or longer; above 6e8 up to 1.8 times less.
+# Operations of a member's step (a spec's effort) from which a single member is faster on more than one core. On two cores at
+# widths 32 to 512 (measured by hand), a step below 2e8 takes as long on both as on one, or longer; above 6e8 up to 1.8 times
+# less.
 LARGE = 4e8
 
 
@@ -26,8 +27,8 @@ class Stacked:
     """N models of one architecture as one function of one matrix: row n of `flat` [N, P] holds member n's parameters.
 
     On a GPU all members are one call under vmap. On a CPU a small model already fills a core, and stacked tensors leave its
-    cache: there the members are shared out among threads, `at_once` of them a call, each thread on one core. One alone stays on
-    one core, too, and is to the last bit what it is in company, unless its step is large: by `effort`, operations.
+    cache. So members are shared out among threads of one core each, `at_once` of them in a call. A single member stays on one
+    core, too, and gives the same bits as in a cohort, unless its step is large by `effort` (operations).
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Stacked:
 
 
 class Crew:
-    """Threads of one core each, each with a model of its own to lend (functional_call swaps parameters in place)."""
+    """Threads of one core each, with a model each (functional_call swaps parameters in place)."""
 
     def __init__(self, base: Backbone, members: int) -> None:
         self.cores = torch.get_num_threads()
@@ -89,12 +90,12 @@ class Crew:
         self.spare = SimpleQueue[Backbone]()
         for _ in range(threads):
             self.spare.put(copy.deepcopy(base))
-        # The caller's own work (the optimizer) is small: shared out over cores it would only wait for the slower one.
+        # The caller's own work (the optimizer) is small: on several cores it would only wait for the slower one.
         torch.set_num_threads(1)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def dismiss(self) -> None:
-        """End the threads and give the caller its cores back."""
+        """End the threads, and give the caller its cores back."""
         self.threads.shutdown(cancel_futures=True)
         torch.set_num_threads(self.cores)
 

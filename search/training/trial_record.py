@@ -19,7 +19,7 @@ from recallmap.search.trials.geometry import setting
 
 Figure = TypeVar("Figure")
 
-EXAMINED = 2**30  # bytes of sequences that are drawn to know the chance of a trial that failed
+EXAMINED = 2**30  # most bytes of sequences that are drawn for the chance of a failed trial
 
 NO_COST = Cost(parameters=0, state_floats=0, state_bytes=0, growing_floats=0, flops_per_token=0.0, length=0)
 
@@ -33,7 +33,7 @@ def record_of(
     members: int,
     implementation: dict[str, str],
 ) -> Record:
-    """The record of one trial. Of one that failed, whatever the reason, it can be made too."""
+    """The record of one trial, also of one that failed, whatever the reason."""
     failed = outcome.error is not None
     price = _had(spec.price, NO_COST, failed)
     examined = not failed or spec.task.drawn_bytes(spec.task.exam) < EXAMINED
@@ -90,7 +90,7 @@ def record_of(
 
 
 def _had(figure: Callable[[], Figure], otherwise: Figure, failed: bool) -> Figure:
-    """A figure of a trial; of one that failed `otherwise`, where the figure cannot be had."""
+    """A figure of a trial; `otherwise` where a failed trial has none."""
     try:
         return figure()
     except Exception:

@@ -1,4 +1,4 @@
-"""The union of what can be trained: one trial, phases one after another, an online learner."""
+"""The union of all trials: one model, phases one after another, an online learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial takes of memory, by arithmetic, beside what there is of it: before anything is built or drawn."""
+"""The memory that a trial needs, by arithmetic, against that of a device, before anything is built or drawn."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from pathlib import Path
 
 import torch
 
-MOST = 2**44  # bytes, 16 TiB: more than the machine has on which a trial is to run, whatever machine that is
+MOST = 2**44  # bytes, 16 TiB: more than any machine has
 
-Needs = Mapping[str, float]  # bytes by the path of what asks for them; those of the model by MODEL
+Needs = Mapping[str, float]  # bytes by the path of the option that needs them; those of the model by MODEL
 
 MODEL = "arch"
 
 
 def check(needs: Needs) -> None:
-    """Raise ValueError where they add up to more than any machine has; it names what asks for most."""
+    """Raise ValueError where the needs add up to more than any machine has; the message names the largest."""
     total, path = sum(needs.values()), largest(needs)
     if total > MOST:
         raise ValueError(
-            f"{path} asks for {said(needs[path])} of memory{_of_what(path)}, may come at most {said(MOST)} for a trial: "
+            f"{path} needs {said(needs[path])} of memory{_of_what(path)}, expected at most {said(MOST)} for a trial; "
             "lower it, or the lengths and widths that it is multiplied by"
         )
 
 
 def check_room(needs: Needs, members: int, device: torch.device) -> None:
-    """Raise MemoryError where so many trials are surely more than a device holds."""
+    """Raise MemoryError where so many trials surely exceed a device."""
     if fitting(needs, device) < members:
         path = largest(needs)
         raise MemoryError(
             f"a trial takes {said(sum(needs.values()))} of memory, {said(needs[path])} for {path}{_of_what(path)}, and "
-            f"{device.type} has {said(held_by(device))}: lower {path}, or train where there is more"
+            f"{device.type} has {said(held_by(device))}; lower {path}, or train where there is more"
         )
 
 
 def fitting(needs: Needs, device: torch.device) -> int:
-    """How many such trials a device holds together at most, each with a model of its own, all with the same sequences, and
-    what a step keeps for one of them. Half of what is not the model is there only in passing. 0: not even one."""
+    """The most such trials that a device can train together: a model each, shared sequences, and the activations of one
+    step. Half of what is not the model is temporary. 0: not even one."""
     model = max(needs[MODEL], 1.0)
     left = held_by(device) - (sum(needs.values()) - needs[MODEL]) / 2
     return int(min(max(left, 0.0), 2.0**62) // model)
 
 
 def largest(needs: Needs) -> str:
-    """The path of what asks for most."""
+    """The path of the largest need."""
     return max(needs, key=lambda path: needs[path])
 
 
 def held_by(device: torch.device) -> float:
-    """Bytes that a device has: of a CPU those of the machine, or of the container that this runs in."""
+    """Bytes of memory of a device; for a CPU those of the machine, or of the container that this runs in."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     if device.type != "cpu" or not hasattr(os, "sysconf"):

@@ -1,4 +1,4 @@
-"""An MLP that learns one mapping of vectors online, as a trial beside those of trained mixers: OnlineTrial -> Record."""
+"""A trial of an MLP that learns one mapping of vectors online: OnlineTrial -> Record."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from recallmap.synth.tasks.learnability import Learnability
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineTrial:
-    """A learner sees every question of one sequence once, answers, and takes a gradient step on its error.
+    """An online learner: it sees every question of one sequence once, answers, and takes a gradient step on its error.
 
-    Every error is of a question not yet learnt from, so that one pass trains, validates and tests.
+    Each error comes before the step on its question, so that one pass trains, validates and tests.
     """
 
     kind: Literal["online"] = "online"
@@ -41,22 +41,22 @@ class OnlineTrial:
 
     @property
     def name(self) -> str:
-        """Of the learner in tables."""
+        """The learner's name in tables."""
         return self.arch.name
 
     @property
     def shape(self) -> Hashable:
-        """Trials that agree in it learn as one stack."""
+        """A value that is equal for trials that can learn as one stack."""
         return (self.arch, self.task.width, self.task.length)
 
     @property
     def family(self) -> Hashable:
-        """See TrialSpec: each is on its own."""
+        """As for TrialSpec: each trial is on its own."""
         return self
 
     @property
     def steps(self) -> int:
-        """One for every position."""
+        """Gradient steps: one for every position."""
         return self.task.length
 
     @property
@@ -66,7 +66,7 @@ class OnlineTrial:
 
     @property
     def stretches(self) -> tuple[tuple[Hashable, float], ...]:
-        """As of TrialSpec: one, with a step at every position."""
+        """As for TrialSpec: one, with a step at every position."""
         return ((self, 3 * self.price().flops_per_token * self.tokens),)
 
     @property
@@ -76,16 +76,16 @@ class OnlineTrial:
 
     @property
     def needs(self) -> dict[str, float]:
-        """Bytes of memory that it surely takes, by the path of what asks for them."""
+        """Bytes of memory that it surely needs, by the path of the option that needs them."""
         return {MODEL: self.bytes, "task": self.task.drawn_bytes(1)}
 
     @property
     def bytes(self) -> float:
-        """Roughly what learning takes of a GPU's memory: weights, gradient and moments."""
+        """Approximate bytes of GPU memory: weights, gradient and moments."""
         return float(BYTES_PER_FLOAT * self.arch.parameters(self.task.width) * (2 + self.arch.moments))
 
     def price(self, length: int | None = None) -> Cost:
-        """The state is what a learner carries from one position to the next: its weights and their moments."""
+        """The cost of the learner. Its state is what it carries from position to position: weights and moments."""
         parameters = self.arch.parameters(self.task.width)
         floats = parameters * (1 + self.arch.moments)
         return Cost(

@@ -2,8 +2,8 @@
 
 loss_j = |M(i_j) - o_j|^2 / |o_j|^2, taken before the step on it        (ATLAS, section on learnability, mended)
 
-M is an MLP. Members (tasks x seeds) are one stack of weights: every optimizer offered works element by element, so
-a member learns exactly what it would learn alone.
+M is an MLP. Members (tasks x seeds) are one stack of weights. Every optimizer on offer works element by element, so a
+member learns exactly as it would alone.
 
 Legend: M members, T positions, d width
 """
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 Optimizer = Literal["adamw", "adam", "rmsprop", "sgd"]
 
-MOST = 1000  # hidden layers, and units in them over the width
+MOST = 1000  # hidden layers, and units of a layer per unit of width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Learner:
 
     @property
     def moments(self) -> int:
-        """Floats that the optimizer keeps a parameter."""
+        """Floats that the optimizer keeps for each parameter."""
         return {"adamw": 2, "adam": 2, "rmsprop": 1, "sgd": 0}[self.optimizer]
 
     def sizes(self, width: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A trial in phases: train, change mixers or make their state larger, go on with what was learned: PhasedTrial -> Record."""
+"""A trial in phases: train, change mixers or enlarge their state, and continue from there: PhasedTrial -> Record."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from recallmap.synth.tasks import Task
 APART = 2**32  # between the seeds of two phases, so that no phase reads again what an earlier one has read
 
 
-def with_dials(arch: BackboneSpec, dials: Mapping[str, Any]) -> BackboneSpec:
-    """The architecture with these dials of its mixers laid over, in every mixer that has them. Raises ValueError where none
-    has, or where one may not be so."""
+def with_options(arch: BackboneSpec, options: Mapping[str, Any]) -> BackboneSpec:
+    """The architecture with these options set in every mixer that has them. Raises ValueError where no mixer has one, or
+    where a value is refused."""
     known, found = dict[str, None](), set[str]()
 
     def laid(value: Any) -> Any:
         if isinstance(value, MixerSpec):
             names = [f.name for f in type_hints.dials(type(value)) if f.name != "kind"]
             known.update(dict.fromkeys(names))
-            found.update(own := {name: dials[name] for name in names if name in dials})
+            found.update(own := {name: options[name] for name in names if name in options})
             return type_hints.plain(value) | own
         if isinstance(value, tuple):
             return tuple(laid(part) for part in value)
@@ -41,9 +41,9 @@ def with_dials(arch: BackboneSpec, dials: Mapping[str, Any]) -> BackboneSpec:
         return value
 
     changed = type_hints.node_of(laid(arch), Place("dials"))
-    for name in dials:
+    for name in options:
         if name not in found:
-            raise ValueError(f"no mixer has {name}, may come {', '.join(known)}{type_hints.guess(name, list(known))}")
+            raise ValueError(f"no mixer has {name}, expected {', '.join(known)}{type_hints.guess(name, list(known))}")
     try:
         spec: BackboneSpec = type_hints.read(BackboneSpec, changed)
     except SpecError as error:
@@ -61,7 +61,7 @@ def _parameters(arch: BackboneSpec) -> list[tuple[str, torch.Size]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """A larger state for `count` blocks, evenly spread (see arch.expand), and what their weights start from."""
+    """A larger state for `count` blocks, evenly spread (see `arch.expand`), and the start of their weights."""
 
     heads: Literal["merge"] | None = None
     factor: int | None = None
@@ -75,9 +75,9 @@ class Expansion:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One stretch of training, ahead of it an expansion. What is not said is as the trial says.
+    """One stretch of training, after an expansion if one is given. Fields that are not given are those of the trial.
 
-    dials  of mixers, by name, as they are in this phase alone: laid over every mixer that has them
+    dials  options of mixers in this phase alone, by name, set in every mixer that has them
     """
 
     expand: Expansion | None = None
@@ -92,9 +92,9 @@ class Phase:
 class PhasedTrial:
     """Phases one after the other; each starts from the checkpoint that validation chose in the one before.
 
-    The last phase is the trial's own: its `task` is validated on and tested on, `tests` are tested besides, and its mixers
-    are those of `arch`. One of no steps tests what the phase before has learned. The optimizer, its schedule and the data
-    start anew in each. Steps, seconds and curves are those of all phases.
+    The last phase is the trial's own: it is validated and tested on `task`, tested on `tests` as well, and its mixers are
+    those of `arch`. A phase of no steps tests the phase before. The optimizer, its schedule and the data start anew in each.
+    Steps, seconds and curves are those of all phases.
     """
 
     kind: Literal["phased"] = "phased"
@@ -114,7 +114,7 @@ class PhasedTrial:
         if self.phases[-1].task is not None:
             raise ValueError("phases: the last one trains on the trial's own task, leave its task out")
         if self.phases[-1].dials:
-            raise ValueError("phases: the last one has the dials of the trial's own arch, leave its dials out")
+            raise ValueError("phases: the last one has the options of the trial's own arch, leave its dials out")
         if not 0 <= self.seed < APART:
             raise ValueError(f"seed must lie in 0..{APART - 1}, got {self.seed}")
         forms = {(p.task.shape[1], p.task.signal, p.task.readout) for p in self.parts}
@@ -128,7 +128,7 @@ class PhasedTrial:
 
     @cached_property
     def archs(self) -> tuple[BackboneSpec, ...]:
-        """The architecture of every phase, but for its dials."""
+        """The architecture of every phase, without its `dials`."""
         archs = [self.arch]
         for phase in self.phases:
             archs.append(phase.expand.of(archs[-1]) if phase.expand else archs[-1])
@@ -139,7 +139,7 @@ class PhasedTrial:
         """The phases as trials of their own."""
         parts: list[TrialSpec] = []
         for number, phase in enumerate(self.phases):
-            arch = self._dialled(number)
+            arch = self._arch_of(number)
             try:
                 part = TrialSpec(
                     task=phase.task or self.task,
@@ -158,31 +158,31 @@ class PhasedTrial:
             parts.append(part)
         return tuple(parts)
 
-    def _dialled(self, number: int) -> BackboneSpec:
+    def _arch_of(self, number: int) -> BackboneSpec:
         arch, dials = self.archs[number], self.phases[number].dials
         try:
-            return with_dials(arch, dials) if dials else arch
+            return with_options(arch, dials) if dials else arch
         except ValueError as error:
             raise ValueError(f"phases: dials of phase {number + 1}: {error}") from error
 
     @property
     def name(self) -> str:
-        """That of the last architecture, and how its larger blocks started."""
+        """The name of the last architecture, and the start of its larger blocks."""
         starts = dict.fromkeys(p.expand.start for p in self.phases if p.expand)
         return " ".join([self.parts[-1].arch.name, *starts])
 
     @property
     def shape(self) -> Hashable:
-        """Trials that agree in it train as one cohort: what follows on the same first phase learns it once."""
+        """A value that is equal for trials that can train as one cohort; a shared first phase is learned once."""
         return (self.parts[0].shape, self.phases[0].expand, len(self.phases))
 
     @property
     def family(self) -> Hashable:
-        """Trials that agree in it learn their first phase once, if they are in one cohort."""
+        """A value that is equal for trials that share their first phase, which is learned once in a cohort."""
         return self.until(0)
 
     def until(self, number: int) -> Hashable:
-        """Trials that agree in it are one and the same up to phase `number`."""
+        """A value that is equal for trials that are the same up to phase `number`."""
         return (self.parts[: number + 1], tuple(phase.expand for phase in self.phases[: number + 1]))
 
     @property
@@ -197,24 +197,24 @@ class PhasedTrial:
 
     @property
     def stretches(self) -> tuple[tuple[Hashable, float], ...]:
-        """As of TrialSpec: one a phase, which trials share that are the same up to it."""
+        """As for TrialSpec: one per phase, shared by trials that are the same up to it."""
         return tuple((self.until(n), part.stretches[0][1]) for n, part in enumerate(self.parts))
 
     @property
     def effort(self) -> float:
-        """Roughly the operations of training: good enough to share out time."""
+        """Approximate operations of training, good enough to share out time."""
         return sum(part.effort for part in self.parts)
 
     @property
     def bytes(self) -> float:
-        """Roughly what training it takes of a GPU's memory."""
+        """Approximate bytes of GPU memory that training needs."""
         return max(part.bytes for part in self.parts)
 
     @property
     def needs(self) -> dict[str, float]:
-        """Bytes of memory that it surely takes, by the path of what asks for them: those of the phase that takes most."""
+        """Bytes of memory that it surely needs, by the path of the option that needs them, in the largest phase."""
         return max((part.needs for part in self.parts), key=lambda needs: sum(needs.values()))
 
     def price(self, length: int | None = None) -> Cost:
-        """What the last model costs on sequences of this length; None: of its task."""
+        """The cost of the last model on sequences of this length; None: its task's."""
         return self.parts[-1].price(length)

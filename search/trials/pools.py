@@ -1,4 +1,4 @@
-"""Pools of sequences as tensors: which are read by which member, and where they are scored."""
+"""Pools of sequences as tensors, with the member that reads each set and the positions that are scored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORTHWHILE = 0.75  # logits are taken at scored positions alone where these are 
 
 
 class Pool:
-    """Sequences of U sets and which set each of N members reads. Members that ask for the same share one.
+    """Sequences of U sets, and the set that each of N members reads. Members that need the same set share it.
 
     inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q]
     """
@@ -31,7 +31,7 @@ class Pool:
     def __init__(
         self, batches: Sequence[Batch], owner_N: Sequence[int], device: torch.device, columns: int = 1
     ) -> None:
-        """`columns` is the least Q: pools that follow each other keep their shape by it."""
+        """`columns` is the least Q, by which successive pools keep their shape."""
         self.owner = torch.tensor(owner_N, device=device)
         masks = [_scored(batch) for batch in batches]
         most = max(int(mask.sum(1).max(initial=0)) for mask in masks)
@@ -69,7 +69,7 @@ class Pool:
 
 @cache
 def positions(task: Task) -> int:
-    """How many positions of a sequence are read out, about."""
+    """The approximate number of positions of a sequence that are read out."""
     return int(Pool([Stream(task, 0, "train").take(0, 16)], [0], torch.device("cpu")).targets.shape[2])
 
 

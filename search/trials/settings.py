@@ -11,14 +11,14 @@ VERSION = (
     1  # of the training protocol; raise it when the same spec would now give other numbers (and say so in CHANGELOG)
 )
 
-MOST_STEPS = 10**8  # of an optimizer: a fast GPU takes more than a day for as many of the smallest
+MOST_STEPS = 10**8  # a fast GPU takes more than a day for so many of the smallest
 
 MOST_EVALUATIONS = 10**5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The learning rate's course. Warm-up rises linearly from `start` to the peak, then the rest goes by `kind`.
+    """The learning rate schedule: a linear warm-up from `start` to the peak, then `kind`.
 
     warmup  steps if an integer, else a fraction of all steps
     start   learning rate at step 0 of the warm-up
@@ -39,8 +39,8 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """AdamW and all that goes with it. `steps` counts optimizer steps, of which there may be none: then what a model begins
-    with is tested; `epochs` instead needs a fixed training set."""
+    """AdamW and its options. `steps` counts optimizer steps; with 0 the initial model is tested. `epochs` instead of `steps`
+    needs a fixed training set."""
 
     steps: int | None = None
     epochs: int | None = None
@@ -58,7 +58,7 @@ class Training:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}")
+            raise ValueError(f"give either steps or epochs, got steps={self.steps} and epochs={self.epochs}")
         if self.steps is not None and self.steps < 0:
             raise ValueError(f"steps must not be negative, got {self.steps}")
         for name in ("epochs", "batch", "evaluations"):
@@ -82,7 +82,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """How many sequences a trial sees. Train, validation and test come from disjoint streams of the trial's seed."""
+    """Numbers of sequences. Train, validation and test come from disjoint streams of the trial's seed."""
 
     train: int | None = None  # a fixed training set of this size, shuffled every epoch; None: fresh sequences for ever
     validation: int = 512
@@ -97,7 +97,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """One part of a training mix: a task, and how many of its sequences an epoch holds."""
+    """One part of a training mix: a task, and its number of sequences in an epoch."""
 
     task: Task
     examples: int

@@ -22,19 +22,19 @@ FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # 
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
 
-# Of records made on H200s in bfloat16 what remains of the peak is 5 to 9 bytes (of RWKV-7 and Hawk up to 13, of memories that
-# learn at test time up to 30) for every number that a linear map puts out, and 6 for every logit. Those peaks are of
-# processes, whose earlier cohorts may have taken more. Of five cohorts whose own peaks are known (Atlas on MAD, OmegaNet,
-# PolySketch and RLS on MQAR, Mesa on parity) the peak is 1.4 to 1.6 times `bytes`, Mesa's 2.4 times; a cohort is made for a
-# quarter of the memory.
+# In records made on H200s in bfloat16, the rest of the peak is 5 to 9 bytes for every number that a linear map puts out
+# (up to 13 for RWKV-7 and Hawk, up to 30 for memories that learn at test time), and 6 for every logit. Those peaks are of
+# processes, whose earlier cohorts may have taken more. For five cohorts whose own peaks are known (Atlas on MAD, OmegaNet,
+# PolySketch and RLS on MQAR, Mesa on parity) the peak is 1.4 to 1.6 times `bytes`, for Mesa 2.4 times. A cohort is made for
+# a quarter of the memory.
 KEPT_OF_MAPS, KEPT_OF_LOGITS = 4, 3  # times the bytes of a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
-    """One trial. `task` is trained on (unless `mix` is given), validated on and tested on; `tests` are tested besides.
+    """One trial: trained on `task`, or on `mix` where it is given; validated and tested on `task`; tested on `tests` as well.
 
-    `version` is that of the training protocol: part of the trial, so that its key changes when numbers do.
+    `version` is that of the training protocol. It is part of the trial, so that its key changes when numbers do.
     """
 
     kind: Literal["trial"] = "trial"
@@ -58,8 +58,8 @@ class TrialSpec:
             for task in tasks:
                 if _interface(task) != _interface(self.task):
                     raise ValueError(
-                        f"{name}: one model answers all, but {task.kind} has {_in_words(task)}, task {self.task.kind} "
-                        f"{_in_words(self.task)}"
+                        f"{name}: one model answers all tasks, got {task.kind} with {_in_words(task)}, expected those of task "
+                        f"{self.task.kind}, {_in_words(self.task)}"
                     )
         if self.training.epochs is not None and self.data.train is None and not self.mix:
             raise ValueError("epochs needs a fixed training set: set data.train, or give training.steps instead")
@@ -69,39 +69,39 @@ class TrialSpec:
             )
         if self.epoch > MOST_STEPS:
             path = "mix" if self.mix else "data.train"
-            raise ValueError(f"{path} makes {self.epoch:,} steps an epoch, may come at most {MOST_STEPS:,}: lower it")
+            raise ValueError(f"{path} makes {self.epoch:,} steps an epoch, expected at most {MOST_STEPS:,}: lower it")
         if self.steps > MOST_STEPS:
             raise ValueError(
-                f"training.epochs make {self.steps:,} steps, may come at most {MOST_STEPS:,}: lower epochs"
+                f"training.epochs make {self.steps:,} steps, expected at most {MOST_STEPS:,}: lower epochs"
             )
         memory_needs.check(self.needs)
 
     @property
     def name(self) -> str:
-        """Of the architecture in tables."""
+        """The architecture's name in tables."""
         return self.arch.name
 
     @property
     def shape(self) -> Hashable:
-        """Trials of equal shape train as one cohort: they differ in values (seed, learning rate, decay, which task of the
-        same geometry), not in tensors."""
+        """A value that is equal for trials that can train as one cohort: they may differ in values (seed, learning rate,
+        decay, the task within one geometry), not in tensor shapes."""
         training = tuple(getattr(self.training, f.name) for f in fields(self.training) if f.name not in FREE)
         mix = tuple((geometry(p.task), p.examples) for p in self.mix)
         return (self.arch, geometry(self.task), training, self.data, mix, tuple(geometry(t) for t in self.tests))
 
     @property
     def family(self) -> Hashable:
-        """Trials that agree in it share what they begin with, if they are in one cohort: here each is on its own."""
+        """A value that is equal for trials that share their beginning in a cohort: here each is on its own."""
         return self
 
     @property
     def epoch(self) -> int:
-        """Optimizer steps in which every sequence of a fixed set, or of a mix, comes once; 0 where there is neither."""
+        """Optimizer steps that read every sequence of a fixed set, or of a mix, once; 0 where there is neither."""
         return sum(self._batches)
 
     @property
     def _batches(self) -> list[int]:
-        """Of an epoch, by portion."""
+        """Batches of an epoch, by portion."""
         sizes = [portion.examples for portion in self.mix] or [self.data.train or 0]
         return [math.ceil(size / self.training.batch) for size in sizes]
 
@@ -117,8 +117,8 @@ class TrialSpec:
 
     @property
     def stretches(self) -> tuple[tuple[Hashable, float], ...]:
-        """Operations of what is trained one after the other, and what tells it apart: trials that have one alike train it
-        once. A step costs three forward passes."""
+        """The operations of each stretch of training, with its identity: trials with an equal stretch train it once. A step
+        costs three forward passes."""
         shares = [batches / self.epoch for batches in self._batches] if self.mix else [1.0]
         each = [self.price(task.shape[0]).flops_per_token * task.shape[0] for task in self._trained]
         a_sequence = sum(share * forward for share, forward in zip(shares, each, strict=True))
@@ -126,19 +126,19 @@ class TrialSpec:
 
     @property
     def effort(self) -> float:
-        """Roughly the operations of training: good enough to share out time."""
+        """Approximate operations of training, good enough to share out time."""
         return self.tokens * sum(1 for _ in flatten(self.arch.stack)) * self.arch.width * (self.arch.width + 64)
 
     @property
     def bytes(self) -> float:
-        """Roughly what training it takes of a GPU's memory: weights, gradient and moments, and what a step keeps."""
+        """Approximate bytes of GPU memory that training needs: weights, gradient, moments, and the activations of a step."""
         kept = self._kept(self._length)
         kept += KEPT_OF_LOGITS * self._number * self.task.shape[1] * max(positions(task) for task in self._trained)
         return BYTES_A_PARAMETER * self.price().parameters + self.training.batch * kept
 
     @property
     def needs(self) -> dict[str, float]:
-        """Bytes of memory that it surely takes, by the path of what asks for them: sequences, model, what a step keeps."""
+        """Bytes of memory that it surely needs, by the path of the option that needs them: sequences, model, activations."""
         data, batch = self.data, self.training.batch
         train = {"data.train": self.task.drawn_bytes(data.train or 0)}
         if self.mix and self.training.epochs is not None:
@@ -161,7 +161,7 @@ class TrialSpec:
 
     @property
     def _length(self) -> int:
-        """Of the longest sequences that are trained on."""
+        """The length of the longest training sequences."""
         return max(task.shape[0] for task in self._trained)
 
     @property
@@ -170,17 +170,17 @@ class TrialSpec:
         return 2 if self.training.dtype == "bfloat16" else 4
 
     def _kept(self, length: int) -> float:
-        """Roughly the bytes that a step keeps of a sequence, but for its logits."""
+        """Approximate bytes of activations that a step keeps of a sequence, without its logits."""
         return length * (KEPT_OF_MAPS * self._number * _outputs(self.arch) + 4 * _own(self.arch, length))
 
     def price(self, length: int | None = None) -> Cost:
-        """What the model costs on sequences of this length; None: of its task."""
+        """The cost of the model on sequences of this length; None: its task's."""
         own, vocab = self.task.shape
         return _price(self.arch, length or own, vocab)
 
 
 def _interface(task: Task) -> tuple[object, ...]:
-    """What the model must fit: tasks that agree in it can be answered by one."""
+    """The interface of a task that a model must fit: one model can answer tasks with the same interface."""
     return task.signal, task.shape[1], task.readout
 
 
@@ -190,13 +190,13 @@ def _in_words(task: Task) -> str:
 
 @cache
 def _outputs(arch: BackboneSpec) -> float:
-    """Numbers that the linear maps of a token put out, but for those of embedding and head."""
+    """Numbers per token that linear maps put out, without embedding and head."""
     return arch.parameters(0) / arch.width
 
 
 @cache
 def _own(arch: BackboneSpec, length: int) -> float:
-    """Floats that blocks keep of a token besides."""
+    """Floats per token that blocks keep besides."""
     return sum(block.kept_floats(arch.width, length) for block in flatten(arch.stack))
 
 

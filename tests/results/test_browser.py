@@ -310,7 +310,7 @@ def rich(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 TRACES = "return Object.fromEntries(document.getElementById(arguments[0]).data.filter((t) => t.meta === arguments[1])"
 
 
-def test_the_front_has_its_band_and_published_points_are_hollow(browser: Browser, rich: Path) -> None:
+def test_the_front_has_its_band_and_published_points_are_outlined(browser: Browser, rich: Path) -> None:
     browser.show(rich)
     marks = "const marks = document.getElementById('state').data.find((t) => t.meta === 'published');"
     assert browser.run(f"{marks} return [marks.x, marks.y, marks.marker.symbol]") == [[2000], [0.75], ["circle-open"]]
@@ -335,7 +335,7 @@ def test_what_is_held_stands_beside_the_probe_and_theory(browser: Browser, rich:
     }
 
 
-def test_scores_by_dial_are_chosen_and_clicked(browser: Browser, rich: Path) -> None:
+def test_scores_by_option_are_chosen_and_clicked(browser: Browser, rich: Path) -> None:
     browser.show(rich)
     assert browser.run("return [...document.querySelectorAll('#cut option')].map((o) => o.value)") == [
         "accuracy by pairs",

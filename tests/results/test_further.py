@@ -130,7 +130,7 @@ def test_a_cut_by_a_dial_has_a_column_a_value_and_one_table_a_setting(make: Make
 
 def test_a_dial_that_does_not_vary_is_refused_with_those_that_do(make: Make) -> None:
     records = [make(arch_dials={"window": w}, dials={"pairs": p}) for w in (1, 4) for p in (4, 8)]
-    with pytest.raises(ValueError, match="nothing here varies by 'depth', may come pairs, window"):
+    with pytest.raises(ValueError, match="nothing here varies by 'depth', expected pairs, window"):
         tables_by(records, "depth")
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from recallmap.search import codec
 from recallmap.search.cli.app import app
+from recallmap.search.engines import ray_tune
 
 ROOT = Path(__file__).parents[2]
 STUDY = """\
@@ -123,7 +124,7 @@ def test_a_preview_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_preview_tells_of_long_stretches_and_does_not_show_them() -> None:
     text = out("preview", "needle", "length=512", "--count", "1")
     assert len(text.splitlines()) < 60
-    assert "nothing asked, no answer told" in text
+    assert "no question, no answer" in text
 
 
 def test_every_task_can_be_previewed() -> None:
@@ -203,23 +204,63 @@ def test_a_study_from_plan_to_table(folder: Path) -> None:
 
 
 def test_what_a_part_would_train_is_told_of_it_alone() -> None:
-    words = ("run", "story.yaml", "--most", "1", "--part", "2/3")
+    words = ("run", "story.yaml", "--cohort-size", "1", "--part", "2/3")
     assert out(*words, "--dry-run").endswith("\n1 trial, 0 known in runs/story.sqlite, 1 to train in 1 cohort\n")
     assert out(*words).startswith("1 trial, 1 to train in 1 cohort\n")
+
+
+def test_options_keep_their_old_names(folder: Path) -> None:
+    new = out("run", "story.yaml", "--dry-run", "--cohort-size", "2")
+    assert new.endswith("\n4 trials, 0 known in runs/story.sqlite, 4 to train in 2 cohorts\n")
+    assert out("run", "story.yaml", "--dry-run", "--most", "2") == new
+    assert out("run", "story.yaml", "--dry-run", "--most", "2", "--cohort-size", "2") == new
+    shown = out("run", "--help")
+    assert "--cohort-size" in shown
+    assert "--cohorts-per-gpu" in shown
+    assert "--most" not in shown
+    assert "--abreast" not in shown
+    for new_name, old_name in (("--cohort-size", "--most"), ("--cohorts-per-gpu", "--abreast")):
+        code, _, said = call("run", "story.yaml", new_name, "2", old_name, "3")
+        assert code == 2
+        assert said == f"{new_name} and {old_name} are one option and must agree, got 2 and 3; leave {old_name} out\n"
+
+
+@pytest.mark.parametrize("name", ["--cohorts-per-gpu", "--abreast"])
+def test_the_inline_engine_trains_one_cohort_at_a_time(name: str) -> None:
+    code, _, said = call("run", "story.yaml", name, "2")
+    assert code == 2
+    assert said == (
+        "--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got 2; use --engine ray, "
+        "or several calls with --part\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["--cohorts-per-gpu", "--abreast"])
+def test_ray_is_given_the_cohorts_per_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    given: list[int] = []
+
+    def run(*args: object, cohorts_per_gpu: int, **rest: object) -> None:
+        given.append(cohorts_per_gpu)
+        raise ConnectionError("stop here")
+
+    monkeypatch.setattr(ray_tune, "run", run)
+    call("run", "story.yaml", "--engine", "ray", name, "4")
+    assert given == [4]
 
 
 def test_what_won_gets_further_seeds() -> None:
     words = ("run", "story.yaml", "--set", "space.axes.trial.seed=[0]", "--seeds", "3")
     plan = out(*words, "--dry-run").splitlines()
     assert plan[-2].startswith("2 trials, 0 known in runs/story.sqlite, 2 to train in 1 cohort")
-    assert plan[-1] == "then at most 2 further trials: seeds 0..2 of what won"
+    assert plan[-1] == "then at most 2 further trials: seeds 0..2 of the best settings"
     text = out(*words)
     assert text.splitlines()[0] == "2 trials, 2 to train in 1 cohort"
-    assert "\n2 further trials: seeds 0..2 of what won\n" in text
+    assert "\n2 further trials: seeds 0..2 of the best settings\n" in text
     assert text.endswith("0 known, 4 done, 0 failed, in runs/story.sqlite\nnext: recallmap table runs/story.sqlite\n")
     assert "| tiny | 576 B | 3 |" in out("table", "runs/story.sqlite")
     assert "4 trials, 4 known, 0 to train" in out(*words)
-    assert out(*words, "--dry-run").endswith("then at most 0 further trials: seeds 0..2 of what won\n")
+    assert out(*words, "--dry-run").endswith("then at most 0 further trials: seeds 0..2 of the best settings\n")
 
 
 def test_what_comes_next_repeats_what_was_said() -> None:
@@ -265,7 +306,7 @@ def test_who_is_stopped_keeps_what_is_done_and_says_how_to_go_on(folder: Path, n
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert "stopped; 0 of 4 trials are in runs/story.sqlite. To go on:" in errors
+    assert "stopped; 0 of 4 trials are in runs/story.sqlite. To resume:" in errors
     assert errors.rstrip().endswith("run story.yaml --set trial.training.steps=1000000")
     assert "Traceback" not in errors
 
@@ -288,39 +329,52 @@ COMPLAINTS = {
     "a file that is not there": (("run", "nosuch.yaml"), "nosuch.yaml: no such file"),
     "a slip in --set": (
         ("run", "story.yaml", "--set", "trial.sed=1"),
-        "--set: trial.sed: unknown key, may come task, arch",
+        "--set: trial.sed: unknown key, expected task, arch",
     ),
     "a budget that is not there": (
         ("run", "story.yaml", "--set", "budget=two"),
-        "--set: budget: no budget 'two', may come one",
+        "--set: budget: no budget 'two', expected one",
     ),
     "an engine that is not there": (
         ("run", "story.yaml", "--engine", "rya"),
-        "--engine: no engine 'rya', may come inline",
+        "--engine: no engine 'rya', expected inline",
     ),
     "an address without a cluster": (
         ("run", "story.yaml", "--address", "a"),
         "--address: the inline engine runs in this process",
     ),
-    "a device that is not there": (("run", "story.yaml", "--device", "gpu"), "--device: gpu cannot be used here"),
+    "a device that is not there": (
+        ("run", "story.yaml", "--device", "gpu"),
+        "--device: got gpu, which cannot be used here",
+    ),
     "further seeds of a part": (
         ("run", "story.yaml", "--seeds", "3", "--part", "1/2"),
-        "--seeds: what won is known of",
+        "--seeds: only a whole grid has a winner; merge its parts, then use --seeds without --part",
     ),
     "further seeds of a search": (("run", "hybrid_search", "--seeds", "3"), "set space.over.trial.seed instead"),
     "a ledger that is a folder": (("run", "story.yaml", "--ledger", "."), ". is a folder, a ledger is a file"),
     "a ledger that is a file of records": (
         ("run", "story.yaml", "--ledger", "all.jsonl"),
-        "--ledger: all.jsonl is a file of records, trials are kept in a ledger: recallmap merge all.jsonl -o NAME.sqlite",
+        "--ledger: got all.jsonl, a file of records, expected a ledger; make one with: recallmap merge all.jsonl -o "
+        "NAME.sqlite",
     ),
     "no ledger yet": (("table", "story.yaml"), "there is no ledger at runs/story.sqlite"),
     "a file that is no ledger": (
         ("export", "story.yaml", "--ledger", "story.yaml", "-o", "a.csv"),
         "story.yaml is not an SQLite file",
     ),
-    "a folder without records": (("table", "."), ".: there are no records in this folder, .sqlite, .db or .jsonl"),
-    "a folder without a ledger": (("merge", ".", "-o", "a.sqlite"), ".: there are no records in this folder"),
-    "a change of records": (("table", "a.jsonl", "--set", "trial.seed=1"), "--set: a.jsonl is records themselves"),
+    "a folder without records": (
+        ("table", "."),
+        ".: this folder holds no records, expected files in .sqlite, .db or .jsonl",
+    ),
+    "a folder without a ledger": (
+        ("merge", ".", "-o", "a.sqlite"),
+        ".: this folder holds no records, expected files in .sqlite, .db or .jsonl",
+    ),
+    "a change of records": (
+        ("table", "a.jsonl", "--set", "trial.seed=1"),
+        "--set: got it with a.jsonl, which is records, expected a study; leave it out, or choose with --only",
+    ),
     "a step in a precision that none trains in": (
         ("bench", "step", "--dtype", "float64"),
         "bench step: a step trains in float32 or bfloat16, got float64",
@@ -329,16 +383,19 @@ COMPLAINTS = {
     "an architecture that is not there": (("cost", "mesaa"), "(did you mean 'mesa'?)"),
     "a study where an arch is wanted": (
         ("cost", "story.yaml"),
-        "story.yaml:3:1: the key 'trial' belongs to a study, here may come an arch",
+        "story.yaml:3:1: got the key 'trial' of a study, expected an arch",
     ),
     "a task that is not there": (("preview", "mqra"), "task: unknown kind 'mqra'"),
-    "a dial that is not there": (("preview", "mqar", "lenght=3"), "dial: lenght: unknown key"),
+    "a dial that is not there": (("preview", "mqar", "lenght=3"), "option: lenght: unknown key"),
     "a dial without a value": (
         ("preview", "mqar", "length"),
-        "dial: came 'length', may come path=value such as length=32",
+        "option: got 'length', expected path=value such as length=32",
     ),
-    "a dial out of range": (("preview", "mqar", "pairs=0"), "dial: pairs: pairs must be at least 1, got 0"),
-    "nothing to check": (("check",), "check: may come a FILE, or --schema task|arch|study"),
+    "a dial out of range": (("preview", "mqar", "pairs=0"), "option: pairs: pairs must be at least 1, got 0"),
+    "nothing to check": (
+        ("check",),
+        "check: got neither a file nor --schema, expected a FILE, or --schema task|arch|study",
+    ),
     "nothing of that name": (
         ("check", "mesaa"),
         "no file, and no built-in study, arch, suite or task (did you mean 'mesa'?)",
@@ -368,12 +425,18 @@ def test_a_document_that_is_nothing_known(folder: Path) -> None:
     (folder / "odd.yaml").write_text("a: 1\n")
     code, _, errors = call("check", "odd.yaml")
     assert code == 2
-    assert errors.startswith("odd.yaml:1:1: no key tells what this is, may come 'trial' (a study), 'stack' (an arch)")
+    assert errors.startswith(
+        "odd.yaml:1:1: no key shows the sort of this document, expected 'trial' (a study), 'stack' (an arch)"
+    )
 
 
 @pytest.mark.parametrize(
     ("study", "part", "message"),
-    [("demo", "5/4", "I from 1 to N"), ("demo", "x", "I from 1 to N"), ("hybrid_search", "1/2", "is not shared out")],
+    [
+        ("demo", "5/4", "I from 1 to N"),
+        ("demo", "x", "I from 1 to N"),
+        ("hybrid_search", "1/2", "a search cannot be split into parts"),
+    ],
 )
 def test_a_part_that_makes_no_sense_is_refused_and_nothing_is_written(
     study: str, part: str, message: str, tmp_path: Path

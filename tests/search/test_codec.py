@@ -217,118 +217,118 @@ KINDS = "'wheel', 'lateen', 'square' or 'bundle'"
 SCHEMA_FAULTS = {
     "nothing there": (
         "{}",
-        ["f.yaml:1:1: key 'name' is missing, may come text", "f.yaml:1:1: key 'parts' is missing, may come a list"],
+        ["f.yaml:1:1: key 'name' is missing, expected text", "f.yaml:1:1: key 'parts' is missing, expected a list"],
     ),
     "a typing slip": (
         "name: a\nparts: []\npaintd: true",
         [
-            "f.yaml:3:1: paintd: unknown key, may come name, parts, front, painted, corner, mode, limit, warm, "
+            "f.yaml:3:1: paintd: unknown key, expected name, parts, front, painted, corner, mode, limit, warm, "
             "tags, spare (did you mean 'painted'?)"
         ],
     ),
     "a key of another kind": (
         "name: a\nparts:\n  - {kind: wheel, area: 3}",
-        ["f.yaml:3:19: parts[0].area: unknown key, may come spokes, load"],
+        ["f.yaml:3:19: parts[0].area: unknown key, expected spokes, load"],
     ),
     "deep inside": (
         "name: a\nparts:\n  - kind: bundle\n    times: 1\n    parts:\n      - kind: wheel\n        spoke: 3",
-        ["f.yaml:7:9: parts[0].parts[0].spoke: unknown key, may come spokes, load (did you mean 'spokes'?)"],
+        ["f.yaml:7:9: parts[0].parts[0].spoke: unknown key, expected spokes, load (did you mean 'spokes'?)"],
     ),
     "text for a whole number": (
         "name: a\nparts: [{kind: wheel, spokes: abc}]",
-        ["f.yaml:2:31: parts[0].spokes: came text 'abc', may come a whole number"],
+        ["f.yaml:2:31: parts[0].spokes: got text 'abc', expected a whole number"],
     ),
     "a fraction for a whole number": (
         "name: a\nparts: [{kind: wheel, spokes: 2.5}]",
-        ["f.yaml:2:31: parts[0].spokes: came the number 2.5, may come a whole number"],
+        ["f.yaml:2:31: parts[0].spokes: got the number 2.5, expected a whole number"],
     ),
     "1e3 for a whole number": (
         "name: a\nparts: [{kind: wheel, spokes: 1e3}]",
-        ["f.yaml:2:31: parts[0].spokes: came the number 1e3, may come a whole number (write 1000)"],
+        ["f.yaml:2:31: parts[0].spokes: got the number 1e3, expected a whole number (write 1000)"],
     ),
     "underscores": (
         "name: a\nparts: [{kind: wheel, spokes: 1_000}]",
-        ["f.yaml:2:31: parts[0].spokes: came text '1_000', may come a whole number (write 1000)"],
+        ["f.yaml:2:31: parts[0].spokes: got text '1_000', expected a whole number (write 1000)"],
     ),
     "a quoted number": (
         "name: a\nparts: []\nlimit: '1e-3'",
-        ["f.yaml:3:8: limit: came text '1e-3', may come a number or null (write it without quotes)"],
+        ["f.yaml:3:8: limit: got text '1e-3', expected a number or null (write it without quotes)"],
     ),
     "a number beyond 64 bits": (
         "name: a\nparts: [{kind: wheel, spokes: 9223372036854775808}]",
         [
-            "f.yaml:2:31: parts[0].spokes: came the number 9223372036854775808, may come a whole number "
+            "f.yaml:2:31: parts[0].spokes: got the number 9223372036854775808, expected a whole number "
             "between -9223372036854775807 and 9223372036854775807"
         ],
     ),
-    "infinity": ("name: a\nparts: []\nlimit: .inf", ["f.yaml:3:8: limit: came text '.inf', may come a number or null"]),
+    "infinity": ("name: a\nparts: []\nlimit: .inf", ["f.yaml:3:8: limit: got text '.inf', expected a number or null"]),
     "no for a truth value": (
         "name: a\nparts: []\npainted: no",
-        ["f.yaml:3:10: painted: came text 'no', may come true or false (write false)"],
+        ["f.yaml:3:10: painted: got text 'no', expected true or false (write false)"],
     ),
     "1 for a truth value": (
         "name: a\nparts: []\npainted: 1",
-        ["f.yaml:3:10: painted: came the number 1, may come true or false"],
+        ["f.yaml:3:10: painted: got the number 1, expected true or false"],
     ),
     "true for a number": (
         "name: a\nparts: []\nlimit: true",
-        ["f.yaml:3:8: limit: came true, may come a number or null"],
+        ["f.yaml:3:8: limit: got true, expected a number or null"],
     ),
     "a number for text": (
         "name: 1e-3\nparts: []",
-        ["f.yaml:1:7: name: came the number 1e-3, may come text (write '1e-3')"],
+        ["f.yaml:1:7: name: got the number 1e-3, expected text (write '1e-3')"],
     ),
-    "nothing for text": ("name:\nparts: []", ["f.yaml:1:6: name: came nothing, may come text"]),
-    "a list for text": ("name: [a]\nparts: []", ["f.yaml:1:7: name: came a list, may come text"]),
+    "nothing for text": ("name:\nparts: []", ["f.yaml:1:6: name: got nothing, expected text"]),
+    "a list for text": ("name: [a]\nparts: []", ["f.yaml:1:7: name: got a list, expected text"]),
     "text for a list": (
         "name: a\nparts: wheel",
-        ["f.yaml:2:8: parts: came text 'wheel', may come a list (write [wheel])"],
+        ["f.yaml:2:8: parts: got text 'wheel', expected a list (write [wheel])"],
     ),
     "text for a list of other things": (
         "name: a\nparts: [{kind: lateen, ropes: x}]",
-        ["f.yaml:2:31: parts[0].ropes: came text 'x', may come a list"],
+        ["f.yaml:2:31: parts[0].ropes: got text 'x', expected a list"],
     ),
     "a number for a list": (
         "name: a\nparts: [{kind: lateen, ropes: 3}]",
-        ["f.yaml:2:31: parts[0].ropes: came the number 3, may come a list (write [3])"],
+        ["f.yaml:2:31: parts[0].ropes: got the number 3, expected a list (write [3])"],
     ),
     "a number for one of several mappings": (
         "name: a\nparts: [3]",
-        ["f.yaml:2:9: parts[0]: came the number 3, may come a mapping"],
+        ["f.yaml:2:9: parts[0]: got the number 3, expected a mapping"],
     ),
-    "a mapping for a list": ("name: a\nparts: {a: 1}", ["f.yaml:2:8: parts: came a mapping, may come a list"]),
-    "a short pair": ("name: a\nparts: []\ncorner: [1]", ["f.yaml:3:9: corner: came a list of 1, may come a list of 2"]),
+    "a mapping for a list": ("name: a\nparts: {a: 1}", ["f.yaml:2:8: parts: got a mapping, expected a list"]),
+    "a short pair": ("name: a\nparts: []\ncorner: [1]", ["f.yaml:3:9: corner: got a list of 1, expected a list of 2"]),
     "a wrong item": (
         "name: a\nparts: []\ncorner: [1, x]",
-        ["f.yaml:3:13: corner[1]: came text 'x', may come a number"],
+        ["f.yaml:3:13: corner[1]: got text 'x', expected a number"],
     ),
     "a wrong choice": (
         "name: a\nparts: []\nmode: fats",
-        ["f.yaml:3:7: mode: came text 'fats', may come 'slow' or 'fast' (did you mean 'fast'?)"],
+        ["f.yaml:3:7: mode: got text 'fats', expected 'slow' or 'fast' (did you mean 'fast'?)"],
     ),
     "an unknown kind": (
         "name: a\nparts: [{kind: weel}]",
-        [f"f.yaml:2:16: parts[0].kind: unknown kind 'weel', may come {KINDS} (did you mean 'wheel'?)"],
+        [f"f.yaml:2:16: parts[0].kind: unknown kind 'weel', expected {KINDS} (did you mean 'wheel'?)"],
     ),
     "an unknown kind alone": (
         "name: a\nparts: [weel]",
-        [f"f.yaml:2:9: parts[0]: unknown kind 'weel', may come {KINDS} (did you mean 'wheel'?)"],
+        [f"f.yaml:2:9: parts[0]: unknown kind 'weel', expected {KINDS} (did you mean 'wheel'?)"],
     ),
     "a kind that is a number": (
         "name: a\nparts: [{kind: 3}]",
-        [f"f.yaml:2:16: parts[0].kind: came the number 3, may come {KINDS}"],
+        [f"f.yaml:2:16: parts[0].kind: got the number 3, expected {KINDS}"],
     ),
     "no kind": (
         "name: a\nparts: [{spokes: 3}]",
-        [f"f.yaml:2:9: parts[0]: key 'kind' is missing, may come {KINDS} (did you mean 'wheel'?)"],
+        [f"f.yaml:2:9: parts[0]: key 'kind' is missing, expected {KINDS} (did you mean 'wheel'?)"],
     ),
     "a number for a mapping": (
         "name: a\nparts: []\nspare: 3",
-        ["f.yaml:3:8: spare: came the number 3, may come a mapping"],
+        ["f.yaml:3:8: spare: got the number 3, expected a mapping"],
     ),
     "a wrong value of a mapping": (
         "name: a\nparts: []\ntags: {a: b}",
-        ["f.yaml:3:11: tags.a: came text 'b', may come a whole number"],
+        ["f.yaml:3:11: tags.a: got text 'b', expected a whole number"],
     ),
     "what a spec refuses, at the dial that it names": (
         "name: a\nparts:\n  - kind: wheel\n    load: 2\n    spokes: 0",
@@ -341,12 +341,12 @@ SCHEMA_FAULTS = {
     "all at once": (
         "nam: a\nparts: [{kind: wheel, spokes: 0}, {kind: boat}]\npainted: yes",
         [
-            "f.yaml:1:1: key 'name' is missing, may come text",
-            "f.yaml:1:1: nam: unknown key, may come name, parts, front, painted, corner, mode, limit, warm, "
+            "f.yaml:1:1: key 'name' is missing, expected text",
+            "f.yaml:1:1: nam: unknown key, expected name, parts, front, painted, corner, mode, limit, warm, "
             "tags, spare (did you mean 'name'?)",
             "f.yaml:2:31: parts[0].spokes: spokes must be at least 1, got 0",
-            f"f.yaml:2:42: parts[1].kind: unknown kind 'boat', may come {KINDS}",
-            "f.yaml:3:10: painted: came text 'yes', may come true or false (write true)",
+            f"f.yaml:2:42: parts[1].kind: unknown kind 'boat', expected {KINDS}",
+            "f.yaml:3:10: painted: got text 'yes', expected true or false (write true)",
         ],
     ),
 }
@@ -364,28 +364,28 @@ def test_faults_come_from_top_to_bottom() -> None:
 
 
 YAML_FAULTS = {
-    "a: 012": "f.yaml:1:4: a: came 012, which some read as octal: say 12, or '012' if it is text",
-    "a: -007": "f.yaml:1:4: a: came -007, which some read as octal: say -7, or '-007' if it is text",
-    "a: 1e400": "f.yaml:1:4: a: came 1e400, which is too large for a number",
-    "a: " + "9" * 41: "f.yaml:1:4: a: came a number of 41 characters, may come at most 40",
-    "a: 1\nb: 2\na: 3": "f.yaml:3:1: a: came twice, first at line 1, column 1",
-    "b: {a: 1, a: 2}": "f.yaml:1:11: b.a: came twice, first at line 1, column 5",
-    "a: &x 1": "f.yaml:1:4: a: came the anchor &x, aliases may not come, so leave it out",
-    "a: *x": "f.yaml:1:4: a: came the alias *x, write out what it stands for",
-    "<<: {a: 1}": "f.yaml:1:1: came the merge key '<<', write out what it stands for",
+    "a: 012": "f.yaml:1:4: a: got 012, which some read as octal: say 12, or '012' if it is text",
+    "a: -007": "f.yaml:1:4: a: got -007, which some read as octal: say -7, or '-007' if it is text",
+    "a: 1e400": "f.yaml:1:4: a: got 1e400, which is too large for a number",
+    "a: " + "9" * 41: "f.yaml:1:4: a: got a number of 41 characters, expected at most 40",
+    "a: 1\nb: 2\na: 3": "f.yaml:3:1: a: got this key twice, first at line 1, column 1; leave one out",
+    "b: {a: 1, a: 2}": "f.yaml:1:11: b.a: got this key twice, first at line 1, column 5; leave one out",
+    "a: &x 1": "f.yaml:1:4: a: got the anchor &x, expected none, as aliases are refused; leave it out",
+    "a: *x": "f.yaml:1:4: a: got the alias *x, expected none; write out what it stands for",
+    "<<: {a: 1}": "f.yaml:1:1: got the merge key '<<', expected text; write out what it stands for",
     "a: !!python/name:os.system x": (
-        "f.yaml:1:4: a: came the tag tag:yaml.org,2002:python/name:os.system, may come no tags"
+        "f.yaml:1:4: a: got the tag tag:yaml.org,2002:python/name:os.system, expected none; leave it out"
     ),
-    "a: 1\n---\nb: 1": "f.yaml:2:1: a second document starts here, may come one a file",
-    "a:\n\tb: 1": "f.yaml:2:1: is no YAML: a tab, may come spaces",
+    "a: 1\n---\nb: 1": "f.yaml:2:1: a second document starts here, expected one per file",
+    "a:\n\tb: 1": "f.yaml:2:1: is no YAML: a tab, expected spaces",
     "a: [1, 2": "f.yaml:1:9: is no YAML: a '[' above is not closed, or a ',' is missing",
-    "a: b: c": "f.yaml:1:5: is no YAML: a ':' where none may come (quote text that holds ': ')",
+    "a: b: c": "f.yaml:1:5: is no YAML: a ':' that is out of place (quote text that holds ': ')",
     "a: 'x": "f.yaml:1:6: is no YAML: a quote above is not closed",
     "a: @x": "f.yaml:1:4: is no YAML: text that begins with @ needs quotes",
-    "? [a]\n: 1": "f.yaml:1:3: came a list or a mapping as a key, may come text",
+    "? [a]\n: 1": "f.yaml:1:3: got a list or a mapping as a key, expected text",
     "a: \x07": "f.yaml:1:4: character 0x7 may not stand in YAML",
-    "": "f.yaml:1:1: is empty, may come a mapping",
-    "# only words": "f.yaml:1:1: is empty, may come a mapping",
+    "": "f.yaml:1:1: is empty, expected a mapping",
+    "# only words": "f.yaml:1:1: is empty, expected a mapping",
     "[" * 40 + "]" * 40: "f.yaml:1:34: deeper than 32 levels",
     'a: 1\nb: "\\UFFFFFFFF"': "f.yaml:2:1: is no YAML: a number that is too large",
     "%YAML " + "1" * 5000 + ".1\n---\na: 1": "f.yaml:1:1: is no YAML: a number that is too large",
@@ -450,7 +450,7 @@ def test_of_very_many_faults_as_many_are_told_as_people_read() -> None:
         codec.parse("\n".join(f"a{n}: 0{n}" for n in range(500)).encode(), "f.yaml")
     lines = str(caught.value).splitlines()
     assert len(caught.value.faults) == 500
-    assert lines[0].startswith("f.yaml:1:5: a0: came 00, which some read as octal")
+    assert lines[0].startswith("f.yaml:1:5: a0: got 00, which some read as octal")
     assert len(str(caught.value)) < 2000
     assert lines[-1] == f"... and {500 - len(lines) + 1} more"
 
@@ -496,10 +496,10 @@ def _endless() -> dict[str, Any]:
     [
         (
             {"name": "a", "parts": [], "limit": math.nan},
-            "Cart: limit: came the number nan, may come a number or null that is finite",
+            "Cart: limit: got the number nan, expected a number or null that is finite",
         ),
-        ({"name": "a", "parts": [], "limit": object}, "Cart: came type, may come text, a number"),
-        ({3: 4}, "Cart: came a key 3, may come text"),
+        ({"name": "a", "parts": [], "limit": object}, "Cart: got type, expected text, a number"),
+        ({3: 4}, "Cart: got the key 3, expected text"),
         (_endless(), "Cart: deeper than 32 levels"),
         ({"name": "a", "parts": [], "wram": 1}, "Cart: wram: unknown key, .*did you mean 'warm'"),
     ],
@@ -523,7 +523,7 @@ def test_a_file_that_holds_no_mapping(tmp_path: Path) -> None:
     file = tmp_path / "task.yaml"
     file.write_text("kind:mqar")
     with pytest.raises(
-        SpecError, match=r"task.yaml:1:1: came 'kind:mqar', may come a mapping \(a space must follow a ':'\)"
+        SpecError, match=r"task.yaml:1:1: got 'kind:mqar', expected a mapping \(a space must follow a ':'\)"
     ):
         codec.read_task(file)
 
@@ -533,7 +533,7 @@ def test_a_task_by_its_kind_a_file_and_a_mapping(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(codec.dump(alone))
     assert codec.read_task(file) == codec.read_task(str(file)) == codec.read_task({"kind": "mqar"}) == alone
-    with pytest.raises(SpecError, match=r"^task: unknown kind 'mqra', may come .*\(did you mean 'mqar'\?\)"):
+    with pytest.raises(SpecError, match=r"^task: unknown kind 'mqra', expected .*\(did you mean 'mqar'\?\)"):
         codec.read_task("mqra")
 
 
@@ -563,7 +563,7 @@ def test_a_patch_is_laid_over(path: str, value: Any, result: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("a.b[2]", r"--set: a.b\[2\]: a.b has no \[2\], may come \[0\] to \[1\]"),
+        ("a.b[2]", r"--set: a.b\[2\]: a.b has no \[2\], expected \[0\] to \[1\]"),
         ("a.b.c", "--set: a.b.c: a.b is no mapping and has no 'c'"),
         ("a[0]", r"--set: a\[0\]: a is no list and has no '\[0\]'"),
         ("a.b[x]", r"--set: a.b\[x\]: '\[x\]' is no place in a list"),
@@ -650,12 +650,12 @@ def test_the_fields_of_an_inline_spec_stand_beside_those_of_the_one_that_has_it(
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({"kind": "oar", "length": 3, "power": 1}, "power: unknown key, may come blade, length, spares"),
-        ({"kind": "motor", "length": 3}, "key 'power' is missing, may come a number"),
-        ({"kind": "oar", "blade": 0, "length": "x"}, "blade: blade must be at least 1, got 0\n.*length: came text 'x'"),
-        ({"kind": "sail", "length": 3}, "kind: unknown kind 'sail', may come 'oar' or 'motor'"),
-        ({"length": 3}, "key 'kind' is missing, may come 'oar' or 'motor'"),
-        ({"kind": "oar", "length": 3, "drive": {"kind": "oar"}}, "drive: unknown key, may come blade, length, spares"),
+        ({"kind": "oar", "length": 3, "power": 1}, "power: unknown key, expected blade, length, spares"),
+        ({"kind": "motor", "length": 3}, "key 'power' is missing, expected a number"),
+        ({"kind": "oar", "blade": 0, "length": "x"}, "blade: blade must be at least 1, got 0\n.*length: got text 'x'"),
+        ({"kind": "sail", "length": 3}, "kind: unknown kind 'sail', expected 'oar' or 'motor'"),
+        ({"length": 3}, "key 'kind' is missing, expected 'oar' or 'motor'"),
+        ({"kind": "oar", "length": 3, "drive": {"kind": "oar"}}, "drive: unknown key, expected blade, length, spares"),
         ({"kind": "oar", "length": 3, "spares": [{"kind": "oar", "blade": 0}]}, r"spares\[0\].blade: blade must be at"),
     ],
 )

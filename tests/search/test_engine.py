@@ -61,7 +61,7 @@ def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
 
 def test_a_wider_study_trains_only_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
-    inline.run(study(), path, most=4)
+    inline.run(study(), path, cohort_size=4)
     wider = codec.read_study(
         TINY | {"space": {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2, 1e-1], "trial.seed": [0, 1, 2]}}}
     )
@@ -112,7 +112,7 @@ def test_a_cohort_that_is_halved_has_let_go_of_its_memory_and_says_why(monkeypat
 
 def test_progress_ends_at_the_end(tmp_path: Path) -> None:
     reports: list[Report] = []
-    inline.run(study(), tmp_path / "tiny.sqlite", report=reports.append, most=3)
+    inline.run(study(), tmp_path / "tiny.sqlite", report=reports.append, cohort_size=3)
     assert [r.cohorts for r in reports] == [2] * len(reports)
     assert sum(len(r.records) for r in reports) == 6
     assert reports[0].eta is None
@@ -154,7 +154,7 @@ def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> 
     path = tmp_path / "tiny.sqlite"
     code = (
         "from tests_engine import study; from recallmap.search.engines import inline; "
-        f"inline.run(study(), {str(path)!r}, most=1)"
+        f"inline.run(study(), {str(path)!r}, cohort_size=1)"
     )
     here = Path(__file__)
     script = tmp_path / "tests_engine.py"
@@ -168,7 +168,7 @@ def test_killed_anywhere_it_loses_at_most_the_cohort_in_hand(tmp_path: Path) -> 
     process.wait()
     finished = _records(path)
     assert len(finished) >= 2
-    again = inline.run(study(), path, most=1)
+    again = inline.run(study(), path, cohort_size=1)
     assert len(again.missing) == 6 - len(finished)
     assert _records(path)[: len(finished)] == finished
 
@@ -183,14 +183,14 @@ def _records(path: Path) -> list[tuple[str, str]]:
 
 def test_parts_of_a_grid_are_the_grid(tmp_path: Path) -> None:
     whole = {codec.key(t) for t in study().trials()}
-    parts = [inline.run(study(), tmp_path / f"{i}.sqlite", most=1, part=(i, 4)) for i in (1, 2, 3, 4)]
+    parts = [inline.run(study(), tmp_path / f"{i}.sqlite", cohort_size=1, part=(i, 4)) for i in (1, 2, 3, 4)]
     assert [len(part.trials) for part in parts] == [2, 2, 1, 1]
     assert {codec.key(t) for part in parts for t in part.trials} == whole
-    again = inline.run(study(), tmp_path / "2.sqlite", most=1, part=(2, 4))
+    again = inline.run(study(), tmp_path / "2.sqlite", cohort_size=1, part=(2, 4))
     assert (again.trials, again.missing) == (parts[1].trials, ())
 
 
-# Further seeds of what won. ---------------------------------------------------------------------------
+# Further seeds of the best settings. ------------------------------------------------------------------
 
 
 def rates(**axes: list[int]) -> StudySpec:
@@ -224,7 +224,7 @@ def test_what_won_gets_further_seeds_after_the_grid_and_the_same_again_trains_no
     plan = inline.run(rates(), path, seeds=3, report=reports.append)
     assert [t.seed for t in plan.missing] == [0, 0, 1, 2]
     assert [r.trials for r in reports if r.records] == [2, 4]
-    assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of what won"]
+    assert [note for r in reports for note in r.notes] == ["2 further trials: seeds 0..2 of the best settings"]
     assert reports[-1].eta == pytest.approx(0.0)
     records = Ledger(path).all()
     winner = max((r for r in records if r.seed == 0), key=lambda r: r.validation["accuracy"])
@@ -279,7 +279,7 @@ def test_further_seeds_ask_the_ledger_for_every_record_once(tmp_path: Path) -> N
 
 
 def test_a_part_of_a_grid_has_no_winner(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nor of a part"):
+    with pytest.raises(ValueError, match="not a search, nor a part"):
         inline.run(rates(), tmp_path / "tiny.sqlite", part=(1, 2), seeds=2)
 
 

@@ -85,7 +85,7 @@ if __name__ == "__main__":
     tune._train = train
     address = None
 {driver}
-    tune.run(codec.read_study("study.yaml"), Path("study.sqlite"), report=report, most={most}, address=address)
+    tune.run(codec.read_study("study.yaml"), Path("study.sqlite"), report=report, cohort_size={cohort_size}, address=address)
     print("ended", flush=True)
 """
 
@@ -102,8 +102,8 @@ class Place:
     def write(self, study: dict[str, object]) -> None:
         (self.folder / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
 
-    def start(self, *, most: int = 1, fault: str = "pass", driver: str = "pass") -> subprocess.Popen[str]:
-        script = SCRIPT.format(fault=_indented(fault), driver=_indented(driver), most=most)
+    def start(self, *, cohort_size: int = 1, fault: str = "pass", driver: str = "pass") -> subprocess.Popen[str]:
+        script = SCRIPT.format(fault=_indented(fault), driver=_indented(driver), cohort_size=cohort_size)
         (self.folder / "driver.py").write_text(script, encoding="utf-8")
         return self._open([sys.executable, "driver.py"])
 
@@ -194,7 +194,7 @@ def test_a_search_whose_driver_is_killed_three_times_asks_every_point_once(place
 
 
 def test_a_worker_that_is_killed_mid_cohort_is_replaced(place: Place) -> None:
-    driver = place.start(most=3)
+    driver = place.start(cohort_size=3)
     _wait_for_line(driver, "progress")
     worker = _until(lambda: _workers(driver.pid))
     os.kill(worker[0], signal.SIGKILL)
@@ -218,7 +218,7 @@ def test_what_a_driver_leaves_that_is_killed_while_ray_starts_ends_at_the_next_s
 
 @pytest.mark.parametrize("program", ["raylet", "gcs_server"])
 def test_a_study_whose_ray_is_gone_ends_and_says_so_and_goes_on(place: Place, program: str) -> None:
-    driver = place.command("--most", "1")
+    driver = place.command("--cohort-size", "1")
     _wait(driver, lambda: len(_seen(place)) > 0)
     (victim,) = (p for p, name in _named(place.temporary).items() if name.split()[0].endswith(f"/{program}"))
     os.kill(victim, signal.SIGKILL)
@@ -236,12 +236,12 @@ def test_a_study_whose_ray_is_gone_ends_and_says_so_and_goes_on(place: Place, pr
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGUSR1, 130)]
 )
 def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number: signal.Signals, code: int) -> None:
-    driver = place.command("--most", "1")
+    driver = place.command("--cohort-size", "1")
     _wait(driver, lambda: len(_seen(place)) > 0)
     driver.send_signal(number)
     _, error = driver.communicate(timeout=60)
     assert driver.returncode == code
-    assert f"stopped; {len(_seen(place))} of 8 trials are in study.sqlite. To go on:\n  recallmap run " in error
+    assert f"stopped; {len(_seen(place))} of 8 trials are in study.sqlite. To resume:\n  recallmap run " in error
     assert "Traceback" not in error
 
 
@@ -267,7 +267,7 @@ def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
 
 
 def test_a_trial_that_raises_fails_alone(place: Place) -> None:
-    _finish(place.start(most=4, fault="if any(s.seed == 2 for s in specs): raise ValueError('no such thing')"))
+    _finish(place.start(cohort_size=4, fault="if any(s.seed == 2 for s in specs): raise ValueError('no such thing')"))
     found = place.check("done failed")
     assert {r.seed for r in found.values() if r.status == "failed"} == {2}
     assert {r.error for r in found.values() if r.status == "failed"} == {"ValueError: no such thing"}
@@ -286,7 +286,7 @@ def test_a_trial_that_diverges_fails_alone(place: Place) -> None:
 
 
 def test_a_cohort_that_is_too_large_for_memory_is_halved_and_its_records_say_so(place: Place) -> None:
-    _finish(place.start(most=4, fault="if len(specs) > 2: raise torch.OutOfMemoryError('CUDA out of memory')"))
+    _finish(place.start(cohort_size=4, fault="if len(specs) > 2: raise torch.OutOfMemoryError('CUDA out of memory')"))
     found = place.check()
     assert {r.cohort for r in found.values()} == {2}
 
@@ -295,7 +295,7 @@ def test_a_trial_that_brings_its_worker_down_fails_alone(place: Place) -> None:
     """As the kernel does when a machine's memory is used up."""
     study = STUDY | {"space": {"kind": "grid", "axes": {"trial.seed": [0, 1, 2, 3]}}}
     place.write(study)
-    _finish(place.start(most=4, fault="if any(s.seed == 2 for s in specs): os.kill(os.getpid(), 9)"))
+    _finish(place.start(cohort_size=4, fault="if any(s.seed == 2 for s in specs): os.kill(os.getpid(), 9)"))
     found = place.check("done failed", study)
     (failed,) = (r for r in found.values() if r.status == "failed")
     assert failed.seed == 2

@@ -248,7 +248,7 @@ def test_without_a_trained_point_there_is_no_winner(folder: Path) -> None:
     drive(study(), folder / "a.sqlite")
     result = CliRunner().invoke(app, ["best", *SMOKE, "--ledger", "a.sqlite"])
     assert result.exit_code == 2
-    assert "no point of hybrid_search is trained to its end yet: recallmap run hybrid_search" in result.stderr
+    assert "no point of hybrid_search has finished; train it with: recallmap run hybrid_search" in result.stderr
 
 
 def test_what_a_search_rejects_is_said(folder: Path) -> None:

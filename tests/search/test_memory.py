@@ -177,7 +177,7 @@ def test_what_asks_for_most_is_named_with_what_it_asks_for() -> None:
     with pytest.raises(SpecError) as caught:
         codec.read_study(STUDY, overrides=["trial.data.test=1000000000000"])
     assert str(caught.value) == (
-        "--set: trial.data.test: data.test asks for 512 TB of memory, may come at most 17.6 TB for a trial: lower it, or the "
+        "--set: trial.data.test: data.test needs 512 TB of memory, expected at most 17.6 TB for a trial; lower it, or the "
         "lengths and widths that it is multiplied by"
     )
 
@@ -249,7 +249,7 @@ def test_more_members_than_the_device_holds_are_not_timed(tmp_path: Path, monkey
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert re.fullmatch(
-        r"bench step: members 1,000 take about [\d.,]+ TB of memory, cpu has 64 GB: may come at most \d\n",
+        r"bench step: members must be at most \d, as cpu has 64 GB of memory, got 1,000, which take about [\d.,]+ TB\n",
         result.stderr,
     )
     assert held() - before < MEGABYTES * 2**20

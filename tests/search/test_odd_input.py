@@ -77,7 +77,7 @@ WITH_NUMBERS = [
     ("run", "story.yaml", "--dry-run", "--part", "{}/1"),
     ("run", "story.yaml", "--dry-run", "--set", "trial.arch.stack[{}].mixer=1"),
     ("run", "story.yaml", "--dry-run", "--set", "trial.seed={}"),
-    ("run", "story.yaml", "--dry-run", "--most", "{}"),
+    ("run", "story.yaml", "--dry-run", "--cohort-size", "{}"),
     ("run", "story.yaml", "--dry-run", "--device", "cuda:{}"),
     ("run", "story.yaml", "--seeds", "-{}"),
     ("table", "all.jsonl", "--only", "seed={}"),

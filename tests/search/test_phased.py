@@ -23,7 +23,7 @@ from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.packing import at_most, pack
 from recallmap.search.training.run_cohort import follow_cohort, run_cohort
 from recallmap.search.trial import Data, Training, TrialSpec, run_trial
-from recallmap.search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_dials
+from recallmap.search.trials.phased import APART, Expansion, Phase, PhasedTrial, with_options
 from recallmap.synth.tasks import Mqar
 
 SHORT, LONG = Mqar(vocab=32, length=16, pairs=2), Mqar(vocab=32, length=32, pairs=4)
@@ -130,7 +130,7 @@ def test_dials_reach_every_mixer_that_has_them_and_no_other() -> None:
     both = Gate(memory=Titans(heads=2), attention=Attention(heads=2, window=4))
     stack = (Block(mixer=Mesa(heads=2)), Repeat(times=2, blocks=(both, Block(mixer=Mesa(heads=2, tolerance=1e-3)))))
     spec = BackboneSpec(name="tiny", width=16, stack=stack)
-    assert with_dials(spec, {"tolerance": 0.1, "rope": False}) == replace(
+    assert with_options(spec, {"tolerance": 0.1, "rope": False}) == replace(
         spec,
         stack=(
             Block(mixer=Mesa(heads=2, tolerance=0.1)),
@@ -152,10 +152,10 @@ def test_dials_reach_every_mixer_that_has_them_and_no_other() -> None:
             (Phase(dials={"cg_step": 3}), Phase()),
             r"phases: dials of phase 1: no mixer has cg_step, .* \(did you mean 'cg_steps'",
         ),
-        ((Phase(dials={"cg_steps": "few"}), Phase()), r"cg_steps came text 'few', may come a whole number"),
+        ((Phase(dials={"cg_steps": "few"}), Phase()), r"cg_steps got text 'few', expected a whole number"),
         ((Phase(dials={"cg_steps": -1}), Phase()), r"dials of phase 1: cg_steps must be at least 0, got -1"),
         ((Phase(dials={"key_dim": 3}), Phase()), r"must leave parameters as they are, with key_dim 3 they have other"),
-        ((Phase(), Phase(dials={"cg_steps": 3})), r"the last one has the dials of the trial's own arch"),
+        ((Phase(), Phase(dials={"cg_steps": 3})), r"the last one has the options of the trial's own arch"),
     ],
 )
 def test_dials_that_cannot_be_are_told(phases: tuple[Phase, ...], said: str) -> None:

@@ -145,10 +145,10 @@ def test_what_failed_or_ran_on_another_device_tells_nothing(tmp_path: Path) -> N
     foreign = replace(record(third, 2.0), spec=spec, key=address(spec))
     found = rates(tmp_path, replace(record(first, 2.0), status="failed"), other, foreign)
     assert not found.known
-    assert found.source.startswith(f"nothing was measured on {device_name(CPU)}; begin the run, ")
+    assert found.source.startswith(f"no rate was measured on {device_name(CPU)}; start the run, ")
     table = plan_of(plan(trials()), found)
     assert "minutes" not in [column.header for column in table.columns]
-    assert str(table.caption).startswith("no minutes: nothing was measured on")
+    assert str(table.caption).startswith("no minutes: no rate was measured on")
 
 
 def test_without_records_minutes_are_by_the_bench_of_the_device() -> None:
@@ -162,7 +162,7 @@ def test_without_records_minutes_are_by_the_bench_of_the_device() -> None:
 def test_a_dry_run_prices_a_grid_and_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["run", "parity", "--dry-run", "--device", "cpu"]).output
-    assert "no minutes: nothing was measured on cpu" in " ".join(said.split())
+    assert "no minutes: no rate was measured on cpu" in " ".join(said.split())
     said = CliRunner().invoke(app, ["run", "hybrid_search", "--set", "budget=smoke", "--dry-run"]).output
     assert "training FLOPs of a point from " in said
     assert "no minutes: " in said

@@ -206,7 +206,7 @@ def test_pairs_are_tried_around_the_bounds() -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(ValueError, match="it has base_conv"):
+    with pytest.raises(ValueError, match="tiny has only base_conv, expected a mixer with a memory of key-value pairs"):
         probe(tiny(BaseConv()))
     with pytest.raises(ValueError, match="at least 1"):
         probe(tiny(DeltaNet(heads=HEADS)), passes=0)
@@ -231,5 +231,5 @@ def test_the_verb_prints_the_curve_and_writes_a_page_and_rows(tmp_path: Path) ->
     rows = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     assert [(row["pairs"], row["error"] < EXACT) for row in rows] == [(16, True), (24, False)]
     refused = CliRunner().invoke(app, ["probe", "base_conv"])
-    assert (refused.exit_code, "no memory" in refused.output) == (2, True)
+    assert (refused.exit_code, "expected a mixer with a memory" in refused.output) == (2, True)
     assert CliRunner().invoke(app, [*words, "c.txt"]).exit_code == 2

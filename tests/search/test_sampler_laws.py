@@ -160,7 +160,7 @@ def test_an_absurd_number_is_refused_by_its_name_and_place(kind: str, name: str,
             study(document)
         (fault,) = caught.value.faults
         assert fault.path == place
-        assert fault.message.startswith((f"{name} must ", "came text 'many', may come a"))
+        assert fault.message.startswith((f"{name} must ", "got text 'many', expected a"))
 
 
 def test_the_readme_has_a_row_for_each_parameter() -> None:
@@ -236,10 +236,10 @@ def test_a_parameter_of_another_sampler_is_unknown_with_its_place_and_the_one_th
     with pytest.raises(SpecError) as caught:
         codec.read_study(file)
     unknown, slip, truth = (str(fault).removeprefix(f"{file}:") for fault in caught.value.faults)
-    assert unknown.startswith("5:3: space.startup: unknown key, may come population, crossover_prob, swapping_prob, ")
-    assert slip.startswith("8:24: space.beside[0].start_up: unknown key, may come startup, candidates, ")
+    assert unknown.startswith("5:3: space.startup: unknown key, expected population, crossover_prob, swapping_prob, ")
+    assert slip.startswith("8:24: space.beside[0].start_up: unknown key, expected startup, candidates, ")
     assert slip.endswith("(did you mean 'startup'?)")
-    assert truth.startswith("8:51: space.beside[0].multivariate: came text 'yes', may come true or false")
+    assert truth.startswith("8:51: space.beside[0].multivariate: got text 'yes', expected true or false")
 
 
 def test_a_sampler_is_set_from_the_command_line() -> None:

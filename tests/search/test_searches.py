@@ -109,7 +109,7 @@ def drive(
     """Answer everything that is asked, works in turn from the last to the first; the keys of what was trained."""
     trained: list[str] = []
     with Ledger(path) as ledger:
-        driver = Driver(of, ledger, report=report, most=3, where="cpu")
+        driver = Driver(of, ledger, report=report, cohort_size=3, where="cpu")
         while not driver.finished:
             out = list(iter(driver.next, None))
             for work in reversed(out):
@@ -434,7 +434,7 @@ def test_milliseconds_are_measured_when_no_work_is_out(tmp_path: Path, monkeypat
     goals = [{"score": "accuracy", "direction": "maximise"}, {"score": "milliseconds", "direction": "minimise"}]
     of = study(goals=goals)
     with Ledger(tmp_path / "tiny.sqlite") as ledger:
-        drivers.append(Driver(of, ledger, most=2, where="cpu"))
+        drivers.append(Driver(of, ledger, cohort_size=2, where="cpu"))
         while not drivers[0].finished:
             for work in list(iter(drivers[0].next, None)):
                 drivers[0].keep(work, [answered(spec, of) for spec in work.specs])

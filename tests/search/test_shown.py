@@ -109,7 +109,7 @@ def test_a_text_is_filled_or_all_is_left_as_it_was(
     monkeypatch.setattr(codec, "read_excerpts", lambda: excerpts)
     words, text = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"), "--fill"], tmp_path / "T.md"
     code, _, said = call(*words, str(text))
-    assert (code, said) == (2, f"{text}: is no text to fill\n")
+    assert (code, said) == (2, f"--fill: got {text}, which is no file; expected a document such as README.md\n")
     text.write_text("<!-- excerpt: mqar-widths -->\n")
     code, _, said = call(*words, str(text))
     assert (code, said) == (2, "excerpt mqar-widths: '32' has no figure in these records\n")
@@ -126,7 +126,7 @@ def test_wrong_claims_are_refused_before_anything_is_written(tmp_path: Path, mon
     read = codec.read_claims
     monkeypatch.setattr(codec, "read_claims", lambda: read(wrong))
     code, _, said = call("report", str(RESULTS / "records"), "-o", str(tmp_path / "REPORT.md"))
-    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, may come parameter" in said) == (2, True)
+    assert (code, f"{wrong}:2:59: claims.one.rule.dial: unknown key, expected parameter" in said) == (2, True)
     assert not (tmp_path / "REPORT.md").exists()
 
 
@@ -163,7 +163,7 @@ def test_ledgers_of_several_places_become_one_and_done_goes_before_failed(
 def test_a_merge_says_what_it_can_write(tmp_path: Path) -> None:
     write_records(tmp_path / "a.jsonl", [])
     code, _, said = call("merge", str(tmp_path / "a.jsonl"), "-o", "all.csv")
-    assert (code, said) == (2, "--output: all.csv may end in .sqlite or .jsonl\n")
+    assert (code, said) == (2, "--output: got all.csv, expected a name that ends in .sqlite, .db or .jsonl\n")
 
 
 # Tables and the page. --------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_table_is_cut_by_what_varies(kept: Path) -> None:
     code, text, _ = call("table", str(kept), "--by", "key_dim")
     assert (code, text.count("| key dim 4 | key dim 8 |")) == (0, 2)
     code, _, said = call("table", str(kept), "--by", "window")
-    assert (code, said) == (2, "nothing here varies by 'window', may come key_dim, pairs\n")
+    assert (code, said) == (2, "nothing here varies by 'window', expected key_dim, pairs\n")
 
 
 def test_a_table_as_html(kept: Path) -> None:

@@ -117,10 +117,10 @@ def test_a_report_of_a_folder_keeps_its_files_apart(folder: Path) -> None:
 def test_records_of_other_trials_are_not_taken_for_none_at_all(folder: Path) -> None:
     code, _, said = call("table", "story.yaml", "--ledger", "all.jsonl", "--set", "trial.seed=7")
     assert code == 2
-    assert "all.jsonl: holds 4 records, none of them of the 4 trials of story as it is asked for" in said
+    assert "all.jsonl: holds 4 records, none of the 4 trials of story with these options; change --set, or look" in said
     code, _, said = call("best", "hunt.yaml", "--ledger", "all.jsonl")
     assert code == 2
-    assert "which records belong to the search hunt is told by its journal, and there is none at all.journal" in said
+    assert "the journal of the search hunt says which records are its own, and there is none at all.journal" in said
 
 
 def test_a_ledger_with_some_of_the_trials_says_how_many() -> None:
@@ -169,7 +169,8 @@ def test_kept_records_of_other_trials_are_pointed_at_and_not_used(packaged: Path
     code, _, said = call("table", "story", "--set", "trial.seed=7")
     assert code == 2
     assert (
-        "there is no ledger at runs/story.sqlite, and no trial of story is kept with recallmap as it is asked" in said
+        "there is no ledger at runs/story.sqlite, and no trial of story with these options is kept with recallmap; train with"
+        in said
     )
     assert f"recallmap table {packaged / 'story.jsonl'}" in said
 
@@ -212,13 +213,13 @@ def test_records_are_chosen_by_what_they_say(wishes: tuple[str, ...], count: int
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ("arhc=tiny", "--only: arhc: no record has that, may come arch, task, study"),
+        ("arhc=tiny", "--only: arhc: no record has this key, expected arch, task, study"),
         ("arhc=tiny", "(did you mean 'arch'?)"),
         ("key_dm=4", "(did you mean 'key_dim'?)"),
-        ("arch=tniy", "--only: arch: no record says tniy, may come tiny (did you mean 'tiny'?)"),
-        ("pairs=3", "--only: pairs: no record says 3, may come 2 or 4"),
-        ("fillers=1", "--only: fillers: no record says 1, may come true"),
-        ("arch", "--only: came 'arch', may come KEY=VALUE such as arch=mesa"),
+        ("arch=tniy", "--only: arch: no record has tniy, expected tiny (did you mean 'tiny'?)"),
+        ("pairs=3", "--only: pairs: no record has 3, expected 2 or 4"),
+        ("fillers=1", "--only: fillers: no record has 1, expected true"),
+        ("arch", "--only: got 'arch', expected KEY=VALUE such as arch=mesa"),
     ],
 )
 def test_what_no_record_says_is_told_with_what_they_say(wish: str, said: str) -> None:
@@ -230,5 +231,5 @@ def test_what_no_record_says_is_told_with_what_they_say(wish: str, said: str) ->
 
 def test_wishes_that_no_record_meets_together_are_told(records: list[Record]) -> None:
     some = [r for r in records if (r.setting, r.state_bytes) != ("pairs=4", 512)]
-    with pytest.raises(SpecError, match="no record says all of it: pairs=4, key_dim=8"):
+    with pytest.raises(SpecError, match="no record matches all of these: pairs=4, key_dim=8; leave some out"):
         sources.only(some, ["pairs=4", "key_dim=8"])

@@ -294,14 +294,14 @@ FAULTS = {
             "9:32: space.dials.trial.training.lr.float: float must be [low, high] with low at most high, got [0.2, 0.1]",
             "10:44: space.dials.trial.arch.width.step: step 8 does not lead from 8 to 20",
             "11:33: space.dials.trial.training.batch.int: int must be positive where log is true, got [0, 8]",
-            "12:27: space.dials.trial.seed.int[1]: came the number 1.5, may come a whole number",
+            "12:27: space.dials.trial.seed.int[1]: got the number 1.5, expected a whole number",
             "13:31: space.dials.trial.data.test.choice: expected a list of at least one option",
-            "14:42: space.dials.trial.data.validation.stp: unknown key, may come int, step, log (did you mean 'step'?)",
+            "14:42: space.dials.trial.data.validation.stp: unknown key, expected int, step, log (did you mean 'step'?)",
         ],
     ),
     "a dial within an option": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{kind: mesa, heads: {int: [2]}}]}\n",
-        ["9:68: space.dials.trial.arch.stack[0].mixer[0].heads.int: came a list of 1, may come a list of 2"],
+        ["9:68: space.dials.trial.arch.stack[0].mixer[0].heads.int: got a list of 1, expected a list of 2"],
     ),
     "an option that cannot be built": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{kind: attention, heads: 3}, mesa]}\n",
@@ -366,7 +366,7 @@ FAULTS = {
     ),
     "no such sampler": (
         "  dials:\n" + LR + "  beside: [cmaes]\n",
-        ["10:12: space.beside[0]: unknown kind 'cmaes', may come 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
+        ["10:12: space.beside[0]: unknown kind 'cmaes', expected 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
     ),
     "pairs of one": (
         "  dials:\n" + LR + "  beside: [nsga2]\n  generation: 1\n",
@@ -390,18 +390,21 @@ FAULTS = {
     ),
     "a goal timed beside others": (
         "  dials:\n" + LR + "goals: [{score: seconds, direction: minimise}]\n",
-        ["10:17: goals[0].score: score seconds is timed while other trials train beside and tells nothing"],
+        [
+            "10:17: goals[0].score: score seconds is timed while other trials train, so it says nothing of one; use "
+            "milliseconds"
+        ],
     ),
     "a goal on another task": (
         "  dials:\n" + LR + "goals: [{score: accuracy, task: mqra, direction: maximise}]\n",
-        ["10:33: goals[0].task: no trial is on the task 'mqra', may come mqar (did you mean 'mqar'?)"],
+        ["10:33: goals[0].task: no trial is on the task 'mqra', expected mqar (did you mean 'mqar'?)"],
     ),
     "a goal that the task does not score": (
         "  dials:\n"
         + LR
         + "goals:\n  - {score: acuracy, direction: maximise}\n  - {score: tvd, direction: minimise}\n",
         [
-            "11:13: goals[0].score: mqar has no score 'acuracy', may come accuracy, macro_accuracy, exact_match, loss, "
+            "11:13: goals[0].score: mqar has no score 'acuracy', expected accuracy, macro_accuracy, exact_match, loss, "
             "parameters, state_bytes, state_floats, flops_per_token or milliseconds (did you mean 'accuracy'?)",
             "12:13: goals[1].score: mqar has no score 'tvd'",
         ],
@@ -415,7 +418,7 @@ FAULTS = {
 
 def test_goals_that_nobody_said_are_checked_too(file: Path) -> None:
     task = "trial.task={kind: learnability, width: 16, length: 8}"
-    said = "1:1: goals[0].score: learnability has no score 'accuracy', may come explained, relative_error, loss, "
+    said = "1:1: goals[0].score: learnability has no score 'accuracy', expected explained, relative_error, loss, "
     (line,) = faults(file, "  dials:\n" + LR, task)
     assert line.startswith(said)
     goals = "goals=[{score: explained/position=1-2, direction: maximise}, {score: milliseconds, direction: minimise}]"

@@ -124,11 +124,11 @@ def test_a_parameter_that_came_after_records_were_kept_is_heard_of_at_its_defaul
 @pytest.mark.parametrize(
     ("only", "said"),
     [
-        ("{arch: {widht: 64}}", "13:7: only.arch.widht: no trial has 'widht' there, may come name, width, stack"),
-        ("{arch: {width: 65}}", "13:22: only.arch.width: no trial says 65, may come 64 or 128"),
-        ("{arch: [gla, mess]}", "13:14: only.arch: no trial says mess, may come mesa or gla (did you mean 'mesa'?)"),
+        ("{arch: {widht: 64}}", "13:7: only.arch.widht: no trial has 'widht' there, expected name, width, stack"),
+        ("{arch: {width: 65}}", "13:22: only.arch.width: no trial has 65, expected 64 or 128"),
+        ("{arch: [gla, mess]}", "13:14: only.arch: no trial has mess, expected mesa or gla (did you mean 'mesa'?)"),
         ("{seed: {of: 1}}", "13:7: only.seed.of: no trial has 'of' there"),
-        ("mesa", "13:7: only: may come a mapping"),
+        ("mesa", "13:7: only: expected a mapping"),
     ],
 )
 def test_a_part_that_no_trial_has_is_told(file: Path, only: str, said: str) -> None:
@@ -138,7 +138,9 @@ def test_a_part_that_no_trial_has_is_told(file: Path, only: str, said: str) -> N
 
 def test_a_part_that_leaves_nothing_is_told_and_of_a_search_there_is_none(file: Path) -> None:
     union = "space: {kind: union, spaces: [{kind: grid, axes: {trial.arch: [mesa]}}, {kind: grid, axes: {trial.seed: [7]}}]}\n"
-    assert faults(file, union + "only: {arch: mesa, seed: 7}") == ["13:7: only: no trial says all of it"]
+    assert faults(file, union + "only: {arch: mesa, seed: 7}") == [
+        "13:7: only: no trial matches all of these; leave some out"
+    ]
     search = "space: {kind: random, points: 2, dials: {trial.arch.width: {choice: [16, 32]}}}\n"
     assert faults(file, search + "only: {seed: 0}") == [
         "13:7: only: a search has no list of trials to choose from: narrow its space"
@@ -230,7 +232,7 @@ def test_the_command_line_reaches_into_a_named_architecture(file: Path) -> None:
 def test_a_grid_beyond_all_measure_is_refused(file: Path) -> None:
     many = list(range(1000))
     (found,) = faults(file, f"space: {{kind: grid, axes: {{trial.seed: {many}, trial.data.test: {many}}}}}")
-    assert found.endswith("space: has 1,000,000 points, may come at most 100,000")
+    assert found.endswith("space: has 1,000,000 points, expected at most 100,000")
 
 
 def test_a_new_axis_by_the_command_line(file: Path) -> None:
@@ -271,25 +273,25 @@ FAULTS = {
     "a slip in the base": (
         BASE.replace("lr: 1e-3", "lrr: 1e-3"),
         "",
-        ["11:25: trial.training.lrr: unknown key, may come steps, epochs, batch, lr"],
+        ["11:25: trial.training.lrr: unknown key, expected steps, epochs, batch, lr"],
     ),
     "a value of an axis": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial.training.lr: [1e-3, abc, -1]",
         [
-            "15:31: trial.training.lr: came text 'abc', may come a number",
+            "15:31: trial.training.lr: got text 'abc', expected a number",
             "15:36: trial.training.lr: lr must be positive, got -1.0",
         ],
     ),
     "a path that is not there": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial.trainng.lr: [1e-3, 1]",
-        ["15:5: trial.trainng: unknown key, may come task, arch, training"],
+        ["15:5: trial.trainng: unknown key, expected task, arch, training"],
     ),
     "a place that is not there": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial.arch.stack[1].mixer.heads: [1]",
-        ["15:5: trial.arch.stack[1].mixer.heads: trial.arch.stack has no [1], may come [0] to [0]"],
+        ["15:5: trial.arch.stack[1].mixer.heads: trial.arch.stack has no [1], expected [0] to [0]"],
     ),
     "a value that only the whole refuses": (
         BASE,
@@ -299,7 +301,7 @@ FAULTS = {
     "an unknown architecture": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial.arch: [mesa, mesaa]",
-        ["15:24: trial.arch: 'mesaa': no built-in arch and no file, may come a file or"],
+        ["15:24: trial.arch: 'mesaa': no built-in arch and no file, expected a file or"],
     ),
     "an axis outside the trial": (
         BASE,
@@ -329,24 +331,24 @@ FAULTS = {
     "an unknown budget": (
         BASE,
         "budgets: {smoke: {}, paper: {}}\nbudget: smok",
-        ["13:9: budget: no budget 'smok', may come smoke or paper (did you mean 'smoke'?)"],
+        ["13:9: budget: no budget 'smok', expected smoke or paper (did you mean 'smoke'?)"],
     ),
     "a slip in a budget": (
         BASE,
         "budget: a\nbudgets:\n  a:\n    trial.training.stps: 3",
-        ["15:5: trial.training.stps: unknown key, may come steps"],
+        ["15:5: trial.training.stps: unknown key, expected steps"],
     ),
     "a name that is no file's name": (BASE.replace("story", "a/b"), "", ["1:7: name: name must be letters"]),
     "an unknown goal": (
         BASE,
         "goals: [{score: accuracy, direction: maximize}]",
         [
-            "12:38: goals[0].direction: came text 'maximize', may come 'maximise' or 'minimise' "
+            "12:38: goals[0].direction: got text 'maximize', expected 'maximise' or 'minimise' "
             "(did you mean 'maximise'?)"
         ],
     ),
     "no trial": ("name: a\n", "", ["1:1: key 'trial' is missing"]),
-    "a trial that is text": ("name: a\ntrial: b\n", "", ["2:8: trial: may come a mapping: task, arch, training, ..."]),
+    "a trial that is text": ("name: a\ntrial: b\n", "", ["2:8: trial: expected a mapping: task, arch, training, ..."]),
 }
 
 
@@ -362,13 +364,13 @@ def test_a_fault_is_placed_where_it_was_written(file: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("trial.training.lr=abc", "--set: trial.training.lr: came text 'abc', may come a number"),
-        ("trial.training.stps=1", "--set: trial.training.stps: unknown key, may come steps"),
-        ("trial.seed", "--set: came 'trial.seed', may come path=value such as trial.training.lr=1e-3"),
-        ("trial.seed=012", "--set: trial.seed: came 012, which some read as octal: say 12, or '012' if it is text"),
+        ("trial.training.lr=abc", "--set: trial.training.lr: got text 'abc', expected a number"),
+        ("trial.training.stps=1", "--set: trial.training.stps: unknown key, expected steps"),
+        ("trial.seed", "--set: got 'trial.seed', expected path=value such as trial.training.lr=1e-3"),
+        ("trial.seed=012", "--set: trial.seed: got 012, which some read as octal: say 12, or '012' if it is text"),
         ("trial.seed=[1", "--set: trial.seed: is no YAML: a '[' above is not closed"),
-        ("trial.seed=", "--set: trial.seed: came nothing, may come a whole number"),
-        ("trila.seed=1", "--set: trila: unknown key, may come name, description, trial"),
+        ("trial.seed=", "--set: trial.seed: got nothing, expected a whole number"),
+        ("trila.seed=1", "--set: trila: unknown key, expected name, description, trial"),
     ],
 )
 def test_a_slip_on_the_command_line(file: Path, text: str, said: str) -> None:
@@ -392,7 +394,7 @@ def test_what_an_axis_that_the_budget_says_would_undo_is_refused(file: Path) -> 
 
 
 def test_what_a_suite_would_undo_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"trial\.data\.test: the space lays settings over the trial that say it too"):
+    with pytest.raises(SpecError, match=r"trial\.data\.test: the space lays settings over the trial that set it too"):
         codec.read_study("learnability", overrides=["budget=smoke", "trial.data.test=64"])
     assert codec.read_study("learnability", overrides=["budget=smoke", "trial.training.dtype=float32"])
 
@@ -464,7 +466,7 @@ def test_of_a_union_it_is_advised_what_its_spaces_have() -> None:
 
 def test_what_cannot_be_said_anywhere_is_told_with_the_reason(file: Path) -> None:
     (found,) = faults(file, BUDGETS, "trial.seed=many")
-    assert found.endswith("; said there it would be refused: trial.seed: came text 'many', may come a whole number")
+    assert found.endswith("; said there it would be refused: trial.seed: got text 'many', expected a whole number")
 
 
 def test_an_axis_of_a_part_comes_behind_that_of_the_whole(file: Path) -> None:
@@ -473,7 +475,7 @@ def test_an_axis_of_a_part_comes_behind_that_of_the_whole(file: Path) -> None:
     study = read(file, axis, "space.axes.trial.arch.width=[32]", "space.axes.trial.training[1].lr=3e-3")
     assert [(t.arch.width, t.training.lr) for t in study.trials()] == [(32, 1e-3), (32, 3e-3)] * 2
     (found,) = faults(file, axis, "space.axes.trial.arch.inti=[normal]")
-    assert found.endswith("unknown key, may come name, width, stack, norm, tied, soft_cap, init (did you mean 'init'?)")
+    assert found.endswith("unknown key, expected name, width, stack, norm, tied, soft_cap, init (did you mean 'init'?)")
 
 
 def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> None:
@@ -481,5 +483,5 @@ def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> N
     other.write_text("name: other\nstack:\n  - {kind: block, mixer: {kind: attention, windw: 3}}\n")
     base = "name: a\ntrial:\n  task: mqar\n  arch: ./other.yaml\n  training: {steps: 1}\n"
     (found,) = faults(file, base=base)
-    assert found.startswith(f"{other}:3:44: trial.arch.stack[0].mixer.windw: unknown key, may come")
+    assert found.startswith(f"{other}:3:44: trial.arch.stack[0].mixer.windw: unknown key, expected")
     assert found.endswith("(did you mean 'window'?)")

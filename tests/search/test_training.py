@@ -30,7 +30,7 @@ from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import Feed
 from recallmap.search.training.best_checkpoint import evaluation_steps
 from recallmap.search.training.cohort import COMPILING, Cohort
-from recallmap.search.training.cuda_graph import Recorded, compiled
+from recallmap.search.training.cuda_graph import CapturedStep, compiled
 from recallmap.search.training.loop import train
 from recallmap.search.training.outcome import Outcome
 from recallmap.search.training.packing import at_most, pack, room
@@ -326,21 +326,21 @@ def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
         return said
 
     monkeypatch.setattr(cohort, "compile", compile_step)
-    recorded = Recorded(cohort)
+    captured = CapturedStep(cohort)
     losses: list[Tensor] = []
-    monkeypatch.setattr(recorded, "_warm_up", lambda buffers: losses.append(cohort.update(*buffers)))
-    recorded._prepare(list(pool.batch(rows)))
-    assert recorded.compiled == f"no: RuntimeError: {told}"
+    monkeypatch.setattr(captured, "_warm_up", lambda buffers: losses.append(cohort.update(*buffers)))
+    captured._prepare(list(pool.batch(rows)))
+    assert captured.compiled == f"no: RuntimeError: {told}"
     assert_close(losses, [plain.update(*pool.batch(rows))])
 
 
 def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() -> None:
-    recorded = Recorded(Cohort([trial()], torch.device("cpu")))
-    assert recorded.compiled == "yes"
-    recorded.said["no: too long"] = None
-    assert recorded.compiled == "no: too long"
-    recorded.said["yes"] = None
-    assert recorded.compiled == "in part: too long"
+    captured = CapturedStep(Cohort([trial()], torch.device("cpu")))
+    assert captured.compiled == "yes"
+    captured.said["no: too long"] = None
+    assert captured.compiled == "no: too long"
+    captured.said["yes"] = None
+    assert captured.compiled == "in part: too long"
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,8 @@ def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
 ) -> None:
     cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"))
     if recording is not None:
-        cohort.recorded = Recorded(cohort)
-        cohort.recorded.seconds = recording
+        cohort.captured = CapturedStep(cohort)
+        cohort.captured.seconds = recording
     assert cohort.better_fewer(going, taken=50, left=left, seconds=50 + (recording or 0)) is better
 
 
@@ -415,11 +415,11 @@ def test_on_a_gpu_steps_of_every_length_share_their_memory() -> None:
     mix = tuple(Portion(task=Mqar(vocab=32, length=n, pairs=4), examples=64) for n in (16, 24, 40))
     specs = [replace(trial(seed=s, steps=30), mix=mix) for s in (0, 1)]
     cohort, other = (Cohort(specs, torch.device("cuda")) for _ in range(2))
-    other.recorded = None
+    other.captured = None
     ours, theirs = (torch.stack([loss_N.clone() for _, loss_N in own.trained(0)]) for own in (cohort, other))
     assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
-    assert cohort.recorded is not None
-    graphs = [recorded.graph for recorded in cohort.recorded.graphs.values()]
+    assert cohort.captured is not None
+    graphs = [captured.graph for captured in cohort.captured.graphs.values()]
     assert (len(graphs), len({graph.pool() for graph in graphs})) == (3, 1)
 
 
@@ -477,7 +477,11 @@ def test_the_last_step_is_always_looked_at() -> None:
 @pytest.mark.parametrize(
     ("dials", "said"),
     [
-        ({"tests": (Mqar(vocab=64, length=16, pairs=2),)}, "tests: one model answers all, but mqar has 64 tokens"),
+        (
+            {"tests": (Mqar(vocab=64, length=16, pairs=2),)},
+            "tests: one model answers all tasks, got mqar with 64 tokens and readout 'each', expected those of task mqar, 32 "
+            "tokens and readout 'each'",
+        ),
         ({"mix": (Portion(task=Mqar(vocab=16, length=16, pairs=2), examples=8),)}, "mix: one model answers all"),
     ],
 )

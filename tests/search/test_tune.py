@@ -64,7 +64,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def desk(ledger: Ledger) -> ray_tune._Desk:
-    return ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cpu")
+    return ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cpu")
 
 
 # Between Tune and the driver ------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: ray_tune._De
 
 
 def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
-    desk = ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu", seeds=6), "cpu")
+    desk = ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu", seeds=6), "cpu")
     first, second = desk.ask("a"), desk.ask("b")
     assert first is not None
     assert second is not None
@@ -102,7 +102,7 @@ def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
 def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(ledger: Ledger) -> None:
     """By the records of its first life: the next may fail where the first did not."""
     reports: list[Report] = []
-    desk = ray_tune._Desk(Driver(study(), ledger, report=reports.append, most=4, where="cpu"), "cpu")
+    desk = ray_tune._Desk(Driver(study(), ledger, report=reports.append, cohort_size=4, where="cpu"), "cpu")
     cohort = desk.ask("a")
     assert cohort is not None
     through = Progress(step=5, steps=5, members=4, loss=0.0, accuracy=(0.0,), ended={0: done(cohort.specs[0])})
@@ -356,15 +356,15 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
         with pytest.raises(EngineError), ray_tune._watched(desk, tmp_path):
             wait_for_ray()
     expected = "Ray is gone: its process raylet was ended by SIGKILL"
-    assert said == f"{expected}. What was trained is kept, the same command goes on.\n"
+    assert said == f"{expected}. Finished trials are kept, the same command resumes.\n"
 
 
 @pytest.mark.parametrize(
     ("address", "said"),
     [
         ("127.0.0.1:1", "nobody answers at 127.0.0.1:1"),
-        ("somewhere", "may come auto or HOST:PORT"),
-        ("host:", "may come auto or HOST:PORT"),
+        ("somewhere", "expected auto or HOST:PORT"),
+        ("host:", "expected auto or HOST:PORT"),
         ("ray://127.0.0.1:10001", "run recallmap on a machine of the cluster"),
     ],
 )
@@ -433,7 +433,7 @@ def report(report):
 if __name__ == "__main__":
     folders = []
     ray_tune._started = started
-    ray_tune.run(told.study(), Path("tiny.sqlite"), report=report, most=4)
+    ray_tune.run(told.study(), Path("tiny.sqlite"), report=report, cohort_size=4)
     print("left", len(family()) - 1, flush=True)
 """
 
@@ -470,7 +470,7 @@ def test_a_study_on_this_machine(tmp_path: Path) -> None:
         through_ray = {r.key: r for r in ledger.all()}
     assert set(through_ray) == {codec.key(s) for s in study().trials()}
 
-    inline.run(study(), tmp_path / "inline.sqlite", most=4, device="cpu")
+    inline.run(study(), tmp_path / "inline.sqlite", cohort_size=4, device="cpu")
     with Ledger.open(tmp_path / "inline.sqlite") as ledger:
         alone = {r.key: r for r in ledger.all()}
     for key, record in alone.items():
@@ -539,16 +539,16 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
     assert not list((tmp_path / "disk").iterdir())
 
 
-def test_cohorts_abreast_share_a_gpu_and_no_cpu() -> None:
+def test_cohorts_that_share_a_gpu_take_no_cpu() -> None:
     assert ray_tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
     assert ray_tune._resources("cpu", 4) == {"cpu": 1}
 
 
-def test_cohorts_abreast_have_equal_parts_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_to: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", kept_to.append)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        desk = ray_tune._Desk(Driver(study(), ledger, most=4, where="cpu"), "cuda", 4)
+        desk = ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cuda", 4)
         cohort = desk.ask("first")
     assert cohort is not None
     first, second = cohort.halves()

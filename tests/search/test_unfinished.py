@@ -21,7 +21,7 @@ from recallmap.search import codec
 from recallmap.search.engines import inline, ray_tune
 from recallmap.search.engines.plan import Report
 from recallmap.search.training import loop
-from recallmap.search.training.checkpoints import Shelf, kept_on
+from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.trial import Data, Portion, Training, TrialSpec
@@ -86,7 +86,7 @@ def test_who_is_interrupted_ends_as_if_nothing_had_been(
     monkeypatch.setattr(Cohort, "train_step", counted)
     expected = ended(follow(specs))
     whole, taken[0] = taken[0], 0
-    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+    with checkpointing(CheckpointFolder(tmp_path / "checkpoints", every=0)) as checkpoints:
         steps = follow(specs)
         for _ in range(stop):
             next(steps)
@@ -95,8 +95,8 @@ def test_who_is_interrupted_ends_as_if_nothing_had_been(
         found = ended(follow(specs))
         assert 0 < taken[0] < whole
         assert before + taken[0] == whole
-        shelf.clear()
-    assert not (tmp_path / "shelf").exists()
+        checkpoints.clear()
+    assert not (tmp_path / "checkpoints").exists()
     for ours, theirs in zip(found, expected, strict=True):
         for name in ("error", "scores", "validation", "tests", "curve", "published_choice", "steps", "selected_step"):
             assert getattr(ours, name) == getattr(theirs, name), name
@@ -104,7 +104,7 @@ def test_who_is_interrupted_ends_as_if_nothing_had_been(
 
 
 def test_what_is_through_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         expected = ended(follow([FRESH]))
         monkeypatch.setattr(Cohort, "train_step", None)
         (found,) = ended(follow([FRESH]))
@@ -114,22 +114,22 @@ def test_what_is_through_is_not_trained_again(tmp_path: Path, monkeypatch: pytes
 def test_who_was_through_may_be_left_out_when_the_others_go_on(tmp_path: Path) -> None:
     early, one, two = replace(FRESH, training=replace(STEPS, stop_at=-1.0)), FRESH, replace(FRESH, seed=1)
     expected = ended(follow([two, one]))
-    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+    with checkpointing(CheckpointFolder(tmp_path / "checkpoints", every=0)) as checkpoints:
         steps = follow([one, early, two])
         assert list(next(steps).ended) == [1]
         steps.close()  # type: ignore[attr-defined]
         rest = follow([two, one])
         assert next(rest).step == 6
         found = ended(rest)
-        shelf.clear()
-    assert not (tmp_path / "shelf").exists()
+        checkpoints.clear()
+    assert not (tmp_path / "checkpoints").exists()
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.scores == theirs.scores
         assert all(torch.equal(ours.weights[name], weight) for name, weight in theirs.weights.items())
 
 
 def test_other_trials_are_not_taken_up(tmp_path: Path) -> None:
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         ended(follow([FRESH]))
         other = ended(follow([replace(FRESH, seed=1)]))
     assert other[0].scores == ended(follow([replace(FRESH, seed=1)]))[0].scores
@@ -144,7 +144,7 @@ def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
         return ended(loop.train([FRESH], torch.device("cpu"), starts=[weights]))[0]
 
     alone = [trained(seed).scores for seed in (3, 4)]
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         assert [trained(seed).scores for seed in (3, 4)] == alone
     assert alone[0] != alone[1]
 
@@ -152,30 +152,32 @@ def test_what_began_with_other_weights_is_not_taken_up(tmp_path: Path) -> None:
 def test_a_file_of_an_earlier_version_is_not_taken_up(tmp_path: Path) -> None:
     expected = ended(follow([FRESH]))
     save_file({"row 0": torch.zeros(1, 3)}, tmp_path / "old.safetensors", metadata={"said": "{}"})
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         assert ended(follow([FRESH]))[0].scores == expected[0].scores
 
 
 def test_a_file_that_was_cut_short_is_not_read_and_goes_with_the_others(tmp_path: Path) -> None:
-    with kept_on(Shelf(tmp_path / "shelf", every=0)) as shelf:
+    with checkpointing(CheckpointFolder(tmp_path / "checkpoints", every=0)) as checkpoints:
         expected = ended(follow([FRESH]))
-        (whole,) = (tmp_path / "shelf").iterdir()
+        (whole,) = (tmp_path / "checkpoints").iterdir()
         whole.rename(whole.with_suffix(".partial"))
         whole.with_suffix(".partial").write_bytes(b"cut")
         assert ended(follow([FRESH]))[0].scores == expected[0].scores
-        shelf.clear()
-    assert not (tmp_path / "shelf").exists()
+        checkpoints.clear()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_nothing_is_written_before_it_is_time_nor_where_nobody_keeps(tmp_path: Path) -> None:
-    with kept_on(Shelf(tmp_path / "shelf", every=1e6)):
+    with checkpointing(CheckpointFolder(tmp_path / "checkpoints", every=1e6)):
         ended(follow([FRESH]))
     ended(follow([FRESH]))
-    assert not (tmp_path / "shelf").exists()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(3)
@@ -191,7 +193,9 @@ def test_a_study_that_was_interrupted_goes_on_within_a_cohort(tmp_path: Path, mo
 def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     stops = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": stops})
     path = tmp_path / "tiny.sqlite"
@@ -207,13 +211,15 @@ def test_of_an_interrupted_cohort_what_is_solved_stays_and_the_rest_goes_on(
     assert Ledger(path).all()[0] == solved
 
 
-def test_a_shelf_that_cannot_be_written_ends_the_study_and_fails_no_trial(
+def test_a_checkpoint_that_cannot_be_written_ends_the_study_and_fails_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     (tmp_path / "tiny.unfinished").write_text("a file stands in its way")
-    with pytest.raises(LedgerError, match=r"tiny\.unfinished: what is unfinished cannot be written there: .+ exists"):
+    with pytest.raises(LedgerError, match=r"tiny\.unfinished: cannot write the checkpoint of a cohort: .+ exists"):
         inline.run(study, tmp_path / "tiny.sqlite")
     assert Ledger(tmp_path / "tiny.sqlite").all() == []
 
@@ -226,7 +232,9 @@ def test_a_full_disk_ends_the_study_with_a_remedy_and_leaves_no_half_of_a_file(
     def full(tensors: object, path: Path, **_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     monkeypatch.setattr(safetensors, "save_file", full)
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
     with pytest.raises(LedgerError, match=r"tiny\.unfinished: .*the disk is full; free some space and run the same"):
@@ -234,66 +242,73 @@ def test_a_full_disk_ends_the_study_with_a_remedy_and_leaves_no_half_of_a_file(
     assert not list((tmp_path / "tiny.unfinished").glob("*.safetensors"))
 
 
-def test_a_shelf_that_is_a_link_is_refused_and_nothing_goes_where_it_points(tmp_path: Path) -> None:
+def test_a_checkpoint_folder_that_is_a_link_is_refused_and_nothing_goes_where_it_points(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "model.safetensors").write_text("damaged, and not ours")
     (tmp_path / "tiny.unfinished").symlink_to(tmp_path / "theirs")
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": {"kind": "grid"}})
-    with pytest.raises(LedgerError, match=r"tiny\.unfinished is a symbolic link, it must be a folder.*remove the link"):
+    with pytest.raises(
+        LedgerError, match=r"tiny\.unfinished is a symbolic link, a folder is expected.*remove the link"
+    ):
         inline.run(study, tmp_path / "tiny.sqlite")
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["model.safetensors"]
 
 
-def test_what_lies_where_a_cohort_is_laid_down_is_not_written(tmp_path: Path) -> None:
+def test_what_lies_where_a_cohort_is_saved_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("theirs")
-    shelf = Shelf(tmp_path / "shelf", every=0)
-    shelf.folder.mkdir()
-    with kept_on(shelf):
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints", every=0)
+    checkpoints.folder.mkdir()
+    with checkpointing(checkpoints):
         steps = follow([FRESH])
         next(steps)
-        (laid,) = shelf.folder.glob("*.safetensors")
-        laid.with_suffix(".partial").symlink_to(tmp_path / "theirs")
+        (saved,) = checkpoints.folder.glob("*.safetensors")
+        saved.with_suffix(".partial").symlink_to(tmp_path / "theirs")
         next(steps)
         steps.close()  # type: ignore[attr-defined]
     assert (tmp_path / "theirs").read_text() == "theirs"
-    assert not laid.is_symlink()
+    assert not saved.is_symlink()
 
 
 def test_those_who_were_interrupted_together_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one of them is through there would be room for one that has not begun, which would go on from nowhere."""
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     space = {"kind": "grid", "axes": {"trial.training.stop_at": [-1.0, None], "trial.seed": [0, 1]}}
     study = codec.read_study({"name": "tiny", "trial": codec.plain(FRESH), "space": space})
     path = tmp_path / "tiny.sqlite"
     seen, report = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
-        inline.run(study, path, report=report, most=3)
-    inline.run(study, path, report=report, most=3)
+        inline.run(study, path, report=report, cohort_size=3)
+    inline.run(study, path, report=report, cohort_size=3)
     assert seen == [(3, 3), (6, 3), (9, 1), (12, 1), (3, 1), (6, 1), (9, 1), (12, 1)]
     assert not (tmp_path / "tiny.unfinished").exists()
 
 
 def test_what_others_still_need_stays(tmp_path: Path) -> None:
     one, two = FRESH, replace(FRESH, seed=1)
-    shelf = Shelf(tmp_path / "shelf", every=0)
-    with kept_on(shelf):
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints", every=0)
+    with checkpointing(checkpoints):
         steps = follow([one, two])
         next(steps), next(steps)
         steps.close()  # type: ignore[attr-defined]
     for spec in (one, two):
-        later = Shelf(tmp_path / "shelf", every=0)  # another process
-        with kept_on(later):
+        later = CheckpointFolder(tmp_path / "checkpoints", every=0)  # another process
+        with checkpointing(later):
             rest = follow([spec])
             assert next(rest).step == 9
             ended(rest)
             later.clear()
-    assert not (tmp_path / "shelf").exists()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
     expected = ended(follow([FRESH]))
     (tmp_path / f"{'0123' * 8}.safetensors").write_bytes(b"")
-    with kept_on(Shelf(tmp_path, every=1e6)), pytest.warns(RuntimeWarning, match=r"0123\.safetensors is damaged"):
+    with (
+        checkpointing(CheckpointFolder(tmp_path, every=1e6)),
+        pytest.warns(RuntimeWarning, match=r"0123\.safetensors is damaged"),
+    ):
         assert ended(follow([FRESH]))[0].scores == expected[0].scores
     assert not list(tmp_path.iterdir())
 
@@ -308,7 +323,7 @@ def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: p
         training=replace(STEPS, steps=24, batch=2, lr=1e-2),
     )
     expected = ended(follow([spec]))
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         steps = follow([spec])
         next(steps), next(steps), next(steps)
         steps.close()  # type: ignore[attr-defined]
@@ -335,13 +350,15 @@ def of_one_trial(plain: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("with_ray", [False, True], ids=["inline", "ray"])
 @pytest.mark.parametrize("plain", [codec.plain(FRESH), PHASED], ids=["trial", "phased"])
-def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
+def test_a_kill_between_a_record_and_its_checkpoint_leaves_nothing_for_ever(
     plain: dict[str, Any], with_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     study, path = of_one_trial(plain), tmp_path / "tiny.sqlite"
     with monkeypatch.context() as patch:
-        patch.setattr(Shelf, "clear", cut)
+        patch.setattr(CheckpointFolder, "clear", cut)
         with pytest.raises(Cut):
             inline.run(study, path, device="cpu")
     assert [record.status for record in Ledger(path).all()] == ["done"]
@@ -353,7 +370,9 @@ def test_a_kill_between_a_record_and_its_shelf_leaves_nothing_for_ever(
 def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     study, path, folder = of_one_trial(codec.plain(FRESH)), tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     _, stop = interrupted_after(2)
     with pytest.raises(KeyboardInterrupt):
@@ -364,7 +383,7 @@ def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished
     other = "0123" * 8
     for name in (f"{other}.partial", f"{other}.through", f".{other}.77.through", whole.with_suffix(".partial").name):
         (folder / name).write_bytes(b"half")
-    Shelf(folder).tidy(Ledger(path).keys())
+    CheckpointFolder(folder).tidy(Ledger(path).keys())
     assert sorted(folder.iterdir()) == sorted([whole, told])
     seen, report = interrupted_after(9)
     inline.run(study, path, report=report)
@@ -372,11 +391,13 @@ def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished
     assert not folder.exists()
 
 
-def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
+def test_what_others_put_among_checkpoints_is_neither_read_nor_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Links, pipes, folders, and files of another making, also under our names."""
-    monkeypatch.setattr("recallmap.search.engines.inline.Shelf", lambda folder: Shelf(folder, every=0))
+    monkeypatch.setattr(
+        "recallmap.search.engines.inline.CheckpointFolder", lambda folder: CheckpointFolder(folder, every=0)
+    )
     path, folder = tmp_path / "tiny.sqlite", tmp_path / "tiny.unfinished"
     folder.mkdir()
     weights = tmp_path / "weights.safetensors"
@@ -404,10 +425,10 @@ def test_what_others_put_on_a_shelf_is_neither_read_nor_touched(
 
 @pytest.mark.parametrize("suffix", [".partial", ".safetensors", ".through"])
 def test_a_link_in_place_of_a_file_of_ours_is_not_written_through(suffix: str, tmp_path: Path) -> None:
-    victim, folder = tmp_path / "victim", tmp_path / "shelf"
+    victim, folder = tmp_path / "victim", tmp_path / "checkpoints"
     victim.write_text("precious")
     folder.mkdir()
-    with kept_on(Shelf(folder, every=0)) as shelf:
+    with checkpointing(CheckpointFolder(folder, every=0)) as checkpoints:
         steps = follow([FRESH, replace(FRESH, seed=1)])
         next(steps)
         steps.close()  # type: ignore[attr-defined]
@@ -417,19 +438,21 @@ def test_a_link_in_place_of_a_file_of_ours_is_not_written_through(suffix: str, t
         steps = follow([FRESH, replace(FRESH, seed=1)])
         next(steps), next(steps)
         steps.close()  # type: ignore[attr-defined]
-        shelf.used = [(path, trials[:1]) for path, trials in shelf.used]  # of two one is through
-        shelf.clear()
+        checkpoints.used = [(path, trials[:1]) for path, trials in checkpoints.used]  # of two one is through
+        checkpoints.clear()
     assert victim.read_text() == "precious"
     assert whole.exists()
     assert not whole.is_symlink()
 
 
 def test_a_folder_in_place_of_what_is_written_ends_the_study_with_a_remedy(tmp_path: Path) -> None:
-    with kept_on(Shelf(tmp_path, every=0)):
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
         steps = follow([FRESH])
         next(steps)
         steps.close()  # type: ignore[attr-defined]
         (whole,) = tmp_path.iterdir()
         whole.with_suffix(".partial").mkdir()
-        with pytest.raises(LedgerError, match=r"cannot be written there: .+; make room for it, or move away what"):
+        with pytest.raises(
+            LedgerError, match=r"cannot write the checkpoint of a cohort: .+; make room for it, or move away what"
+        ):
             ended(follow([FRESH]))

@@ -56,7 +56,7 @@ def chunked(
 
 
 def _older(positions: list[int], limit: int) -> int:
-    """How many of the ascending positions lie ahead of `limit`."""
+    """The number of ascending positions before `limit`."""
     return sum(1 for position in positions if position < limit)
 
 

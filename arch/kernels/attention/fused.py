@@ -281,7 +281,7 @@ class Tiles(NamedTuple):
 
 
 def _whole(keys: int, width: int, narrow: bool) -> bool:
-    """Whether one program holds what one sequence's derivatives need. `width` is the wider one, `narrow` 16 bits a number."""
+    """True where one program holds all derivatives of a sequence. `width` is the wider one, `narrow` 16 bits a number."""
     return keys <= KEYS_AT_ONCE and width <= (64 if narrow else 32)
 
 
@@ -300,7 +300,7 @@ def _forward_tiles(time: int, keys: int, width: int, narrow: bool) -> Tiles:
 
 
 def _backward_tiles(time: int, keys: int, width: int, narrow: bool) -> tuple[Tiles, Tiles]:
-    """Of the pass over queries and of that over keys."""
+    """The tiles of the pass over queries, and of that over keys."""
     if not narrow:
         size = 32 if width <= 128 else 16
         best = Tiles(32, KEYS_AT_ONCE, 8, 1) if _whole(keys, width, narrow) else Tiles(size, size, 8, 1)
@@ -322,7 +322,7 @@ def _fitting(tiles: Tiles, time: int, keys: int) -> Tiles:
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What cannot be served: fp64, heads wider than 256."""
+    """The reason not to serve a call (fp64, heads wider than 256); None where it serves."""
     if dtype == torch.float64:
         return "computes in fp32 at most, got fp64"
     width = max(sizes.get("key_width", 1), sizes.get("value_width", 1))
@@ -339,12 +339,12 @@ def _widths(q: Tensor, v: Tensor) -> dict[str, Any]:
 
 
 def _plan(q: Tensor, v: Tensor) -> tuple[int, int, int, bool]:
-    """What tiles depend on."""
+    """The sizes that tiles depend on."""
     return q.shape[1], v.shape[1], max(q.shape[-1], v.shape[-1]), q.element_size() == 2
 
 
 def _at_once(q: Tensor, v: Tensor) -> bool:
-    """Whether the way back is one launch, which needs no o."""
+    """True where backward is one launch, which needs no o."""
     return _whole(*_plan(q, v)[1:])
 
 

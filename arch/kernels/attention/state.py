@@ -1,4 +1,4 @@
-"""What attention carries: the keys and values that a later token may still see, and how many tokens there were.
+"""The state of attention: the keys and values that a later token may still see, and the number of tokens so far.
 
 B batch, S tokens kept, G heads of the keys (H or 1), H heads, K key width, V value width
 """
@@ -36,7 +36,7 @@ def kept(position: int, window: int | None, prefix: int) -> list[int]:
 
 
 def keep(x: Tensor, position: int, window: int | None, prefix: int) -> Tensor:
-    """Of keys or values [B, S, ...] the ones to keep after `position` tokens; those of the last `window` are at the end."""
+    """The keys or values of [B, S, ...] to keep after `position` tokens; those of the last `window` are at the end."""
     if window is None:
         return x
     first = min(prefix, position)

@@ -165,8 +165,8 @@ def _output_error(op: str, call: Peer, inputs: dict[str, Any]) -> float:
 def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
     """The largest error of outputs and gradients, as a part of what is allowed. Raises Disagreement above 1.
 
-    Of the first sequences and tokens, but the implementation is given all: how many there are may decide which of its kernels
-    serve. What comes later has no part in what comes first, nor, with no weight, in its gradients.
+    Only the first sequences and tokens are compared, but the implementation gets all, because their number may decide which
+    of its kernels serve. Later tokens have no part in earlier outputs, nor, without a weight, in their gradients.
     """
     dtype, device = _values(inputs).dtype, _values(inputs).device
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
@@ -200,7 +200,7 @@ def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
 
 
 def _serving(op: str, device: torch.device, dtype: torch.dtype) -> list[str]:
-    """What serves at full speed: an interpreted kernel does not."""
+    """The implementations that run at full speed, without interpreted kernels."""
     names = [name for name in select.implementations(op) if not select.why_not(op, name, device=device, dtype=dtype)]
     return [name for name in names if name != "fused" or device.type == "cuda"]
 
@@ -311,7 +311,7 @@ def _named(device: torch.device) -> str:
 
 
 def _mebibytes(call: Callable[[], object], device: torch.device) -> float:
-    """The most device memory that a call takes, beyond what is held already; nan where the device does not tell."""
+    """Peak device memory of a call, beyond what is held already; nan where the device does not report it."""
     if device.type != "cuda":
         return float("nan")
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""How far an implementation may be from `recurrent` in fp64 on the same, already rounded inputs.
+"""The tolerance of an implementation against `recurrent` in fp64 on the same, already rounded inputs.
 
 Measured: T 512, width 64, fp32 1e-7 to 1e-5, tf32 2e-4 to 3e-2, bf16 2e-3 to 2e-2; rounding outputs to bf16 alone costs 1.1e-3.
 """
@@ -76,8 +76,8 @@ def tolerance(op: str, dtype: torch.dtype, *, of: Of = "output", case: Case = "r
 
 
 def attainable(reference: Tensor, dtype: torch.dtype, per: tuple[int, ...]) -> float:
-    """The error of the reference itself in `dtype`. Of very many sequences the worst may exceed what is allowed, in 16 bits,
-    where large results are few; no implementation is nearer."""
+    """The error of the reference itself in `dtype`. In 16 bits the worst of very many sequences may exceed the tolerance where
+    large results are few; no implementation is nearer."""
     return error(reference.to(dtype), reference, per)
 
 

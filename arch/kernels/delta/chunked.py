@@ -25,7 +25,7 @@ from recallmap.arch.kernels.recurrence.triangular_solve import solve_unit_lower
 
 
 class Affine(NamedTuple):
-    """What a chunk makes of the state S ahead of it: outputs `out + reads S`, next state `gain + turn S`."""
+    """The map of a chunk on the state S before it: outputs `out + reads S`, next state `gain + turn S`."""
 
     out_BHNCV: Tensor
     reads_BHNCK: Tensor

@@ -170,7 +170,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What cannot be served: fp64."""
+    """The reason not to serve a call (fp64); None where it serves."""
     return "computes in fp32 at most, got fp64" if dtype == torch.float64 else None
 
 

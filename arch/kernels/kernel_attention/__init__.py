@@ -95,7 +95,7 @@ def kernel_attention_step(
 def kernel_attention_read(
     state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False, normalize: bool = False
 ) -> Tensor:
-    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    """The answers [B, T, H, V] of an unchanged memory to q [B, T, H, K]: nothing is learned."""
     o = read(state, q, kernel, hidden_rule(DOT, 1, 1, residual))
     return _normalized(o) if normalize else o
 

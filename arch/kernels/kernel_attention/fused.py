@@ -184,7 +184,7 @@ def _table(width: int) -> tuple[int, int]:
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What cannot be served: fp64, other kernels, deep memories, long windows, heads wider than 256."""
+    """The reason not to serve a call (fp64, other kernels, deep memories, long windows, wide heads); None where it serves."""
     if dtype == torch.float64:
         return "computes in fp32 at most, got fp64"
     if not sizes.get("exponential", 1):

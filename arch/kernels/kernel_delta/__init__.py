@@ -84,5 +84,5 @@ def kernel_delta_step(
 
 
 def kernel_delta_read(state: KernelState, q: Tensor, *, kernel: Kernel, residual: bool = False) -> Tensor:
-    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    """The answers [B, T, H, V] of an unchanged memory to q [B, T, H, K]: nothing is learned."""
     return read(state, q, kernel, hidden_rule(L2, 1, 1, residual))

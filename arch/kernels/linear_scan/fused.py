@@ -27,7 +27,7 @@ from recallmap.arch.kernels.triton_tiles.scan import load_segments, pass_on, sto
 
 @triton.jit
 def _decays(log_a, L: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of the tokens, and of the whole segment."""
+    """The decays of tokens, and that of the whole segment."""
     a = (tl.exp(log_a[0]),)
     whole = a[0]
     for i in tl.static_range(1, L):
@@ -112,7 +112,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What cannot be served: fp64."""
+    """The reason not to serve a call (fp64); None where it serves."""
     return "computes in fp32 at most, got fp64" if dtype == torch.float64 else None
 
 

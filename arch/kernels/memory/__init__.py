@@ -113,7 +113,7 @@ def memory_read(
     norm: LayerNorm | None = None,
     features: Features | None = None,
 ) -> Tensor:
-    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    """The answers [B, T, H, V] of an unchanged memory to q [B, T, H, K]: nothing is learned."""
     with full_precision(q.device):
         dtype = state.weights[0].dtype
         weights = [rule.retention.weights(a) for a in state.weights]
@@ -123,7 +123,7 @@ def memory_read(
 
 
 def _demands(rule: Rule, weights: tuple[Tensor, ...], norm: LayerNorm | None) -> dict[str, int]:
-    """What a rule asks of an implementation."""
+    """The requirements of a rule on an implementation."""
     free = rule.independent(len(weights), normed=norm is not None)
     return {
         "materialised": int(rule.materialised),

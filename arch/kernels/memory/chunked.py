@@ -74,15 +74,15 @@ def materialise_piece(
     return y, learned._replace(maps=tuple(maps), momentum=tuple(momentum) or None)
 
 
-# What tokens read of a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and behind the last token the matrix [B, H, R, C]
-# and its momentum.
+# The reads of tokens from a matrix that learns, h [B, H, N, R] -> [B, H, N, C], and after the last token the matrix
+# [B, H, R, C] and its momentum.
 
 _Reading = tuple[Tensor, Tensor, Tensor | None]
 _Read = Callable[[Tensor], _Reading]
 
 
 def _reader(a_BHRC: Tensor, pushed: _Sums, weight: Influence, tokens: Tokens, rule: Rule) -> _Read:
-    """Of a matrix at the piece's start, by the momenta that the piece's tokens push."""
+    """A reader of a matrix at the piece's start, moved by the momenta that the piece's tokens push."""
     if _held(pushed, rule):
         return partial(_by_retention, a_BHRC, pushed, weight.log_decay, tokens, rule.retention)
     if not rule.newton_schulz:
@@ -177,7 +177,7 @@ class _Sums(NamedTuple):
         return x.mT @ (weight[:, :, -1, :, None] * d) + kept[:, :, -1, None, None] * p
 
     def span(self) -> _Span:
-        """What they span."""
+        """The factors that span the steps."""
         weight, x, d, kept, p = self
         if kept is None or p is None:
             return _Span(weight, d, x.mT)
@@ -214,19 +214,19 @@ def _by_span(a_BHRC: Tensor, pushed: _Sums, weight: Influence, eta_BHN: Tensor, 
 
 
 def _held(sums: _Sums, rule: Rule) -> bool:
-    """Whether a kernel holds a matrix for every token: where each takes its own step, on a GPU."""
+    """True where a kernel holds a matrix for every token: each takes its own step, on a GPU."""
     return rule.lone and _on_gpu("retained", sums.d_BHMC, sums.x_BHMR.shape[-1])
 
 
 def _summed(step_BHNRC: Tensor) -> bool:
-    """Whether a kernel walks over steps of Newton-Schulz: over those of square matrices, on a GPU."""
+    """True where a kernel walks over steps of Newton-Schulz: those of square matrices, on a GPU."""
     rows, columns = step_BHNRC.shape[-2:]
     return rows == columns and _on_gpu("spanned_sum", step_BHNRC, rows)
 
 
 def _spared(sums: _Sums) -> bool:
-    """Whether steps are better not made: where fewer vectors span them than they have rows, on a CPU of narrow matrices alone
-    and elsewhere where a kernel spares them."""
+    """True where steps are better left as factors: fewer vectors span them than they have rows, on a CPU only for narrow
+    matrices, and elsewhere where a kernel spares them."""
     (seen, rows), columns = sums.x_BHMR.shape[-2:], sums.d_BHMC.shape[-1]
     vectors = seen if sums.p_BHRC is None else seen + columns
     if vectors >= rows:
@@ -237,7 +237,7 @@ def _spared(sums: _Sums) -> bool:
 
 
 def _on_gpu(op: str, like: Tensor, rows: int) -> bool:
-    """Whether a GPU's kernel of the op takes so many rows, or vectors, as wide as these."""
+    """True where a GPU's kernel of the op takes so many rows, or vectors, of this width."""
     if like.device.type == "cpu":
         return False
     sizes = {"key_width": rows, "value_width": like.shape[-1]}

@@ -1,4 +1,4 @@
-"""One call of the op: what every implementation is given, and how those that learn maps from tokens read and answer it.
+"""One call of the op: the inputs of every implementation, and the reads and answers of those that learn maps from tokens.
 
 B batch, T time, H heads, c window, K key width, V value width
 """

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class MemoryState(NamedTuple):
-    """What a memory carries from one token to the next. B batch, H heads, c window, K key width, V value width
+    """The state of a memory between tokens. B batch, H heads, c window, K key width, V value width
 
-    weights    the matrices [B, H, rows, columns], ahead of the retention
+    weights    the matrices [B, H, rows, columns], before the retention
     momentum   alike; None without
     reference  the matrices at the start of the chunk; None where every token is a chunk or it makes no difference
     position   tokens seen
@@ -29,7 +29,7 @@ class MemoryState(NamedTuple):
     delta: Tensor | None
 
     def to(self, dtype: torch.dtype) -> MemoryState:
-        """The same state in another precision."""
+        """The state in another precision."""
         return MemoryState(*(_to(part, dtype) for part in self))
 
 

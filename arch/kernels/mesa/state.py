@@ -1,4 +1,4 @@
-"""What Mesa carries: two matrices that fade and take in outer products."""
+"""The state of Mesa: two matrices that fade and take in outer products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recursive least squares carries: the inverse of all keys' second moment, and all values under their keys."""
+"""The state of recursive least squares: the inverse of all keys' second moment, and all values under their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mLSTM carries, and how its reads are put in proportion.
+"""The state of mLSTM, and the normalisation of its reads.
 
 The gates are exponentials, so C and n are kept divided by e^m, with m such that nothing overflows. No output depends on which
 m it is.

@@ -73,7 +73,7 @@ def _starts(key_dim: int, degree: int) -> list[int]:
 
 
 def _groups(every: Tensor, degree: int) -> list[Tensor]:
-    """Of every product [..., K, F'] of a variable and a monomial of the degree below, those that a degree takes."""
+    """The products of a degree among all [..., K, F'] of a variable and a monomial of the degree below."""
     return [every[..., j, start:] for j, start in enumerate(_starts(every.shape[-2], degree))]
 
 

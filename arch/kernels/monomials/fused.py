@@ -27,7 +27,7 @@ ROOT = tl.constexpr(2**0.5)
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     degree, width = sizes.get("degree", DEGREE), sizes.get("key_width", 1)

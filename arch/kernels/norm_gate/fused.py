@@ -31,7 +31,7 @@ WARPS = 4
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     width = sizes.get("value_width", 1)
@@ -52,7 +52,7 @@ class _Form(NamedTuple):
     width: int
 
     def constants(self, value_width: int, sigmoid: bool) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """The constants of compilation."""
         block = {"ROWS": self.rows, "HEADS": self.heads, "WIDTH": self.width}
         return {"V": value_width, "SIGMOID": sigmoid, **block, "num_warps": WARPS, "num_stages": 1}
 

@@ -1,8 +1,8 @@
-"""A fused computation as one piece: what autograd, vmap and the compiler see of it is its door, never its inside.
+"""A fused computation as one opaque operation: autograd, vmap and the compiler see its interface, never its inside.
 
-A fused implementation is a forward and a backward function over contiguous tensors whose first axis is the batch. What is
-learned and has no batch comes with a first axis of groups: batch entry b belongs to group b // (batch / groups). So members
-of a cohort fold into the first axis of every tensor alike, and one launch serves all of them.
+A fused implementation is a forward and a backward function over contiguous tensors whose first axis is the batch. Learned
+tensors without a batch have a first axis of groups: batch entry b belongs to group b // (batch / groups). So members of a
+cohort fold into the first axis of every tensor alike, and one launch serves all of them.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _folded(operator: Callable[..., Results]) -> Callable[..., tuple[Results, tu
 
 
 def matrices(x: Tensor) -> int:
-    """How many matrices x [..., rows, columns] holds."""
+    """The number of matrices in x [..., rows, columns]."""
     return x.shape[:-2].numel()
 
 

@@ -1,4 +1,4 @@
-"""What every op's door asks of its inputs, and the precision in which all but fused implementations compute.
+"""Checks of an op's inputs, and the precision in which all implementations but fused ones compute.
 
 B batch, T time, H heads of the values and gates, G heads of queries and keys (H, or 1 where all heads share them),
 K key width, V value width

@@ -34,7 +34,7 @@ LEAST = tl.constexpr(1e-30)  # of the sum that a norm is the root of
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     rows, columns = sizes.get("key_width", 1), sizes.get("value_width", 1)
@@ -86,7 +86,7 @@ def _power(x, exponent, WHOLE: tl.constexpr):
 
 @triton.jit
 def _weights(a, there, number, WHOLE: tl.constexpr, FORM: tl.constexpr):
-    """What is kept of A, and of norms what they divide by and the sum that they are the root of."""
+    """The weights from A, and for norms their divisor and the sum that they are the root of."""
     divisor, total = 1.0, 1.0
     if FORM == "softmax":
         largest = tl.max(tl.where(there, a, float("-inf")), 0)

@@ -189,7 +189,7 @@ def _padded(width: int) -> int:
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What cannot be served: fp64, states of more than 256 numbers a channel."""
+    """The reason not to serve a call (fp64, states of more than 256 numbers a channel); None where it serves."""
     if dtype == torch.float64:
         return "computes in fp32 at most, got fp64"
     width = sizes.get("key_width", 1)
@@ -280,7 +280,7 @@ def _constants(batch: int, rate: Tensor | None) -> tuple[int, float]:
 
 
 def _form(q: Tensor, rate: Tensor | None, final: bool) -> dict[str, int]:
-    """What kernels are compiled for."""
+    """The constants of compilation."""
     width = q.shape[-1]
     sizes = {"N": width, "BN": _padded(width), "L": _table(width, rate is not None).tokens, "num_stages": 1}
     return sizes | {"RATES": rate is not None, "FINAL": final}

@@ -32,7 +32,7 @@ WIDEST = 256  # of heads brought to length 1
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     if sizes.get("taps", 1) > MOST_TAPS:
@@ -79,7 +79,7 @@ class _Share(NamedTuple):
     parts: int
 
     def form(self, taps: int, rows: int) -> dict[str, int]:
-        """What kernels are compiled for."""
+        """The constants of compilation."""
         warps = 4 if self.heads * self.width <= COLUMNS else 8
         own = {"PARTS": self.parts, "HEADS": self.heads, "WIDTH": self.width}
         return own | {"TAPS": taps, "ROWS": rows, "num_warps": warps}

@@ -53,7 +53,7 @@ def recurrent(
 
 
 def shaped(z: Tensor, bias: Tensor | None, activation: str, unit: bool) -> Tensor:
-    """What follows on the sum over taps."""
+    """The activation and the norm after the sum over taps."""
     z = z if bias is None else z + bias.to(z.dtype)
     a = F.silu(z) if activation == "silu" else z
     return a * (a.square().sum(-1, keepdim=True) + EPS).rsqrt() if unit else a

@@ -27,7 +27,7 @@ NARROW = 512  # numbers of the vectors, or of what they span, that one warp hold
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     rows, columns, vectors = sizes.get("key_width", 1), sizes.get("value_width", 1), sizes.get("vectors", 1)

@@ -10,7 +10,7 @@ By the square, P^T P = Z^T G Z with Z = diag(x) D and G = U^T U:
 
 Forward one launch makes G, and one goes through the steps and keeps every P^T P. Backward one gives every token's Z dA; two
 more sum over tokens, BS vectors a program, always in the same order, so that sums are the same every time; the last goes on to
-U. Of narrow matrices a tile holds as many as it has room for, those of a head's neighbouring tokens.
+U. A tile holds as many narrow matrices as it has room for, those of a head's neighbouring tokens.
 
 T tokens, H heads, R rows, S vectors, C columns, CP their power of two, W columns of a tile; BS vectors, BR rows, BT tokens at
 once
@@ -43,7 +43,7 @@ ALONE = {"num_warps": 1, "num_stages": 1}  # of programs of one block
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     vectors, columns = sizes.get("key_width", 1), sizes.get("value_width", 1)
     if columns > WIDEST:
         return f"takes matrices of at most {WIDEST} columns, got {columns}"
@@ -67,8 +67,8 @@ def _times(x, y):
 
 @triton.jit
 def _places(T, H, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
-    """Of a program's tile: its head, the number of its matrix (of several, of each column's, [1, W]), and of every column its
-    channel, and whether it is there."""
+    """The head of a program's tile, the number of its matrix (with several, that of each column, [1, W]), and for every
+    column its channel and a mask of those that exist."""
     parts = tl.cdiv(T, W // CP)
     pid = tl.program_id(0)
     head, token = pid // (parts * H) * H + pid % H, pid // H % parts * (W // CP)
@@ -99,13 +99,13 @@ def _scaled(x, by, OWN: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _product(x, y, CP: tl.constexpr, W: tl.constexpr):
-    """Of the blocks."""
+    """The product of the blocks."""
     return apart(_times(x, y), CP, W)
 
 
 @triton.jit
 def _rows(x, d, n, there, channel, first, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr):
-    """Of diag(x) D, of the x of a tile's tokens and a head's D side by side, BS rows from the first on."""
+    """Rows of diag(x) D, for the x of a tile's tokens and a head's D side by side, BS rows from the first on."""
     row = first + tl.arange(0, BS)
     x_b = tl.load(x + n * S + row[:, None], mask=(row < S)[:, None], other=0.0).to(tl.float64)
     d_there = (row < S)[:, None] & there[None, :]
@@ -242,7 +242,7 @@ def _squares_kernel(
     for first in range(0, S, BS):
         z = _rows(x, d, n, there, channel, first, S, C, CP, W)
         if CP < W:
-            # What is not finite makes its own dA nan, and must meet no other's 0. (z - z, of a product, would be its rounding.)
+            # A value that is not finite makes its own dA nan, and must meet no other's 0. (z - z may be a rounding error.)
             z = tl.where(tl.abs(z) < float("inf"), z, 0.0)
         vector = first + tl.arange(0, BS)
         in_z = (vector < S)[:, None] & there[None, :]

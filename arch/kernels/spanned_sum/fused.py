@@ -28,7 +28,7 @@ NARROW = 1024  # numbers of W that one warp holds
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do: more than those that make the factors."""
+    """The reason not to serve a call, also by the kernels that make the factors; None where they serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     return makes_none(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)

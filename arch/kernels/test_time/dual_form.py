@@ -29,7 +29,7 @@ TOGETHER = 1024  # tokens whose influence on each other, within their pieces, is
 
 
 class Tokens(NamedTuple):
-    """What a memory is given: all [B, H, ...]. Keys, values and thresholds begin with the c - 1 tokens of the window."""
+    """The inputs of a memory: all [B, H, ...]. Keys, values and thresholds begin with the c - 1 tokens of the window."""
 
     q: Tensor  # [B, H, T, D]
     k: Tensor  # [B, H, c - 1 + T, D]
@@ -98,7 +98,7 @@ Map = TypeVar("Map", bound=Store)
 
 
 class Learned(NamedTuple, Generic[Map]):
-    """What a memory has learned: its maps, their momentum, and the maps at the chunk's start."""
+    """The learned state of a memory: its maps, their momentum, and the maps at the chunk's start."""
 
     maps: tuple[Map, ...]
     momentum: tuple[Tensor, ...] | None
@@ -160,7 +160,7 @@ def cut(tokens: int, rule: Rule, position: int, chunk: int | None, *, free: bool
 
 
 def solved(count: int, rule: Rule, *, free: bool) -> bool:
-    """Whether a piece of so many tokens is more than a chunk, and the errors of its chunks are to be solved for."""
+    """True where a piece of so many tokens is more than a chunk, and the errors of its chunks are solved for."""
     return count > rule.chunk and not free
 
 
@@ -211,8 +211,8 @@ def gradients(
 
 
 def weights_of(tokens: Tokens, counts: Sequence[int], rule: Rule, position: int, *, free: bool) -> Iterator[Influence]:
-    """How much every token's gradient weighs at every later token of its piece. Of many pieces as long as each other at once:
-    on a GPU their small operations would take most of the time."""
+    """The weight of every token's gradient at every later token of its piece. Many pieces of equal length are computed at
+    once, because on a GPU their small operations would take most of the time."""
     alike = [
         (count, many) for count, same in groupby(counts) for many in _parts(len(list(same)), TOGETHER // count or 1)
     ]

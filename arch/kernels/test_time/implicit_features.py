@@ -100,7 +100,7 @@ class Anchors(NamedTuple):
 
 
 class KernelState(NamedTuple):
-    """What a memory over implicit features carries; it grows with every token.
+    """The state of a memory over implicit features; it grows with every token.
 
     points        [B, H, P, K], anchors and keys
     coefficients  theirs [B, H, P, C]
@@ -188,7 +188,7 @@ def remember(
 
 
 def read(state: KernelState, q: Tensor, kernel: Kernel, rule: Rule) -> Tensor:
-    """What the memory answers to q [B, T, H, K] as it stands, [B, T, H, V]: nothing is learned."""
+    """The answers [B, T, H, V] of an unchanged memory to q [B, T, H, K]: nothing is learned."""
     with full_precision(q.device):
         q_BHTK = q.to(state.points.dtype).transpose(1, 2)
         maps = _learned(state, kernel).maps

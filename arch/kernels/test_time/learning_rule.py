@@ -86,7 +86,7 @@ class HuberLoss:
         error, limit = answer - value, threshold[..., None]
         norm = error.square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt()
         if self.beyond == "norm":
-            # Of a threshold of 0, as of what a window pads with, nothing is left.
+            # With a threshold of 0, as in the padding of a window, nothing is left.
             return error * (limit / norm).clamp(max=1)
         return torch.where(norm <= limit, error, limit * error.sign())
 
@@ -200,18 +200,18 @@ class Rule:
 
     @property
     def materialised(self) -> bool:
-        """Whether every token needs matrices of its own, its weights or its step, and not their products with vectors alone."""
+        """True where every token needs its own matrices, weights or step, and not only their products with vectors."""
         return self.newton_schulz > 0 or not self.retention.plain
 
     @property
     def lone(self) -> bool:
-        """Whether every token takes the step of its own gradient, and of no other."""
+        """True where every token takes the step of its own gradient, and of no other."""
         return self.window == 1 and self.momentum == "none" and not self.newton_schulz
 
     def affine(self, matrices: int, *, normed: bool) -> bool:
-        """Whether a gradient is an affine function of the weights, so that many chunks can be solved for at once."""
+        """True where a gradient is an affine function of the weights, so that many chunks can be solved for at once."""
         return matrices == 1 and not normed and not self.materialised and isinstance(self.loss, L2Loss | DotLoss)
 
     def independent(self, matrices: int, *, normed: bool) -> bool:
-        """Whether gradients do not depend on the weights at all, so that chunks make no difference."""
+        """True where gradients do not depend on the weights, so that chunks make no difference."""
         return self.affine(matrices, normed=normed) and isinstance(self.loss, DotLoss)

@@ -1,7 +1,7 @@
 """Small matrices as blocks of the diagonal of one tile.
 
-What stands beside the blocks is made 0 wherever something could get there, so that matrices know nothing of each other, not
-even that one is not finite. A tile may be one matrix; then nothing of this costs anything.
+Entries outside of the blocks are made 0 wherever something could get there, so that matrices do not affect each other, even
+where one is not finite. A tile may be one matrix; then none of this has a cost.
 
 W rows and columns of a tile, OWN of a block
 """

@@ -265,7 +265,7 @@ async function plot(id, traces, layout, setup) {
   box.dataset.linked = "true";
 }
 
-// What a figure's colours mean, below it: [architecture, name, line] of each.
+// The legend of a figure, below it: [architecture, name, line] of each.
 function fillKey(id, keys) {
   $(id).replaceChildren(
     ...keys.slice(0, KEYS).map(([arch, name, stroke]) => {
@@ -279,7 +279,7 @@ function fillKey(id, keys) {
   );
 }
 
-// Of several points at one state the highest, so that a line joins what a state can do.
+// The highest of several points at one state, so that a line joins the best of each state.
 function highest(points) {
   const best = new Map();
   for (const [x, y] of points) best.set(x, Math.max(y, best.get(x) ?? -Infinity));
@@ -401,7 +401,7 @@ function summary(a, list, view) {
   ].join("<br>");
 }
 
-// What is zoomed in to is drawn anew, in as fine marks as it allows, and stays when trials are picked.
+// A zoomed range is drawn anew, in marks as fine as it allows, and stays when trials are picked.
 function followZoom(box) {
   const redraw = (zoom) => {
     now.zoom = zoom;
@@ -539,7 +539,7 @@ function curve(trial) {
   return [data.clocks[clock] ?? [], values.map((v) => (v === null ? null : v / 1000))];
 }
 
-// Of very many curves, those of one architecture and its hyper-parameters as their mean and its interval: [line, band].
+// Very many curves are drawn as means and intervals by architecture and hyper-parameters: [line, band].
 function meanCurves(view, a, own, traits) {
   const behind = new Map(view.means.map((mean) => [mean.row, mean.trials])),
     line = { x: [], y: [], text: [], customdata: [] },
@@ -649,7 +649,7 @@ function drawCurves() {
   );
 }
 
-// What a part of the answers or a dial does to the scores of the setting, a line for what is otherwise equal.
+// The effect of a part of the answers or an option on the scores of the setting, a line for each otherwise equal model.
 function drawCut() {
   const view = views[now.view],
     { cuts } = view,
@@ -804,7 +804,7 @@ function drawHeld() {
   );
 }
 
-// How the study went in the setting: what its front dominates trial by trial, and which dials matter.
+// The progress of the study in the setting: the share that its front dominates, trial by trial, and the options that matter.
 function drawProgress() {
   const { progress } = views[now.view];
   $("progress").hidden = !progress;
@@ -872,7 +872,7 @@ function drawHeat() {
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   // Where columns are narrow, headings lean and the figure may scroll sideways.
   const small = $("strengths").clientWidth < 160 + 110 * x.length;
-  // Rows and columns are told apart by their last dials, too: no name is cut, a long one of a row takes several lines.
+  // Rows and columns differ also in their last options: no name is cut, a long one of a row takes several lines.
   const folded = (name, width) =>
     name.split(" ").reduce((lines, word) => {
       const longer = lines.length ? `${lines.at(-1)} ${word}` : word;

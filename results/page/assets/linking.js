@@ -266,7 +266,7 @@ function follow(event) {
   pick(behind(line));
 }
 
-// What is chosen stands in the page's address, so that it is still chosen when the page is loaded again.
+// The choices are in the page's address, so that they are kept when the page is loaded again.
 function remember() {
   const kept = new URLSearchParams({ view: views[now.view].label, cut: now.cut });
   if (tables.length) kept.set("table", tables[now.table].title);

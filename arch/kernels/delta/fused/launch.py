@@ -42,7 +42,7 @@ class Gradients(NamedTuple):
 
 
 class _Faded(NamedTuple):
-    """What walks take of queries, columns and rows: with their fades already, where decays go by channel."""
+    """The queries, columns and rows that walks read: with their decays where these go by channel."""
 
     q: Tensor
     k: Tensor

@@ -97,7 +97,7 @@ class Inputs(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all launches of one call share."""
+    """The parameters that all launches of one call share."""
 
     blocks: Blocks
     walk: Walk | None
@@ -116,7 +116,8 @@ class Plan(NamedTuple):
 
     @property
     def solve(self) -> str:
-        """Of the inverse. What goes on to products of its own, chunk by chunk, keeps 21 bits: three tf32 products each."""
+        """The precision of the inverse. Where it enters further products, chunk by chunk, it keeps 21 bits: three tf32
+        products each."""
         chain: str = self.flags["CHAIN"]
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
 
@@ -136,7 +137,7 @@ def plan_for(x: Inputs) -> Plan:
     blocks = blocks_for(key_width, value_width, paired, gate == CHANNEL_GATE, exact)
     walk = walk_for(key_width, value_width, gate, paired, exact, time, batch * heads)
     chunk = blocks.chunk if walk is None else walk.chunk
-    # What a pair erases and what it writes need not cancel: with keys that repeat its state grows, and rounding with it.
+    # Erasing and writing of a pair need not cancel: with keys that repeat its state grows, and rounding with it.
     frail = paired and gate != CHANNEL_GATE
     chain = "ieee" if exact else "tf32x3" if frail else "tf32"
     flags = {

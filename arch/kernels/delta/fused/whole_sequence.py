@@ -127,7 +127,7 @@ def whole_forward_kernel(
             c_CK *= strength[:, None]
         inverse = invert_unit_lower(tl.where(before_now, erases, 0.0), C, SOLVE)
 
-        # What is written, what is read
+        # writes, reads
         if PAIR:
             wanted = -dot(tl.where(before_now, hears, 0.0), v_CV, CHAIN) - dot(r_CK, ahead, CHAIN)
         else:

@@ -50,7 +50,7 @@ def fused(
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What this implementation cannot do, None where it can."""
+    """The reason not to serve a call; None where this implementation serves."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     widths = {name: sizes.get(name, 1) for name in ("key_width", "value_width")}

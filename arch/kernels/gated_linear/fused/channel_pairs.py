@@ -55,7 +55,7 @@ def _near_scores(q_CK, k, g, rows, columns, T, K, k_stride, g_stride, C: tl.cons
 
 @triton.jit
 def _near_row_gradients(dA_CN, k, g, rows, columns, T, K, k_stride, g_stride, C: tl.constexpr, BK: tl.constexpr):
-    """What the pairs s < t of a block give to the derivative by q_t."""
+    """The contribution of the pairs s < t of a block to the derivative by q_t."""
     place, place_s = rows % NEAR, tl.arange(0, NEAR)
     fade = tl.zeros([C, BK], tl.float32)
     dq_CK = tl.zeros([C, BK], tl.float32)
@@ -74,7 +74,7 @@ def _near_row_gradients(dA_CN, k, g, rows, columns, T, K, k_stride, g_stride, C:
 def _near_column_gradients(
     k_CK, dAT_CN, q, g, rows, columns, T, K, q_stride, g_stride, C: tl.constexpr, BK: tl.constexpr
 ):
-    """What the pairs t > s of a block give to the derivative by k_s, and their faded scores [s, t]: [C, 16]."""
+    """The contribution of the pairs t > s of a block to the derivative by k_s, and their faded scores [s, t]: [C, 16]."""
     place, place_t = rows % NEAR, tl.arange(0, NEAR)
     fade = tl.zeros([C, BK], tl.float32)
     dk_CK = tl.zeros([C, BK], tl.float32)
@@ -117,12 +117,12 @@ def channel_scores(
 
 @triton.jit
 def _across(q_CK, k_CK, to_token, to_border, dA_CC, dAT_CC, lower, upper, DOT: tl.constexpr):
-    """Of pairs over a border: derivatives by q, k and the sums of log decays, and the faded scores [s, t]."""
+    """The derivatives of pairs over a border by q, k and the sums of log decays, and the faded scores [s, t]."""
     rights, lefts = rounded(q_CK * to_token, DOT), rounded(k_CK * to_border, DOT)
     scores = tl.where(upper, wide_dot(lefts, tl.trans(rights), DOT), 0.0)
     by_rights = wide_dot(tl.where(lower, dA_CC, 0.0), lefts, DOT)
     by_lefts = wide_dot(tl.where(upper, dAT_CC, 0.0), rights, DOT)
-    # Of what was multiplied, so that each pair adds here what it takes away there, to the last bit.
+    # From the multiplied values, so that each pair adds here exactly what it takes away there, to the last bit.
     dG_CK = rights.to(tl.float32) * by_rights - lefts.to(tl.float32) * by_lefts
     return to_token * by_rights, to_border * by_lefts, dG_CK, scores
 

@@ -96,7 +96,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     plan = case.plan
     if x.sign is not None:
         d.sign.zero_()
-    # What heads share takes the sum over them, before it is rounded.
+    # Derivatives of inputs that heads share are summed over heads before they are rounded.
     shared = x.q.shape[2] != case.heads
     by_head = (case.batch, case.time, case.heads, case.key_width)
     dq_BTHK, dk_BTHK = (x.q.new_empty(by_head, dtype=torch.float32) for _ in "qk") if shared else (d.q, d.k)

@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How the work is cut: by one program a sequence (walk) or one a chunk; tokens a chunk; warps a program."""
+    """The partition of the work: one program per sequence (walk) or per chunk; tokens per chunk; warps per program."""
 
     walk: bool
     chunk: int
@@ -58,7 +58,7 @@ def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_cha
 
 
 class Case(NamedTuple):
-    """What the launchers and the forms of their results share."""
+    """The parameters that launchers and the shapes of their results share."""
 
     batch: int
     time: int

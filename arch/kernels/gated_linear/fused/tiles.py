@@ -44,7 +44,7 @@ def dot(a, b, DOT: tl.constexpr):
 
 @triton.jit
 def rounded(x, DOT: tl.constexpr):
-    """As an operand of a product whose range fp16 has not."""
+    """The value as an operand of a product whose range fp16 lacks."""
     return x.to(tl.bfloat16) if tl.bfloat16 == DOT else x
 
 

@@ -32,7 +32,7 @@ WIDEST_FEATURES = 1024  # of a deep memory
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     if max(sizes.get("key_width", 1), sizes.get("value_width", 1)) > WIDEST:
@@ -55,7 +55,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
 
 
 def fused(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:
-    """The whole sequence. What does not start with a chunk is left to `chunked` up to the next one."""
+    """The whole sequence. A beginning inside a chunk is left to `chunked`, up to the next chunk."""
     o, state = [], x.initial_state
     for part, begins in _parts(x):
         part = part._replace(initial_state=state)

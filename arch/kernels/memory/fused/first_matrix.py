@@ -45,7 +45,7 @@ def go_through(
     q, k, here, d_memory, t, m, i, j, count, seen, stride, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
     HALF: tl.constexpr, BIAS: tl.constexpr, MOMENTUM: tl.constexpr, ANSWER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What keys [S] and queries [C] make of columns j of the first matrix, its momentum and the derivatives by both:
+    """Products of keys [S] and queries [C] with columns j of the first matrix, its momentum and the derivatives by both:
     k W (in the digits of ANSWER, its row of biases with it), q W, q P, k dW, k dP; and q k^T."""
     bent, asked = tl.zeros((m.shape[0], j.shape[0]), tl.float32), tl.zeros((t.shape[0], j.shape[0]), tl.float32)
     asked_p, taken, taken_p = asked, bent, bent
@@ -129,7 +129,7 @@ def bend_backward(
     k, here, d_k, d_memory, d_bent, m, i, j, seen, stride, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What a further derivative by k W adds to those by keys and by columns j of the first matrix."""
+    """The contribution of a further derivative by k W to those by keys and by columns j of the first matrix."""
     for start in range(0, D, BD):
         at = start + i
         first = load(here, at, j, R, 1, D, R)
@@ -186,8 +186,8 @@ def asked_again(
     D: tl.constexpr, R: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, MOMENTUM: tl.constexpr,
     BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What queries ask of hidden units, as forward had it, and q W and q P in it; where they are held whole, the momentum's
-    rows; where there are, the biases, their derivatives, and those of their momentum."""
+    """The hidden units of queries, as in forward, with q W and q P; the momentum's rows, where they are held whole; the
+    biases, their derivatives, and those of their momentum, where there are any."""
     p_first, row, d_row, p_row, d_p_row = first, d, d, d, d
     if WHOLE:
         asked_w = dot(q_, tl.trans(first), PRECISION)

@@ -1,7 +1,7 @@
 """A linear memory: one matrix, which keys and queries go through as they are. A program walks the pieces of one head.
 
-A piece may hold several chunks. What their sights learn then depends on each other through one triangular system, whose inverse
-is made ahead of the walk. A matrix that fits is held in registers from piece to piece.
+A piece may hold several chunks. Their sights then depend on each other through one triangular system, whose inverse is made
+before the walk. A matrix that fits is held in registers from piece to piece.
 
 B batch, T time, H heads, N pieces of C tokens, CHUNK tokens a chunk and PAST of its window, S sights, D features, V value
 width, P floats of a memory and its momentum

@@ -16,7 +16,7 @@ FEATURES = 32
 
 
 def free_to_cut(rule: Rule, matrices: int, norm: LayerNorm | None) -> bool:
-    """Whether it makes no difference where chunks begin."""
+    """True where the starts of chunks make no difference."""
     return rule.independent(matrices, normed=norm is not None) and (rule.cross_chunk or rule.window == 1)
 
 
@@ -70,7 +70,7 @@ def plan_for(features: int, rows: int, value_width: int, sights: int, dtype: tor
     # Left to itself, ptxas 12.8 gives the largest deep kernels 32 registers, and spills all that those do not hold.
     registers = 255 if features else None
     if features > WIDEST_WHOLE:
-        # Of more than 32 the last matrix is learned by its transpose, of V rows.
+        # With more than 32 the last matrix is learned by its transpose, of V rows.
         most = 64 if padded(value_width) <= 32 else 32
         warps = 2 if padded(value_width) <= 16 else 4
         return Plan(min(padded(rows), most), precision, warps, warps, registers)

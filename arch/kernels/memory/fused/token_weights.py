@@ -156,7 +156,7 @@ def _weights_backward_kernel(
         tl.store(d_gamma + places, tl.where(allowed, d_band, 0.0).to(d_gamma.dtype.element_ty), mask=placed)
 
 
-# What the walks of memories take of these weights.
+# The weights that the walks of memories read.
 
 
 @triton.jit

@@ -27,7 +27,7 @@ SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     if sizes.get("key_width", 1) > WIDEST_KEY or sizes.get("value_width", 1) > WIDEST_VALUE:

@@ -40,8 +40,8 @@ def solve(
 ):  # fmt: skip
     """Conjugate gradients for all rows, as `conjugate.iterate` takes them, and the number of steps each row took.
 
-    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. Of a stack of
-    chunks all warps must be asked, which only every other step is worth.
+    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. For a stack of
+    chunks all warps must be asked, which pays only at every other step.
     """
     COLUMNS: tl.constexpr = len(rhs.shape) - 1
     x, r = tl.zeros_like(rhs), rhs

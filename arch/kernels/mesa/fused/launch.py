@@ -115,7 +115,7 @@ def _room(x: Inputs) -> _Gradients:
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty((batch, *shape), dtype=dtype, device=x.v.device)
 
-    # What heads share takes the sum over them, before it is rounded.
+    # Derivatives of inputs that heads share are summed over heads before they are rounded.
     content = x.k.dtype if x.k.shape[2] == heads else torch.float32
     return _Gradients(
         q=new(time, heads, key_width, dtype=content),

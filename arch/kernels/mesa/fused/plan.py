@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What every kernel is told: counts, and constants of its compilation; and the programs that one state takes."""
+    """The arguments of every kernel: counts and constants of compilation; and the number of programs per state."""
 
     counts: dict[str, int]
     widths: dict[str, int | str]
@@ -92,5 +92,5 @@ def cut_for(x: Inputs) -> Cut:
 
 
 def passes(x: Inputs, chunks: int) -> bool:
-    """Whether there is any state to pass on."""
+    """True where there is any state to pass on."""
     return chunks > 1 or x.kk is not None or x.return_state

@@ -23,7 +23,7 @@ def _high(x):
 
 @triton.jit
 def _low(x):
-    """What bf16 loses of x."""
+    """The rest of x that bf16 loses."""
     return (x - _rounded(x)).to(tl.bfloat16)
 
 
@@ -45,7 +45,7 @@ def dot(x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def halves(y, PRECISION: tl.constexpr):
-    """What `dot_halves` wants to be given of y: all of it at once unless products are split."""
+    """The parts of y that `dot_halves` needs: all of it at once unless products are split."""
     high, low = y, y
     if PRECISION == "split":
         high, low = _high(y), _low(y)

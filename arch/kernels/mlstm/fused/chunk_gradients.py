@@ -23,7 +23,7 @@ def rows_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """What one chunk's outputs tell its queries; r, the derivatives of d, and what rows give to G, all [B, H, T]."""
+    """The derivatives of one chunk's outputs by its queries; r, the derivatives of d, and those of rows by G, all [B, H, T]."""
     sequence, c = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = (sequence // H) * T * H + sequence % H
     q, k, v = head_of(q, q_strides, sequence, H), head_of(k, k_strides, sequence, H), head_of(v, v_strides, sequence, H)
@@ -71,7 +71,7 @@ def columns_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """What one chunk's outputs and the state behind it tell its keys, values and gates."""
+    """The derivatives of one chunk's outputs, and of the state after it, by its keys, values and gates."""
     sequence, c = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = (sequence // H) * T * H + sequence % H
     q, k, v = head_of(q, q_strides, sequence, H), head_of(k, k_strides, sequence, H), head_of(v, v_strides, sequence, H)

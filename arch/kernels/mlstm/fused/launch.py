@@ -118,7 +118,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     x = x._replace(q=dense(x.q), k=dense(x.k), v=dense(x.v))
     d = _empty_gradients(derivatives, x, rest)
     (B, T, H, V), K = x.v.shape, x.q.shape[-1]
-    # What heads share takes the sum over them, before it is rounded.
+    # Derivatives of inputs that heads share are summed over heads before they are rounded.
     shared = x.q.shape[2] != H
     dq, dk = (x.v.new_empty(B, T, H, K, dtype=torch.float32) for _ in "qk") if shared else (d.q, d.k)
     found = d._replace(q=dq, k=dk)

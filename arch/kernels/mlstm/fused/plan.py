@@ -13,7 +13,7 @@ MANY_PROGRAMS = 512  # from where on they share one
 
 
 class Form(NamedTuple):
-    """How a launch is cut: tokens a chunk, value columns a block, warps a program."""
+    """The partition of a launch: tokens per chunk, value columns per block, warps per program."""
 
     tokens: int
     columns: int
@@ -38,6 +38,6 @@ def form_for(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> Form:
 
 
 def resident(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> bool:
-    """Whether one program a head makes all derivatives: where they fit, and a chunk a program would not be more parallel."""
+    """True where one program per head makes all derivatives: they fit, and one program per chunk would not be more parallel."""
     widest = WIDEST_RESIDENT // 2 if dtype == torch.float32 else WIDEST_RESIDENT
     return max(K, V) <= widest and (T <= LONGEST_RESIDENT or programs >= FEWEST_PROGRAMS)

@@ -38,5 +38,5 @@ def store_tile(x, values, rows, time, stride, columns, width):
 
 @triton.jit
 def lost_digits(x, like):
-    """What 16 bits leave out of an fp32 operand: results may be what is left of larger numbers, over a normaliser near 1."""
+    """The rest of an fp32 operand that 16 bits leave out: results may be small differences over a normaliser near 1."""
     return (x - x.to(like.dtype).to(tl.float32)).to(like.dtype)

@@ -7,7 +7,7 @@ Tall matrices are read as their transposes. Small matrices stay in registers, of
 have no room there, and are multiplied in tiles from scratch memory. Backward goes through the steps again and keeps what each
 begins with in scratch memory, too. A program uses its own again for every matrix that it takes: all of it stays in the caches.
 
-Of a matrix far longer than short, a memory's over many features, only squares of its short side go through the steps:
+For a matrix far longer than short, a memory's over many features, only squares of its short side go through the steps:
     X_n = Q_n X_0,   Q' = P Q,   A' = P A P,   dX_0 = Q^T dY + (B + B^T) X_0,   B by A_0, with dQ = dY X_0^T at the last step
 for all of these commute. A is made of the data anew every few steps: small singular values lose their digits in it.
 
@@ -26,7 +26,7 @@ WIDEST_FLAT = 1024  # of matrices of 32 rows at most: a memory's, over the quadr
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:
-    """What these kernels cannot do."""
+    """The reason not to serve a call; None where these kernels serve."""
     if dtype == torch.float64:
         return "computes in fp32 at most"
     shortest, widest = sorted((sizes.get("heads", 1), sizes.get("value_width", 1)))

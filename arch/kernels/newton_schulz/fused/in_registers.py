@@ -32,7 +32,7 @@ def _entries(
     x, tile, N, inner, x_outer, x_inner, x_row, x_column,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile's entries: where in x they are, where dense memory has them, and which are there."""
+    """The offsets of a tile's entries in x and in dense memory, and a mask of those that exist."""
     row, column = tl.arange(0, RP)[:, None], tl.arange(0, CP)[None, :]
     if OWN < RP:
         n = tile * (RP // OWN) + column // OWN

@@ -21,7 +21,7 @@ class Form(NamedTuple):
     block: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """What kernels are compiled with."""
+        """The constants of compilation."""
         tile = {} if self.tile is None else dict(zip(("BM", "BN", "BK"), self.tile, strict=True))
         block = {} if self.block is None else {"BC": self.block, "FRESH": FRESH}
         return {"PRECISION": self.precision, **tile, **block, "num_warps": self.warps, "num_stages": 1}

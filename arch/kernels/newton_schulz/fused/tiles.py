@@ -26,14 +26,14 @@ def entries_of_rows(first, R: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
 
 @triton.jit
 def places_of_rows(first, R: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr):
-    """As entries_of_rows, but rows and columns."""
+    """The entries of rows, as `entries_of_rows`, with rows and columns."""
     _row, _column, there, at, kept = entries_of_rows(first, R, C, ROWS, CP, TALL)
     return there, at, kept
 
 
 @triton.jit
 def nth_matrix(x, n, inner, x_outer, x_inner):
-    """Where the n-th matrix begins. There are `inner` at equal distances, again and again."""
+    """The offset of the n-th matrix. There are `inner` at equal distances, again and again."""
     return x + (n // inner).to(tl.int64) * x_outer + (n % inner).to(tl.int64) * x_inner
 
 
