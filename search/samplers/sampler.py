@@ -56,7 +56,7 @@ class SamplerSpec(ABC):
         return f"{kind}({', '.join(other)})" if other else kind
 
     def count(self, name: str, least: int, most: int = MOST) -> None:
-        """Raises ValueError unless the parameter of this name is within bounds, or None."""
+        """Raise ValueError unless the parameter of this name is within bounds, or None."""
         value = getattr(self, name)
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
