@@ -220,7 +220,7 @@ def is_there(name: str) -> bool:
 def test_a_module_or_a_file_that_prose_names_exists(path: Path) -> None:
     """A name with an ending, as `search.html`, is a file's. NAME and STUDY stand for any."""
     for text in prose(path):
-        names = [name for name in _NAME.findall(text) if not name.endswith((".html", ".md", ".yaml", ".sqlite"))]
+        names = [name for name in _NAME.findall(text) if not name.endswith((".py", ".html", ".md", ".yaml", ".sqlite"))]
         assert [name for name in names if not is_there(name)] == []
         named = [name for name in _PATH.findall(text) if "NAME" not in name and "STUDY" not in name]
         assert [name for name in named if not (ROOT / name).exists()] == []

@@ -64,7 +64,7 @@ def _parquet(draft: Path, columns: Mapping[str, str], records: Iterable[Record])
     cells, rest = Cells(), iter(records)
 
     def arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
-        """Of the columns that any of the rows has."""
+        """Arrays of the columns that any of the rows has."""
         found: dict[str, list[Any]] = {}
         for number, row in enumerate(rows):
             for name, value in row.items():
