@@ -111,6 +111,17 @@ def test_an_interval_is_over_seeds_and_one_seed_has_none(folder: Path) -> None:
     ]
 
 
+def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_name_of_the_winner(folder: Path) -> None:
+    both = study(kind="tpe", startup=2, beside=["tpe", "random"])
+    drive(both, folder / "a.sqlite")
+    all_of_it = found(both, folder / "a.sqlite")
+    names = [one.name for one in all_of_it.candidates]
+    assert len(names) == len(set(names)) == 36
+    assert list(search_results.volumes(all_of_it)) == ["tpe(startup=2)", "tpe", "random"]
+    one = search_results.winner(all_of_it, "tpe(startup=2) 11")
+    assert search_results.arch_document(all_of_it, one).splitlines()[3] == "name: story_tpe_startup_2_11"
+
+
 def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
     both = study(beside=["tpe"])
     drive(both, folder / "a.sqlite")
@@ -227,7 +238,7 @@ def test_a_search_for_hybrids_from_the_first_look_to_the_winner(folder: Path) ->
     assert "28 known, 0 done, 0 failed" in out("run", *SMOKE, "--device", "cpu")
     best = out("best", *SMOKE, "-o", "arch.yaml")
     assert "accuracy (test)" in best
-    for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of dials (tpe, PED-ANOVA): "):
+    for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of parameters (tpe, PED-ANOVA): "):
         assert line in best
     assert "state " in out("cost", "arch.yaml")
     assert "hybrid_" in out("table", *SMOKE)

@@ -1,4 +1,4 @@
-"""What holds for every proposer: the same seed is the same study, a cut loses and repeats nothing, constraints hold."""
+"""Laws of all searches: the same seed is the same study, a cut loses and repeats nothing, constraints hold."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.cli.app import app
+from recallmap.search.documents.type_hints import kinds_of
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.trial_sources import trials_of
 from recallmap.search.proposers.generations import told_points
 from recallmap.search.proposers.journal import Journal, journal_of
 from recallmap.search.proposers.proposer import Told
+from recallmap.search.samplers import Sampler
 from recallmap.search.space.search_space import Search
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import run_cohort
@@ -34,8 +36,13 @@ from recallmap.search.training.outcome import Outcome
 from recallmap.search.training.trial_record import record_of
 from recallmap.search.trials import Trial
 
-KINDS = ["random", "tpe", "nsga2", "nsga3", "gp"]
-every_proposer = pytest.mark.parametrize("kind", KINDS)
+KINDS = list(kinds_of(Sampler))
+every_sampler = pytest.mark.parametrize("kind", KINDS)
+
+JOINT = {  # samplers that note more than values in the journal, so that a point that is resumed must have their notes
+    "tpe in groups": {"kind": "tpe", "multivariate": True, "group": True, "startup": 3},
+    "nsga2 with a population of 6": {"kind": "nsga2", "population": 6},
+}
 
 TRIAL = {
     "task": {"kind": "mqar", "vocab": 32, "length": 16, "pairs": 2},
@@ -76,12 +83,12 @@ FIRST = [{"trial.training.lr": 0.01, "trial.arch.width": 24}, {"trial.arch.width
 
 
 def study(kind: str = "random", *, space: dict[str, Any] | None = None, **more: Any) -> StudySpec:
-    searched = {"kind": kind, "points": 10, "generation": 4, "dials": DIALS}
+    searched = {**JOINT.get(kind, {"kind": kind}), "points": 10, "generation": 4, "dials": DIALS}
     return codec.read_study({"name": "tiny", "trial": TRIAL, "space": searched | (space or {})} | more)
 
 
 def score(trial: Trial) -> float:
-    """Between 0 and 1, whatever the trial is: as good as any for those who propose."""
+    """Between 0 and 1, whatever the trial is: as good as any for a sampler."""
     return int(hashlib.sha256(codec.canonical(trial).encode()).hexdigest()[:6], 16) / 16**6
 
 
@@ -143,7 +150,7 @@ def uncut(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Uncut]:
     return of
 
 
-@every_proposer
+@every_sampler
 def test_the_same_seed_is_the_same_study(kind: str, uncut: Callable[..., Uncut], tmp_path: Path) -> None:
     path = tmp_path / "same.sqlite"
     assert drive(study(kind), path) == uncut(kind).trained
@@ -152,20 +159,20 @@ def test_the_same_seed_is_the_same_study(kind: str, uncut: Callable[..., Uncut],
     assert len(set(uncut(kind).trained)) == len(uncut(kind).trained)
 
 
-@every_proposer
+@every_sampler
 def test_another_seed_is_another_study(kind: str, uncut: Callable[..., Uncut], tmp_path: Path) -> None:
     other = study(kind, space={"seed": 1})
     drive(other, tmp_path / "other.sqlite", stop_after=4)
     assert not set(uncut(kind).trained) & {record.key for record in Ledger.open(tmp_path / "other.sqlite").all()}
 
 
-@every_proposer
+@every_sampler
 def test_again_it_asks_and_trains_nothing(kind: str, uncut: Callable[..., Uncut]) -> None:
     assert drive(study(kind), uncut(kind).path) == []
     assert told(study(kind), uncut(kind).path) == uncut(kind).told
 
 
-@every_proposer
+@every_sampler
 def test_more_points_go_on_where_fewer_ended(kind: str, uncut: Callable[..., Uncut], tmp_path: Path) -> None:
     path = tmp_path / "grown.sqlite"
     drive(study(kind, space={"points": 8}), path)
@@ -173,7 +180,7 @@ def test_more_points_go_on_where_fewer_ended(kind: str, uncut: Callable[..., Unc
     assert told(study(kind), path) == uncut(kind).told
 
 
-@every_proposer
+@every_sampler
 def test_values_stand_within_their_bounds(kind: str, uncut: Callable[..., Uncut]) -> None:
     for one in uncut(kind).told[kind]:
         assert 1e-4 <= one.choices["trial.training.lr"] <= 1e-1
@@ -185,7 +192,7 @@ def test_values_stand_within_their_bounds(kind: str, uncut: Callable[..., Uncut]
         )
 
 
-@every_proposer
+@every_sampler
 def test_constraints_hold_and_what_breaks_them_is_told_and_not_trained(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     bounded = study(kind, constraints={"state_bytes": 2000})
@@ -197,7 +204,7 @@ def test_constraints_hold_and_what_breaks_them_is_told_and_not_trained(kind: str
     assert all("state_bytes" in one.why for one in told(bounded, path)[kind] if one.end == "rejected")
 
 
-@every_proposer
+@every_sampler
 @pytest.mark.parametrize("stop_after", [0, 3, 6])
 def test_a_driver_that_stops_while_it_trains_loses_and_repeats_nothing(
     kind: str, stop_after: int, uncut: Callable[..., Uncut], tmp_path: Path
@@ -252,8 +259,8 @@ def kill_at_write(writes: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalFileBackend, "append_logs", fragile)
 
 
-@pytest.mark.parametrize("kind", ["tpe", "nsga2"])
-@pytest.mark.parametrize("writes", [(0,), (1,), (4, 3), (12, 5, 2), (25,), (38, 9), (44, 12, 30), (75, 4)])
+@pytest.mark.parametrize("kind", ["tpe", "nsga2", *JOINT])
+@pytest.mark.parametrize("writes", [(0,), (1,), (4, 3), (12, 5, 2), (25,), (38, 9), (44, 12, 30), (75, 4), (96,)])
 def test_a_driver_that_is_killed_while_it_writes_the_journal_loses_and_repeats_nothing(
     kind: str,
     writes: tuple[int, ...],
@@ -280,7 +287,7 @@ def test_a_damaged_journal_is_told_of_and_without_it_the_search_asks_the_same(tm
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([*lines[:4], "damaged", *lines[4:]]) + "\n")
     with pytest.raises(
-        LedgerError, match=r"tiny\.journal: line 5 is damaged; move the file away: what was trained is in"
+        LedgerError, match=r"tiny\.journal: line 5 is damaged; move the file away: the ledger has all that"
     ):
         drive(study("tpe"), path)
     journal.rename(tmp_path / "away")
@@ -288,7 +295,7 @@ def test_a_damaged_journal_is_told_of_and_without_it_the_search_asks_the_same(tm
     assert told(study("tpe"), path) == asked
 
 
-def test_proposers_beside_share_what_they_ask_alike(tmp_path: Path) -> None:
+def test_samplers_with_the_same_first_points_share_their_trials(tmp_path: Path) -> None:
     """All draw their first points at random by the same seed: trained once, and compared fairly."""
     path = tmp_path / "tiny.sqlite"
     beside = study("nsga2", space={"beside": ["random"]})
@@ -299,7 +306,7 @@ def test_proposers_beside_share_what_they_ask_alike(tmp_path: Path) -> None:
     assert len(trained) <= 16
 
 
-@every_proposer
+@every_sampler
 def test_points_to_try_first_come_first(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     begun = study(kind, space={"first": FIRST, "points": 5})
@@ -386,7 +393,7 @@ def test_a_point_whose_trial_fails_fails_and_says_why(tmp_path: Path) -> None:
     assert {(one.end, one.why) for one in told(of, path)["random"]} == {("failed", "mqar seed 1: out of memory")}
 
 
-@every_proposer
+@every_sampler
 def test_on_rungs_only_the_better_half_climbs_and_whole_budgets_alone_are_told(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     climbing = study(kind, space={"rungs": RUNGS, "points": 8})

@@ -223,11 +223,11 @@ def test_of_every_mixer_some_may_be_meant_and_dials_reach_those_that_have_them(f
     for wrong, said in (
         ("every: [mesa, hawkk]", r'no mixer "hawkk" \(did you mean \'hawk\'\?\)'),
         ("every: [{kind: gla}]", 'no mixer {"kind": "gla"}'),
-        ("every: []", "no mixer is left, may come at least one"),
-        ("every: mixer, but: hawk", r'came "hawk", may come a list of mixers'),
-        ("every: mixer, having: {haeds: 2}", "no mixer has a dial 'haeds'"),
-        ("every: mixer, having: [2]", r"came \[2\], may come dials of mixers"),
-        ("every: mixer, haveing: {}", "unknown key 'haveing', may come every, but, as, having"),
+        ("every: []", "no mixer is left, expected at least one"),
+        ("every: mixer, but: hawk", r'got "hawk", expected a list of mixers'),
+        ("every: mixer, having: {haeds: 2}", "no mixer has a parameter 'haeds'"),
+        ("every: mixer, having: [2]", r"got \[2\], expected parameters of mixers"),
+        ("every: mixer, haveing: {}", "unknown key 'haveing', expected every, but, as, having"),
     ):
         with pytest.raises(SpecError, match=said):
             mixers(wrong)
@@ -239,7 +239,7 @@ def test_a_budget_and_the_command_line_reach_into_a_search(file: Path) -> None:
         "budgets: {smoke: {space.points: 3, space.over.trial.seed: [7]}}\nbudget: smoke\n"
     )
     study = read(file, rest, "space.kind=tpe", "space.dials.trial.training.lr={float: [0.3, 0.4]}")
-    assert (space_of(study).kind, space_of(study).points, len(space_of(study).each)) == ("tpe", 3, 1)
+    assert (space_of(study).sampler.kind, space_of(study).points, len(space_of(study).each)) == ("tpe", 3, 1)
     assert trial(study).training.lr == 0.3
     (found,) = faults(file, rest, "trial.training.lr=0.2")
     assert found.endswith("lost: say instead --set 'space.dials.trial.training.lr.float=[0.2, 0.2]'")
@@ -275,14 +275,16 @@ def test_corners_are_a_sample_where_they_are_many_and_every_end_of_every_dial_co
 
 LR = "    trial.training.lr: {float: [1e-3, 1e-2]}\n"
 FAULTS = {
-    "no dials": ("  dials: {}\n", ["8:10: space.dials: may come a mapping of at least one dial by path"]),
+    "no dials": ("  dials: {}\n", ["8:10: space.dials: expected a mapping of at least one parameter by path"]),
     "a dial outside the trial": (
         "  dials:\n    training.lr: {float: [0.1, 0.2]}\n",
-        ["9:5: space.dials.training.lr: a dial is a path that begins with trial (did you mean 'trial.training.lr'?)"],
+        [
+            "9:5: space.dials.training.lr: a parameter is a path that begins with trial (did you mean 'trial.training.lr'?)"
+        ],
     ),
     "a value that does not vary": (
         "  dials:\n    trial.training.lr: 0.1\n",
-        ["9:24: space.dials.trial.training.lr: nothing varies here, may come {choice: ...}, {int: ...}"],
+        ["9:24: space.dials.trial.training.lr: nothing varies here, expected {choice: ...}, {int: ...}"],
     ),
     "slips in dials, all at once": (
         "  dials:\n    trial.training.lr: {float: [0.2, 0.1]}\n    trial.arch.width: {int: [8, 20], step: 8}\n"
@@ -293,7 +295,7 @@ FAULTS = {
             "10:44: space.dials.trial.arch.width.step: step 8 does not lead from 8 to 20",
             "11:33: space.dials.trial.training.batch.int: int must be positive where log is true, got [0, 8]",
             "12:27: space.dials.trial.seed.int[1]: got the number 1.5, expected a whole number",
-            "13:31: space.dials.trial.data.test.choice: may come a list of at least one option",
+            "13:31: space.dials.trial.data.test.choice: expected a list of at least one option",
             "14:42: space.dials.trial.data.validation.stp: unknown key, expected int, step, log (did you mean 'step'?)",
         ],
     ),
@@ -319,31 +321,31 @@ FAULTS = {
     ),
     "too many words for a pattern": (
         "  dials:\n    trial.arch.stack: {sequence: {a: mesa, b: gla}, length: 20, pattern: 'a.*'}\n",
-        ["9:74: space.dials.trial.arch.stack.pattern: pattern would be tried on 2^20 words, may come at most 100,000"],
+        ["9:74: space.dials.trial.arch.stack.pattern: pattern would be tried on 2^20 words, expected at most 100,000"],
     ),
     "points to try first that are none": (
         "  dials:\n" + LR + "  first: [{trial.training.lr: 1}, {trial.training.lrr: 1e-3}]\n",
         [
-            "10:31: space.first[0].trial.training.lr: came 1, may come a number from 0.001 to 0.01",
-            "10:36: space.first[1].trial.training.lrr: no dial 'trial.training.lrr', may come trial.training.lr (did you",
+            "10:31: space.first[0].trial.training.lr: got 1, expected a number from 0.001 to 0.01",
+            "10:36: space.first[1].trial.training.lrr: no parameter 'trial.training.lrr', expected trial.training.lr (did you",
         ],
     ),
     "a point to try first that says nothing": (
         "  dials:\n    trial.training.clip: {choice: [0.5, 1.0]}\n  first: [{trial.training.clip: null}]\n",
-        ["10:33: space.first[0].trial.training.clip: came None, may come 0.5 or 1.0"],
+        ["10:33: space.first[0].trial.training.clip: got None, expected 0.5 or 1.0"],
     ),
     "an exclusion of nothing": (
         "  dials:\n" + LR + "  exclude: [{trial.lr: 1}, {trial.training.lr: {from: 1}}]\n",
         [
-            "10:14: space.exclude[0].trial.lr: no dial 'trial.lr'",
-            "10:48: space.exclude[1].trial.training.lr: may come a value",
+            "10:14: space.exclude[0].trial.lr: no parameter 'trial.lr'",
+            "10:48: space.exclude[1].trial.training.lr: expected a value",
         ],
     ),
     "an exclusion by what is no number": (
         "  dials:\n" + LR + "  exclude: [{trial.training.lr: {least: '1e-3', most: null}}]\n",
         [
-            "10:41: space.exclude[0].trial.training.lr.least: may come a number, came 1e-3",
-            "10:55: space.exclude[0].trial.training.lr.most: may come a number",
+            "10:41: space.exclude[0].trial.training.lr.least: expected a number, got 1e-3",
+            "10:55: space.exclude[0].trial.training.lr.most: expected a number",
         ],
     ),
     "an exclusion of everything": (
@@ -358,17 +360,17 @@ FAULTS = {
         "  dials:\n" + LR + "  anchors: [mesaa]\n",
         ["10:13: trial.arch: 'mesaa': no built-in arch and no file"],
     ),
-    "a proposer twice": (
+    "a sampler twice": (
         "  dials:\n" + LR + "  beside: [random]\n",
-        ["10:11: space.beside: beside must name other proposers, each once, got random, random"],
+        ["10:11: space.beside: beside must list other samplers, each once, got random, random"],
     ),
-    "no such proposer": (
+    "no such sampler": (
         "  dials:\n" + LR + "  beside: [cmaes]\n",
-        ["10:12: space.beside[0]: got text 'cmaes', expected 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
+        ["10:12: space.beside[0]: unknown kind 'cmaes', expected 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
     ),
     "pairs of one": (
         "  dials:\n" + LR + "  beside: [nsga2]\n  generation: 1\n",
-        ["11:15: space.generation: generation must be at least 2 for nsga2 and nsga3, which breed from pairs, got 1"],
+        ["11:15: space.generation: generation must be at least 2 for nsga2, got 1"],
     ),
     "a seed among what it is trained over": (
         "  dials:\n" + LR + "  over: {seed: [1]}\n",
@@ -409,7 +411,7 @@ FAULTS = {
     ),
     "every what": (
         "  dials:\n    trial.arch.stack[0].mixer: {choice: [{every: mixr}]}\n",
-        ["9:50: space.dials.trial.arch.stack[0].mixer: came \"mixr\", may come 'mixer', or a list of mixers"],
+        ["9:50: space.dials.trial.arch.stack[0].mixer: got \"mixr\", expected 'mixer', or a list of mixers"],
     ),
 }
 
@@ -442,12 +444,12 @@ def test_what_corners_that_cannot_be_built_have_in_common_is_said(file: Path) ->
 def test_a_gaussian_process_without_scipy_is_refused_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recallmap.search.space.search_space.find_spec", lambda name: None)
+    monkeypatch.setattr("recallmap.search.samplers.gp.find_spec", lambda name: None)
     dials = "  dials:\n" + LR
     (found,) = faults(file, dials, "space.kind=gp")
-    assert "kind gp needs scipy, which is not installed" in found
+    assert "space.kind: kind gp needs scipy, which is not installed" in found
     (found,) = faults(file, dials + "  beside: [gp]\n")
-    assert found.startswith("10:11: space.beside: beside gp needs scipy")
+    assert found.startswith("10:12: space.beside[0].kind: kind gp needs scipy")
 
 
 def test_a_whole_number_dial_reaches_both_ends() -> None:

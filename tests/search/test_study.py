@@ -311,7 +311,7 @@ FAULTS = {
     "an axis that is no list": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial.seed: 3",
-        ["15:17: space.axes.trial.seed: may come a list of values"],
+        ["15:17: space.axes.trial.seed: expected a list of values"],
     ),
     "an empty axis": (
         BASE,
@@ -326,7 +326,7 @@ FAULTS = {
     "a suite without a tier": (
         BASE,
         "space:\n  kind: grid\n  axes:\n    trial: {suite: mad}",
-        ["15:12: space.axes.trial: may come {suite: NAME, tier: TIER}, both text"],
+        ["15:12: space.axes.trial: expected {suite: NAME, tier: TIER}, both text"],
     ),
     "an unknown budget": (
         BASE,
