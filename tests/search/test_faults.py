@@ -54,26 +54,27 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 import torch
-from recallmap.search import codec, cohort, engine, tune
+from recallmap.search import codec
+from recallmap.search.engines import ray_tune
 
-original = tune._train
+original = ray_tune._train
 
 def fault(specs):
 {fault}
 
 def train(config):  # of this file, so that it travels to the workers whole
-    from recallmap.search import cohort, engine
-    whole = cohort.follow_cohort
+    from recallmap.search.training import run_cohort
+    whole = run_cohort.follow_cohort
 
     def follow(specs, **where):
         fault(specs)
         return (yield from whole(specs, **where))
 
-    engine.follow_cohort = follow
+    run_cohort.follow_cohort = follow
     try:
         original(config)
     finally:
-        engine.follow_cohort = whole
+        run_cohort.follow_cohort = whole
 
 def report(report):
     for record in report.records:
@@ -82,10 +83,11 @@ def report(report):
         print("progress", flush=True)
 
 if __name__ == "__main__":
-    tune._train = train
+    ray_tune._train = train
     address = None
 {driver}
-    tune.run(codec.read_study("study.yaml"), Path("study.sqlite"), report=report, cohort_size={cohort_size}, address=address)
+    study, ledger = codec.read_study("study.yaml"), Path("study.sqlite")
+    ray_tune.run(study, ledger, report=report, cohort_size={cohort_size}, address=address)
     print("ended", flush=True)
 """
 
@@ -247,7 +249,7 @@ def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number
 
 def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
     cluster = """
-    os.environ.update(tune.QUIET | tune.LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"})
+    os.environ.update(ray_tune.QUIET | ray_tune.LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"})
     from ray.cluster_utils import Cluster
     import threading
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -312,7 +314,7 @@ def test_a_full_disk_ends_the_study_and_room_lets_it_go_on(place: Place) -> None
             pages = self._db.execute("PRAGMA page_count").fetchone()[0]
             self._db.execute(f"PRAGMA max_page_count = {pages + 2}")
             return self
-    tune.Ledger = Small
+    ray_tune.Ledger = Small
     """
     driver = place.start(driver=small)
     _, error = driver.communicate(timeout=300)
