@@ -15,6 +15,7 @@ from recallmap.search.space.axis_values import Point
 from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.goals import SPEED
+from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 
@@ -231,11 +232,11 @@ class _Arm:
         return [one for index, one in enumerate(going) if index in best]
 
     def _failed(self, one: _Open, book: Book) -> Answer | None:
-        records = [book[key] for key in one.keys[one.step]]
-        broken = next((r for r in records if r.status == "failed"), None)
-        if broken is not None:
-            return Answer(end="failed", rungs=one.rungs, why=f"{broken.task} seed {broken.seed}: {broken.error}")
         try:
+            records = judged(self.space, [book[key] for key in one.keys[one.step]])
+            broken = next((r for r in records if r.status == "failed"), None)
+            if broken is not None:
+                return Answer(end="failed", rungs=one.rungs, why=f"{broken.task} seed {broken.seed}: {broken.error}")
             self._values(one, book, 0.0)
         except ValueError as error:
             return Answer(end="failed", rungs=one.rungs, why=str(error))
@@ -248,7 +249,7 @@ class _Arm:
 
     def _values(self, one: _Open, book: Book, speed: float | None) -> tuple[float, ...]:
         """Values of the goals. Speed is not measured on a rung, where it is the same for every budget."""
-        records = [book[key] for key in one.keys[one.step]]
+        records = judged(self.space, [book[key] for key in one.keys[one.step]])
         return tuple(goal.of(records, 0.0 if speed is None else speed) for goal in self.study.goals)
 
     def _tell(self) -> None:

@@ -28,6 +28,7 @@ from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.differences import telling, values_of
 from recallmap.search.study.goals import Goal
+from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
@@ -103,9 +104,10 @@ class Agreement:
 
 def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -> Findings:
     """Collect the results of a study from its records and journal. Points that lack a record are left out."""
-    kept = {record.key: record for record in records if record.status == "done"}
+    kept = {record.key: record for record in records}
     if not isinstance(study.space, Search):
-        return Findings(study=study, candidates=tuple(_of_grid(study, kept)), importances={}, agreements=())
+        done = {key: record for key, record in kept.items() if record.status == "done"}
+        return Findings(study=study, candidates=tuple(_of_grid(study, done)), importances={}, agreements=())
     arms = {label: study.address(label) for label in study.space.arms}
     candidates = tuple(c for arm, name in arms.items() for c in _of_search(study, arm, journal.told(name), kept))
     importances = {arm: journal.importances(name) for arm, name in arms.items() if arm != ANCHORS}
@@ -124,9 +126,11 @@ def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[s
         if one.end != "done":
             continue
         trials = study.expanded(point_of(study.space, one, arm))
-        records = [kept.get(content_key.key(trial)) for trial in trials]
-        found = tuple(record for record in records if record is not None)
-        if len(found) < len(trials):
+        keys = [content_key.key(trial) for trial in trials]
+        if any(key not in kept for key in keys):
+            continue
+        found = tuple(judged(study.space, [kept[key] for key in keys]))
+        if any(record.status == "failed" for record in found):  # trained again since the point was reported
             continue
         yield Candidate(
             proposer=arm,

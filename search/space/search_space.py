@@ -22,8 +22,11 @@ from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, begi
 from recallmap.search.space.corners import Given, Rarest, Scripted
 from recallmap.search.space.grid import Grid, Union
 from recallmap.search.space.parameters import Choices, Chooser, Scalar, Turner, parameter_faults, same_label
+from recallmap.search.trials.single import FREE
 
 ANCHORS = "anchors"  # the arm of the architectures to compare with
+
+INNER = FREE - {"stop_at"}  # of training: values of these are better or worse, and their trials train together
 
 MOST_CORNERS = 200  # that are read before a search; beyond it a sample that holds every end of every parameter
 
@@ -62,6 +65,8 @@ class Search:
     dials       what varies, by path: {choice: [...]}, {int: [low, high]}, {float: [low, high]}, {sequence: {...}}, or a
                 mapping or list that holds such parameters
     over        axes as of a grid (tasks, seeds); a point is trained on all of them, and its goals are means
+    within      axes of training, such as {trial.training.lr: [1e-3, 3e-3]}: a point is trained with every combination on all of
+                `over`, and judged on each task with the one that validation chose over its seeds
     points      how many to try; those that break a constraint do not count
     generation  points that are proposed together and reported together, in order
     seed        seed of all samplers
@@ -75,6 +80,7 @@ class Search:
     sampler: Sampler = field(metadata={"inline": True})
     dials: Node
     over: Node = field(default_factory=lambda: Node({}, NOWHERE))
+    within: Node | None = field(default=None, metadata={"later": True})
     points: int = 64
     generation: int = 16
     seed: int = 0
@@ -96,7 +102,9 @@ class Search:
             labels = ", ".join(sampler.label for sampler in self.samplers)
             raise ValueError(f"beside must list other samplers, each once, got {labels}")
         faults = [*parameter_faults(self.dials), *axis_faults(self.over, "over")]
-        if not faults and (each := Grid(axes=self.over).count()) > MOST_ASKED:
+        if self.within is not None:
+            faults += axis_faults(self.within, "within") or self._within_faults(self.within)
+        if not faults and (each := Grid(axes=self.over).count() * self.inner) > MOST_ASKED:
             faults.append(
                 Fault(self.over.place, "over", f"makes {each:,} trials of a point, expected at most {MOST_ASKED:,}")
             )
@@ -124,8 +132,17 @@ class Search:
 
     @cached_property
     def each(self) -> tuple[Point, ...]:
-        """Patches of all trials of a point."""
-        return tuple(Grid(axes=self.over).points())
+        """Patches of all trials of a point: all of `within` for the first of `over`, then for the next."""
+        outer = tuple(Grid(axes=self.over).points())
+        if self.within is None:
+            return outer
+        inner = tuple(Grid(axes=self.within).points())
+        return tuple((*patches, *more) for patches in outer for more in inner)
+
+    @property
+    def inner(self) -> int:
+        """Combinations of `within`."""
+        return 1 if self.within is None else Grid(axes=self.within).count()
 
     def point(self, chooser: Chooser) -> Point:
         """The point whose values the chooser gives."""
@@ -189,6 +206,20 @@ class Search:
         for choices, _ in [*self._every_corner(MOST_CORNERS), *self._some_corners(MOST_CORNERS)]:
             met.update(dict.fromkeys(choices))
         return tuple(met)
+
+    def _within_faults(self, within: Node) -> Iterator[Fault]:
+        for path in within.value:
+            name = path.removeprefix("trial.training.").partition(".")[0]
+            if not path.startswith("trial.training.") or name not in INNER:
+                known = [f"trial.training.{name}" for name in sorted(INNER)]
+                why = (
+                    "decides what is computed, so that its values are other questions or cannot train together: vary it in "
+                    f"dials or over. Expected {type_hints.either(known)}{type_hints.guess(path, known)}"
+                )
+                yield Fault(within.keys[path], f"within.{path}", f"{path} {why}")
+            elif path in self.dials.value or path in self.over.value:
+                other = "dials" if path in self.dials.value else "over"
+                yield Fault(within.keys[path], f"within.{path}", f"{path} varies in {other}, too; leave one out")
 
     def _first_faults(self) -> Iterator[Fault]:
         for index, node in enumerate(self.first):

@@ -7,11 +7,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from optuna.storages.journal import JournalFileBackend
@@ -21,18 +23,23 @@ from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.cli.app import app
+from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import kinds_of
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.trial_sources import trials_of
 from recallmap.search.proposers.generations import told_points
 from recallmap.search.proposers.journal import Journal, journal_of
-from recallmap.search.proposers.proposer import Told
+from recallmap.search.proposers.proposer import Told, point_of
+from recallmap.search.proposers.search_results import findings_of
 from recallmap.search.samplers import Sampler
+from recallmap.search.space.corners import Given
 from recallmap.search.space.search_space import Search
+from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import run_cohort
 from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.packing import at_most, pack
 from recallmap.search.training.trial_record import record_of
 from recallmap.search.trials import Trial
 
@@ -458,6 +465,79 @@ def test_a_goal_of_one_task_is_the_mean_over_its_trials_alone(tmp_path: Path) ->
     asked = [t for t in trials_of(of, path) if t.training.lr == one.choices["trial.training.lr"]]  # type: ignore[union-attr]
     assert one.values[0] == pytest.approx(sum(map(score, asked)) / 4)
     assert one.values[1] == pytest.approx(sum(score(t) for t in asked if t.task.kind == "memorization") / 2)
+
+
+WITHIN = {
+    "dials": {"trial.arch.width": {"int": [8, 32], "step": 8}},
+    "over": {"trial.task.pairs": [2, 4], "trial.seed": [0, 1]},
+    "within": {"trial.training.lr": [1e-3, 3e-3, 1e-2]},
+    "points": 3,
+    "generation": 3,
+}
+
+
+def at_its_best(of: StudySpec, trials: Sequence[Trial], scored: Callable[[Trial], float]) -> float:
+    """The mean over two tasks of the best rate's mean over two seeds, of the trials in their order."""
+    grid = np.asarray([scored(trial) for trial in trials]).reshape(2, 2, 3)  # tasks, seeds, rates
+    return float(grid.mean(axis=1).max(axis=1).mean())
+
+
+def test_a_point_is_judged_at_the_best_of_its_inner_grid_on_each_task(tmp_path: Path) -> None:
+    searched = study("tpe", space=WITHIN, goals=[{"score": "accuracy", "direction": "maximise"}])
+    assert len(drive(searched, tmp_path / "a.sqlite")) % 12 == 0
+    points = told(searched, tmp_path / "a.sqlite")["tpe"]
+    assert isinstance(searched.space, Search)
+    assert len(points) == 3
+    for one in points:
+        trials = searched.expanded(point_of(searched.space, one, "tpe"))
+        assert [(t.task.pairs, t.seed, t.training.lr) for t in trials[:4]] == [  # type: ignore[union-attr]
+            *((2, 0, lr) for lr in (1e-3, 3e-3, 1e-2)),
+            (2, 1, 1e-3),
+        ]
+        assert one.values == (pytest.approx(at_its_best(searched, trials, score)),)
+        assert len(pack(trials[:6], at_most(64))) == 1  # one cohort a task
+    found = findings_of(searched, Ledger.open(tmp_path / "a.sqlite").all(), Journal(journal_of(tmp_path / "a.sqlite")))
+    assert [len(one.records) for one in found.candidates] == [4] * 3  # of two tasks and two seeds
+    assert [one.chosen for one in found.candidates] == [one.values for one in points]
+
+
+def test_a_rate_that_fails_does_not_fail_the_point_but_all_of_them_do(tmp_path: Path) -> None:
+    searched = study("tpe", space=WITHIN, goals=[{"score": "accuracy", "direction": "maximise"}])
+    assert isinstance(searched.space, Search)
+    trials = searched.expanded(searched.space.point(Given({"trial.arch.width": 8})))
+
+    def record(trial: Trial, fails: bool) -> Record:
+        whole = answered(trial, searched)
+        return replace(whole, status="failed", error="diverged", scores={}, validation={}) if fails else whole
+
+    some = [record(t, t.training.lr == 1e-2 and t.seed == 1) for t in trials]  # type: ignore[union-attr]
+    kept = judged(searched.space, some)
+    assert len(kept) == 4
+    assert {r.spec["training"]["lr"] for r in kept} <= {1e-3, 3e-3}
+    with pytest.raises(ValueError, match="mqar seed 0: diverged, as all 3 combinations of within"):
+        judged(searched.space, [record(t, fails=t.task.pairs == 2) for t in trials])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("within", "said"),
+    [
+        ({"trial.training.batch": [4, 8]}, "trial.training.batch decides what is computed"),
+        ({"trial.training.steps": [4, 8]}, "trial.training.steps decides what is computed"),
+        ({"trial.arch.width": [8, 16]}, "trial.arch.width decides what is computed"),
+        ({"trial.training.rl": [1e-3]}, "did you mean 'trial.training.lr'"),
+        ({"trial.seed": [0, 1]}, "vary it in dials or over"),
+    ],
+)
+def test_an_inner_grid_over_what_changes_the_computation_is_refused(within: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=r"space\.within") as caught:
+        study(space=WITHIN | {"within": within})
+    assert said in str(caught.value)
+
+
+def test_what_varies_within_varies_nowhere_else() -> None:
+    rate = {"trial.training.lr": {"float": [1e-4, 1e-1], "log": True}}
+    with pytest.raises(SpecError, match=r"trial\.training\.lr varies in dials, too; leave one out"):
+        study(space=WITHIN | {"dials": rate})
 
 
 def test_the_journal_is_one_that_optuna_itself_opens(tmp_path: Path) -> None:
