@@ -129,6 +129,16 @@ def test_the_mixer_of_its_guide_keeps_its_story_and_is_one_that_a_union_takes(mo
         mixer.Leaky(keep=1.0)
 
 
+def test_the_python_of_its_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)
+    text = "\n".join(block.text for block in blocks(ROOT / "docs/python.md") if block.info == "python")
+    exec(compile(text, "docs/python.md", "exec"), vars(page))
+    assert (tmp_path / "front.html").is_file()
+    assert {record.status for record in [*vars(page)["records"], *vars(page)["mine"]]} == {"done"}
+
+
 def loaded(path: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that a block would be at its path in the checkout."""
     prefix = "recallmap." if importlib.util.find_spec("recallmap") else ""

@@ -59,7 +59,7 @@ def figures(
         "seconds": [round(r.seconds, 1 if r.seconds < 10 else None) for r in done],
         "curve": [_curve(r, points, clocks) for r in done],
     }
-    views = _views(records, index, beside)
+    views = views_of(records, index, beside)
     return {
         "trials": trials,
         "archs": [{"name": name, "grows": n in index.growing} for n, name in enumerate(index.archs.names)],
@@ -73,7 +73,7 @@ def figures(
     }
 
 
-def _views(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
+def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
     """A view for every setting, and one for their mean where trials were tested on more than they trained on."""
     by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:

@@ -127,7 +127,7 @@ def export(
     """Write records for other programs. The file has one row per record, and one column per figure and option."""
     from recallmap.results.ledger import Ledger
     from recallmap.results.ledger import export as write
-    from recallmap.search.cli.sources import is_ledger
+    from recallmap.results.record_files import is_ledger
 
     if not (only or ledger or sets) and is_ledger(Path(source)):  # it may be larger than memory
         with Ledger.open(source) as held:
@@ -154,7 +154,8 @@ def merge(
 ) -> None:
     """Merge records of several places. A trial counts once, done before failed. A bad record stops the merge."""
     from recallmap.results.ledger import Ledger
-    from recallmap.search.cli.sources import SUFFIXES, each, files, merge_lines
+    from recallmap.results.record_files import SUFFIXES, files
+    from recallmap.search.cli.sources import each, merge_lines
     from recallmap.search.documents.type_hints import either
 
     if output.suffix not in SUFFIXES:
@@ -194,16 +195,17 @@ def report(
     ] = None,
 ) -> None:
     """Judge published claims by the records. Writes the verdicts, and the tables of every record file."""
+    from recallmap.results import record_files
     from recallmap.results.publishing.report import report as made
     from recallmap.search import codec
-    from recallmap.search.cli import page_context, sources
+    from recallmap.search.cli import page_context
 
     if fill is not None and not os.path.isfile(fill):
         refuse(f"--fill: got {fill}, which is no file; expected a document such as README.md")
     here = Path("results/records")  # of a checkout
     try:
         claims, excerpts = codec.read_claims(), codec.read_excerpts()
-        files = sources.by_file(records or (here if here.is_dir() else sources.kept()))
+        files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
         found = made(files, claims, page_context.sources())
         found.write(output, fill=fill, excerpts=excerpts)
     except ValueError as error:

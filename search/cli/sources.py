@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from recallmap.results import record_files
 from recallmap.results.exports.frame import FIELDS, leaves
 from recallmap.results.ledger import Ledger, LedgerError, LeftOut
-from recallmap.results.record import Record, read_records, records_in, unique
+from recallmap.results.record import Record, records_in
+from recallmap.results.record_files import LEDGERS, SUFFIXES, files, is_ledger, is_lines, read
 from recallmap.results.storage.layout import Row
 from recallmap.search import codec
 from recallmap.search.documents import built_in, content_key, type_hints, yaml_text
@@ -24,15 +25,9 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")  # the default folder of ledgers
 
-LEDGERS = (".sqlite", ".db")
-
-SUFFIXES = (*LEDGERS, ".jsonl")
-
 KEPT = "results/records"  # of the package
 
 MOST_VALUES = 12  # listed where an unknown value was asked for
-
-_SQLITE = b"SQLite format 3\0"  # how every file of SQLite begins
 
 
 class Found(NamedTuple):
@@ -86,12 +81,12 @@ def of_study(
     search = isinstance(study.space, Search)
     own = {content_key.key(trial) for file in (files(path) if search else [path]) for trial in trials_of(study, file)}
     if ledger is None and not patient and source in built_in.builtin("study") and not os.path.exists(path):
-        records = [record for record in read(kept()) if record.key in own]
+        records = [record for record in read(record_files.kept()) if record.key in own]
         if records:
             few = f", of the {len(own)} trials of {study.name}" if len(records) < len(own) else ""
             note = f"no ledger at {path}; using {len(records)} records kept with recallmap in {KEPT}{few}"
             return Found(study.name, records, note)
-        if (shipped := kept() / f"{study.name}.jsonl").is_file():
+        if (shipped := record_files.kept() / f"{study.name}.jsonl").is_file():
             raise LedgerError(
                 f"there is no ledger at {path}, and no trial of {study.name} with these options is kept with recallmap; "
                 f"train with: recallmap run {source}; or look at those that are kept: recallmap table {shipped}"
@@ -132,43 +127,17 @@ def journal_at(path: Path) -> Path:
     return known[0] if known else journal_of(files(path)[0])
 
 
-def kept() -> Path:
-    """The folder of the records that come with the package."""
-    return Path(str(resources.files("recallmap.results").joinpath("records")))
-
-
-# From places to records. --------------------------------------------------------------------------
-
-
 def holds_records(source: str) -> bool:
     """True where a source is records and not a study."""
     if source in built_in.builtin("study"):
         return False
-    return source.endswith(SUFFIXES) or os.path.isdir(source) or _begin(Path(source)) == _SQLITE
-
-
-def is_ledger(path: Path) -> bool:
-    """True for a ledger, by the first bytes of the file."""
-    return _begin(path) == _SQLITE
-
-
-def read(
-    path: Path, *, patient: bool = False, curves: bool = True, keys: Collection[str] | None = None
-) -> list[Record]:
-    """The records of a ledger, of a file of records, or of all of these in a folder; `keys` limits them. A key counts once,
-    `done` first. Raises LedgerError."""
-    if patient and not os.path.exists(path):
-        return []
-    inside = files(path)
-    if inside == [path]:
-        return _read(path, curves, keys)
-    return unique(record for file in inside for record in _read(file, curves, keys))
+    return source.endswith(SUFFIXES) or os.path.isdir(source) or is_ledger(Path(source))
 
 
 def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Record | Row]:
     """The records of a ledger or of a file, one after another, as a ledger merges them. With `skip_bad`, lines that are no
     records and damaged records are left out, counted and reported to `say`. Raises LedgerError."""
-    if not _is_lines(path):
+    if not is_lines(path):
         left_out = LeftOut()
         with Ledger.open(path) as ledger:
             yield from ledger.rows(left_out=left_out if skip_bad else None)
@@ -201,55 +170,6 @@ def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Ca
         ledger.merge(*(each(place, skip_bad=skip_bad, say=say) for place in places))
         ledger.export(output)
         return len(ledger), len(ledger) - before
-
-
-def by_file(path: Path) -> dict[str, list[Record]]:
-    """Records as of `read`, by the file's name without suffix, or with it where two have one name. Raises LedgerError."""
-    inside = files(path)
-    stems = [file.stem for file in inside]
-    return {file.name if stems.count(file.stem) > 1 else file.stem: _read(file) for file in inside}
-
-
-def files(path: Path) -> list[Path]:
-    """The ledgers and files of records in a folder; the path itself where it is no folder. Raises LedgerError where the
-    folder has none."""
-    if not os.path.isdir(path):
-        return [path]
-    try:
-        inside = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not inside:
-        raise LedgerError(
-            f"{path}: this folder holds no records, expected files in {type_hints.either(list(SUFFIXES))}"
-        )
-    return inside
-
-
-def _read(path: Path, curves: bool = True, keys: Collection[str] | None = None) -> list[Record]:
-    if not _is_lines(path):
-        with Ledger.open(path) as ledger:
-            return ledger.all(curves=curves) if keys is None else ledger.of(keys, curves=curves)
-    try:
-        return [record for record in read_records(path) if keys is None or record.key in keys]
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # it names the file and the line
-        raise LedgerError(str(error)) from error
-
-
-def _is_lines(path: Path) -> bool:
-    begin = _begin(path)
-    return begin != _SQLITE and (path.suffix == ".jsonl" or begin.lstrip().startswith(b"{"))
-
-
-def _begin(path: Path) -> bytes:
-    """The first bytes of a file; empty where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE))
-    except (OSError, ValueError):
-        return b""
 
 
 # Selection of records. --------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
 from recallmap.results.publishing.readme_tables import filled
 from recallmap.results.publishing.report import FOLDER, report
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
-from recallmap.search.cli import page_context, sources
+from recallmap.search.cli import page_context
 from recallmap.search.cli.app import app
 from recallmap.search.cli.page_context import Details
 from recallmap.search.study.spec import StudySpec
@@ -63,7 +64,7 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(sources.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources())
+    made = report(record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources())
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables

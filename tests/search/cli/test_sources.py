@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
@@ -141,7 +142,7 @@ def packaged(records: list[Record], folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         "recallmap.search.documents.built_in.builtin", lambda what: own if what == "study" else builtin(what)
     )
-    monkeypatch.setattr("recallmap.search.cli.sources.kept", lambda: folder / "kept")
+    monkeypatch.setattr("recallmap.results.record_files.kept", lambda: folder / "kept")
     return folder / "kept"
 
 
@@ -176,7 +177,7 @@ def test_kept_records_of_other_trials_are_pointed_at_and_not_used(packaged: Path
 
 
 def test_the_records_of_the_package_are_where_they_are_looked_for() -> None:
-    assert {"mad.jsonl", "demo.jsonl"} <= {file.name for file in sources.files(sources.kept())}
+    assert {"mad.jsonl", "demo.jsonl"} <= {file.name for file in record_files.files(record_files.kept())}
 
 
 def test_a_report_outside_a_checkout_is_of_the_records_of_the_package(packaged: Path, folder: Path) -> None:

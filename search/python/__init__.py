@@ -1,0 +1,1 @@
+"""Functions for scripts and notebooks, which the root of the package offers under short names."""

@@ -1,0 +1,123 @@
+"""Running from Python: studies, lists of trials, and the probe of memories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
+from recallmap.search.documents import content_key
+from recallmap.search.documents.built_in import Source
+from recallmap.search.documents.nodes import Node, Place, cut, fault
+from recallmap.search.engines import inline
+from recallmap.search.engines.plan import Report
+from recallmap.search.engines.trial_sources import trials_of
+from recallmap.search.measurement import capacity_probe
+from recallmap.search.python.specs import arch, study
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.trials import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run(
+    of: StudySpec | Source | Trial | Sequence[Trial],
+    *,
+    ledger: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    report: Callable[[Report], None] = lambda _: None,
+) -> list[Record]:
+    """Train a study, a trial or a list of trials in this process; returns a record for each different trial, in order.
+
+    Trials of equal shape train together. A trial that diverges gives a record with status "failed", not an exception.
+
+    of      a study as `study` takes it, or trials as `trial` makes them
+    ledger  a file that keeps the records (made if need be): finished trials in it are not trained again, and after an
+            interruption the same call resumes. None: records are only returned
+    device  cpu, cuda, cuda:1, ...; None: cuda where there is one
+    report  called with a `Report` at each step of progress
+
+    Raises SpecError for a wrong study, and LedgerError where the ledger cannot be written.
+    """
+    asked = _asked(of)
+    _check_device(device)
+    with TemporaryDirectory(prefix="recallmap.") as folder:
+        path = Path(folder) / "run.sqlite" if ledger is None else Path(ledger)
+        if path.suffix == ".jsonl":
+            raise fault(Place("ledger"), "", f"got {path}, a file of records, expected a ledger such as runs/a.sqlite")
+        inline.run(asked, path, device=device, report=report)
+        keys = dict.fromkeys(content_key.key(trial) for trial in trials_of(asked, path))
+        with Ledger.open(path) as kept:
+            known = {record.key: record for record in kept.of(set(keys))}
+    return [known[key] for key in keys if key in known]
+
+
+def probe(
+    source: Source | BackboneSpec | MixerSpec,
+    *,
+    pairs: Sequence[int] | None = None,
+    keys: capacity_probe.Keys = "gaussian",
+    passes: int = 1,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The capacity of an architecture's memories, measured without training: a row for each mixer and number of pairs.
+
+    pairs   numbers of key-value pairs that are written; None: around the bounds of theory
+    keys    their directions: "gaussian", "orthonormal", "correlated" or "quantised"
+    passes  times that they are written
+
+    Columns: arch, mixer, keys, passes, pairs; error |o - v| / |v| and recall (share of pairs read back as the nearest
+    value); chance; key_dim, value_dim, state_floats, load, bounds. Raises ValueError where no mixer has such a memory.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(capacity_probe.probe(arch(source), pairs=pairs, keys=keys, passes=passes, seed=seed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed(StudySpec):
+    """A study whose trials are given one by one."""
+
+    name: str = "python"
+    trial: Node = field(default_factory=lambda: Node({}, Place("run")))
+    listed: tuple[Trial, ...]
+
+    def trials(self) -> tuple[Trial, ...]:
+        return self.listed
+
+    def rejected(self) -> tuple[tuple[Trial, str], ...]:
+        return ()
+
+
+def _asked(of: StudySpec | Source | Trial | Sequence[Trial]) -> StudySpec:
+    if isinstance(of, StudySpec):
+        return of
+    if isinstance(of, Trial):
+        return _Listed(listed=(of,))
+    if not isinstance(of, list | tuple):
+        return study(of)  # type: ignore[arg-type]
+    wrong = next((part for part in of if not isinstance(part, Trial)), None)
+    if wrong is not None or not of:
+        got = "an empty list" if not of else f"a list with {type(wrong).__name__} in it"
+        raise fault(Place("run"), "", f"got {got}, expected a study, or a list of trials as recallmap.trial makes them")
+    unique = {content_key.key(trial): trial for trial in of}
+    return _Listed(listed=tuple(unique.values()))
+
+
+def _check_device(name: str | None) -> None:
+    try:
+        if name is not None:
+            torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise fault(Place("device"), "", f"got {name!r}, which cannot be used here ({cut(reason)})") from None
