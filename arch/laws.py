@@ -1,7 +1,8 @@
-"""Laws of modules that move information along time, checked by running them: causality, and the declared state.
+"""Laws of modules that move information along time, checked by running them. `verdicts` runs all of them.
 
-The modules are mixers or whole blocks: x [B, T, D], state -> y [B, T, D], state, as `MixerModule` says. A law tests two sets
-of weights, the module's own and the same nudged, so that parameters that begin at zero (a gate, a map back) take part.
+The modules are mixers or whole blocks: x [B, T, D], state -> y [B, T, D], state, as `MixerModule` says. Laws of outputs and
+states test two sets of weights, the module's own and the same nudged, so that parameters that begin at zero (a gate, a map
+back) take part.
 
 B batch, T time, D model width
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils import _pytree as pytree
 
 from recallmap.arch.mixers.mixer import State, StateSize
@@ -25,16 +28,19 @@ FEW = 7  # up to so many tokens all places are tried, and they are read one by o
 NUDGE = 0.1  # standard deviation of the noise that is added to every weight
 # Relative to the largest output: modules may compute parts in lower precision, and states in another order.
 SEEN, REMEMBERED = 1e-4, 1e-3
+ROUNDED = 2e-2  # of the outputs' length: bfloat16 has 8 bits
+MEMBERS = 3  # of a cohort
 
 
 class Verdict(NamedTuple):
     """The result of a law. `fault` says in one line where it is broken, by how much, and what was expected; "" where it
-    holds. `length` tokens show it first, at the output `position`."""
+    holds. `length` tokens show it first, at the output `position`. `skipped` says why it does not apply, where it does not."""
 
     law: str
     fault: str = ""
     length: int = 0
     position: int = 0
+    skipped: str = ""
 
     @property
     def holds(self) -> bool:
@@ -135,6 +141,228 @@ def counted_state(
     return Verdict(law)
 
 
+def cuts(
+    module: nn.Module,
+    width: int,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    at: Sequence[int] | None = None,
+    dtype: torch.dtype = torch.float64,
+    tolerance: float = REMEMBERED,
+) -> Verdict:
+    """Check that a sequence in two parts, with the state carried over, has the outputs and the last state of the whole.
+
+    at  tokens of the first part; None: one, half, and all but one
+    """
+    law, both = "cuts", _weights(module, dtype)
+    for length in sorted(lengths):
+        for cut in sorted({1, length // 2, length - 1} if at is None else {*at}):
+            if not 0 < cut < length:
+                continue
+            for own in both:
+                x_BTD = _tokens(own, 0, (2, length, width), dtype)
+                if broken := _parts_apart(own, x_BTD, [cut, length - cut], tolerance):
+                    position, gap = broken
+                    fault = (
+                        f"of {_count(length)} cut after {cut}, {_where(position)} is another by {gap:.2g}; expected those of "
+                        "the whole: carry in the state all that later outputs need"
+                    )
+                    return Verdict(law, fault, length, position)
+    return Verdict(law)
+
+
+def decoding(
+    module: nn.Module,
+    width: int,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    dtype: torch.dtype = torch.float64,
+    tolerance: float = REMEMBERED,
+) -> Verdict:
+    """Check that tokens read one by one have the outputs and the last state of all read at once."""
+    law, both = "decode = parallel", _weights(module, dtype)
+    for length in sorted(lengths):
+        for own in both:
+            x_BTD = _tokens(own, 0, (2, length, width), dtype)
+            if broken := _parts_apart(own, x_BTD, [1] * length, tolerance):
+                position, gap = broken
+                fault = (
+                    f"of {_count(length)} read one by one, {_where(position)} is another by {gap:.2g}; expected those of all "
+                    "read at once: one token with a state is the decode step"
+                )
+                return Verdict(law, fault, length, position)
+    return Verdict(law)
+
+
+def gradients(
+    module: nn.Module, width: int, *, length: int = LENGTHS[-1], dtype: torch.dtype = torch.float64
+) -> Verdict:
+    """Check that every parameter gets a gradient that is finite and not 0, from a random weighting of all outputs."""
+    own = copy.deepcopy(module).to(dtype)
+    x_BTD, weight_BTD = (_tokens(own, seed, (2, length, width), dtype) for seed in (1, 3))
+    (own(x_BTD)[0] * weight_BTD).sum().backward()
+    faults = []
+    for name, parameter in own.named_parameters():
+        if parameter.grad is None:
+            faults.append(f"{name} gets none (use it in every output, or leave it out)")
+        elif not parameter.grad.isfinite().all():
+            faults.append(f"{name} gets one that is not finite (a root or a logarithm of 0, or a division by it?)")
+        elif not parameter.grad.abs().max() > 0:
+            faults.append(f"{name} gets 0 (does its factor begin at 0, or is it cut off?)")
+    many = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+    said = f"of {_count(length)}, {'; '.join(faults[:3])}{many}; expected a gradient for every parameter"
+    return Verdict("gradients everywhere", said if faults else "", length if faults else 0)
+
+
+def stacking(
+    members: Sequence[nn.Module],
+    width: int,
+    *,
+    length: int = LENGTHS[-1],
+    dtype: torch.dtype = torch.float64,
+    tolerance: float = REMEMBERED,
+) -> Verdict:
+    """Check that members of a cohort, stacked and run under torch.vmap, have the outputs and gradients of each alone.
+
+    members  modules of one spec with different weights
+    """
+    law = "vmap = alone"
+    own = [copy.deepcopy(member).to(dtype) for member in members]
+    parameters, buffers = stack_module_state(own)
+    if buffers:
+        fault = f"it has buffers ({', '.join(buffers)}), which a cohort does not stack; expected none: compute them in `mix`"
+        return Verdict(law, fault)
+    base = copy.deepcopy(own[0]).to("meta")
+    x_MBTD = torch.stack([_tokens(own[0], seed, (2, length, width), dtype) for seed in range(len(own))])
+
+    def loss(values: dict[str, Tensor], inputs_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        y_BTD: Tensor = functional_call(base, values, (inputs_BTD,))[0]
+        return y_BTD.square().sum(), y_BTD
+
+    step: Callable[..., Any] = grad(loss, has_aux=True)
+    try:
+        found, y_MBTD = vmap(step)({name: value.detach() for name, value in parameters.items()}, x_MBTD)
+    except (RuntimeError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        return Verdict(
+            law, f"it does not run under torch.vmap ({why}); write nothing in place and branch on no data", length
+        )
+    for number, member in enumerate(own):
+        alone_BTD: Tensor = member(x_MBTD[number])[0]
+        alone_BTD.square().sum().backward()
+        if apart := _first_apart(y_MBTD[number].detach(), alone_BTD.detach(), tolerance):
+            fault = (
+                f"of {len(own)} members, output {apart[0]} (from 0) of member {number} is another by {apart[1]:.2g} than it is "
+                "alone; expected the same: branch on no data, and draw nothing at random"
+            )
+            return Verdict(law, fault, length, apart[0])
+        for name, parameter in member.named_parameters():
+            alone = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            if gap := _gap(found[name][number], alone, tolerance):
+                fault = f"of {len(own)} members, the gradient of {name} is another by {gap:.2g} than alone; expected the same"
+                return Verdict(law, fault, length)
+    return Verdict(law)
+
+
+def rounding(module: nn.Module, width: int, *, length: int = LENGTHS[-1], tolerance: float = ROUNDED) -> Verdict:
+    """Check that in bfloat16 outputs are bfloat16 and close to the same weights in float64, and that states are finite.
+
+    tolerance  of the outputs' length as a vector
+    """
+    law = "dtype"
+    rounded = copy.deepcopy(module).to(torch.bfloat16).requires_grad_(False)
+    x_BTD = _tokens(rounded, 1, (2, length, width), torch.bfloat16)
+    y_BTD, state = rounded(x_BTD, return_state=True)
+    exact_BTD = _outputs(copy.deepcopy(rounded).double(), x_BTD.double())
+    if y_BTD.dtype != torch.bfloat16:
+        return Verdict(
+            law, f"of inputs in bfloat16, outputs are {y_BTD.dtype}; expected bfloat16: give them the inputs' type"
+        )
+    leaves = [leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor)]
+    if not all(leaf.isfinite().all() for leaf in leaves):
+        return Verdict(
+            law, "in bfloat16 its state is not finite; expected finite numbers: compute it in float32", length
+        )
+    gap = float((y_BTD.double() - exact_BTD).norm() / exact_BTD.norm())
+    if not gap <= tolerance:
+        fault = (
+            f"in bfloat16, outputs differ from those of the same weights in float64 by {gap:.2g} of their length; expected at "
+            f"most {tolerance}: sum and decay in float32"
+        )
+        return Verdict(law, fault, length)
+    return Verdict(law)
+
+
+def shortest(module: nn.Module, width: int, *, dtype: torch.dtype = torch.float64) -> Verdict:
+    """Check that one token has one finite output, and that a sequence of none is refused with a ValueError."""
+    law, (own, _) = "empty and one token", _weights(module, dtype)
+    y_BTD = _outputs(own, _tokens(own, 0, (2, 1, width), dtype))
+    if y_BTD.shape != (2, 1, width) or not y_BTD.isfinite().all():
+        got = f"outputs {list(y_BTD.shape)}" if y_BTD.shape != (2, 1, width) else "an output that is not finite"
+        return Verdict(law, f"of 1 token it has {got}; expected finite outputs [2, 1, {width}]", 1)
+    said = "expected a ValueError that says 'at least one token', as MixerModule.forward raises it"
+    try:
+        _outputs(own, _tokens(own, 0, (2, 0, width), dtype))
+    except ValueError as error:
+        return (
+            Verdict(law)
+            if "at least one token" in str(error)
+            else Verdict(law, f"of 0 tokens it says '{error}'; {said}")
+        )
+    except Exception as error:  # whatever code of one's own does
+        return Verdict(law, f"of 0 tokens it raises {type(error).__name__}; {said}")
+    return Verdict(law, f"it reads a sequence of 0 tokens; {said}")
+
+
+def counted_parameters(module: nn.Module, declared: int) -> Verdict:
+    """Check that a module has as many parameters as its spec declares."""
+    held = sum(parameter.numel() for parameter in module.parameters())
+    fault = f"it declares {declared:,} parameters and has {held:,}; expected as many" if held != declared else ""
+    return Verdict("counted parameters", fault)
+
+
+def verdicts(
+    build: Callable[[], nn.Module], width: int, declared: Callable[[int], StateSize], parameters: int | None = None
+) -> list[Verdict]:
+    """The verdict of every law on a mixer or a block, in float64 where a law names no other type.
+
+    build       makes the module, with weights drawn from torch's global generator
+    declared    the state's size after so many tokens
+    parameters  their declared number; None: not checked
+
+    Errors of the module are faults of the law. Random numbers stay as they were.
+    """
+    with torch.random.fork_rng(devices=[]):
+        made = []
+        for seed in range(MEMBERS):
+            torch.manual_seed(seed)
+            made.append(build())
+        module = made[0]
+        every: dict[str, Callable[[], Verdict]] = {
+            "causality": partial(is_causal, module, width),
+            "cuts": partial(cuts, module, width),
+            "decode = parallel": partial(decoding, module, width),
+            "counted state": partial(counted_state, module, width, declared),
+            "gradients everywhere": partial(gradients, module, width),
+            "vmap = alone": partial(stacking, made, width),
+            "dtype": partial(rounding, module, width),
+            "empty and one token": partial(shortest, module, width),
+        }
+        if parameters is not None:
+            every["counted parameters"] = partial(counted_parameters, module, parameters)
+        return [_tried(law, check) for law, check in every.items()]
+
+
+def _tried(law: str, check: Callable[[], Verdict]) -> Verdict:
+    try:
+        return check()
+    except Exception as error:  # whatever code of one's own does
+        why = str(error).partition("\n")[0]
+        return Verdict(
+            law, f"it cannot be run: {type(error).__name__}: {why}; see recallmap.arch.mixers.mixer.MixerModule"
+        )
+
+
 def floats_in(state: State) -> int:
     """Floats that the state of one sequence holds. A complex number counts as two. A whole number is a position and counts
     as none; in a tensor of whole numbers all but one count, because tokens can hide in it."""
@@ -194,6 +422,37 @@ def _looks_back(module: nn.Module, x_1TD: Tensor, other_1TD: Tensor, tolerance: 
         if _first_apart(changed_1TD[:, t : t + 1], y_1TD[:, t : t + 1], tolerance):
             return t
     return 0
+
+
+def _parts_apart(module: nn.Module, x_BTD: Tensor, parts: Sequence[int], tolerance: float) -> tuple[int, float] | None:
+    """The first output that is another when the tokens are read in parts, and by how much; -1 for the last state."""
+    pieces, state = [], None
+    with torch.no_grad():
+        y_BTD, last = module(x_BTD, None, return_state=True)
+        for piece_BTD in x_BTD.split(list(parts), dim=1):
+            piece_BTD, state = module(piece_BTD, state, return_state=True)
+            pieces.append(piece_BTD)
+    if apart := _first_apart(torch.cat(pieces, 1), y_BTD, tolerance):
+        return apart
+    left, right = ([leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in (state, last))
+    if len(left) != len(right):
+        return -1, math.inf
+    gap = max((_gap(a, b, tolerance) for a, b in zip(left, right, strict=True)), default=0.0)
+    return (-1, gap) if gap else None
+
+
+def _gap(left: Tensor, right: Tensor, tolerance: float) -> float:
+    """The largest difference, where it is more than `tolerance` of the largest entry; else 0."""
+    if left.shape != right.shape:
+        return math.inf
+    if not right.numel():
+        return 0.0
+    found = float((left.double() - right.double()).abs().max().nan_to_num(nan=math.inf))
+    return found if found > tolerance * max(float(right.double().abs().max()), 1e-3) else 0.0
+
+
+def _where(position: int) -> str:
+    return "the last state" if position < 0 else f"output {position} (from 0)"
 
 
 def _places(length: int) -> list[int]:

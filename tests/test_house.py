@@ -36,6 +36,7 @@ ORDER_IN_ARCH = [  # a room may import rooms further down, never further up
 ]
 SHARED = {
     "__init__.py",
+    "laws.py",
     "mixer.py",
     "sampler.py",
     "genetic.py",

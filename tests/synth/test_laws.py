@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
+from recallmap.synth import laws
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.streams import Stream
+from recallmap.synth.laws import SPLITS
 from recallmap.synth.task import Split
 from recallmap.synth.task import Task as AnyTask
-
-Draw = Callable[..., Batch]
-SPLITS: tuple[Split, ...] = get_args(Split)
+from recallmap.synth.tasks import Learnability, Parity
 
 
-def rows(batch: Batch) -> set[bytes]:
-    return {row.tobytes() for row in np.ascontiguousarray(batch.inputs)}
-
-
-def same(one: Batch, other: Batch) -> bool:
-    return bool(
-        np.array_equal(one.inputs, other.inputs)
-        and np.array_equal(one.targets, other.targets)
-        and all(np.array_equal(one.aux[name], other.aux[name], equal_nan=True) for name in {*one.aux, *other.aux})
-    )
+def held(verdict: laws.Verdict) -> None:
+    assert verdict.holds, verdict.fault
 
 
 def test_a_spec_is_frozen_hashable_and_equal_by_value(task: AnyTask) -> None:
@@ -48,87 +40,37 @@ def test_an_unknown_protocol_is_refused(task: AnyTask) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_inputs_and_targets_have_the_shape_that_the_task_tells(task: AnyTask, split: Split, draw: Draw) -> None:
-    batch = draw(task, count=5, split=split)
-    length, vocab = task.shape
-    tokens = task.signal == "tokens"
-    shape = (5, length) if tokens else (5, length, vocab)
-    assert batch.inputs.shape == batch.targets.shape == shape
-    assert batch.inputs.dtype == batch.targets.dtype == (np.int64 if tokens else np.float32)
-    assert len(batch) == 5
+def test_inputs_and_targets_have_the_shape_that_the_task_tells(task: AnyTask, split: Split) -> None:
+    held(laws.shapes(task, (split,)))
 
 
-def test_one_generator_gives_one_batch(task: AnyTask, draw: Draw) -> None:
-    assert same(draw(task, count=8), draw(task, count=8))
-    assert not same(draw(task, count=8), draw(task, count=8, seed=1))
-
-
-def test_roles_cover_the_vocabulary(token_task: AnyTask) -> None:
-    assert token_task.roles().vocab == token_task.shape[1]
+def test_one_generator_gives_one_batch(task: AnyTask) -> None:
+    held(laws.reproducible(task, ()))
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_tokens_lie_in_the_vocabulary(token_task: AnyTask, split: Split, draw: Draw) -> None:
-    batch = draw(token_task, split=split)
-    vocab = token_task.shape[1]
-    scored = batch.targets != IGNORE
-    assert ((batch.inputs >= 0) & (batch.inputs < vocab)).all()
-    assert ((batch.targets[scored] >= 0) & (batch.targets[scored] < vocab)).all()
-    assert scored.any(axis=1).all(), "a sequence that asks nothing"
+def test_tokens_lie_in_the_vocabulary_that_roles_cover_and_each_sequence_asks(
+    token_task: AnyTask, split: Split
+) -> None:
+    held(laws.vocabulary(token_task, (split,)))
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_source_shows_the_answer(token_task: AnyTask, split: Split, draw: Draw) -> None:
-    batch = draw(token_task, split=split)
-    sources = token_task.sources(batch)
-    found = sources >= 0
-    assert sources.shape == batch.targets.shape
-    assert (batch.targets[found] != IGNORE).all()
-    shown = np.take_along_axis(batch.inputs, np.maximum(sources, 0), axis=1)
-    assert (shown[found] == batch.targets[found]).all()
+def test_a_source_lies_in_the_past_and_shows_the_answer(token_task: AnyTask, split: Split) -> None:
+    held(laws.sourced(token_task, (split,)))
 
 
-def test_a_source_lies_in_the_past(token_task: AnyTask, draw: Draw) -> None:
-    sources = token_task.sources(draw(token_task))
-    readers = np.arange(sources.shape[1]) if token_task.readout == "each" else sources.shape[1] - 1
-    assert (sources <= readers).all()
+def test_right_answers_score_one_only_scored_positions_count_and_scores_are_named(task: AnyTask) -> None:
+    held(laws.scored(task))
 
 
-def test_right_answers_score_one(token_task: AnyTask, draw: Draw) -> None:
-    batch = draw(token_task)
-    sure = np.eye(token_task.shape[1])[np.maximum(batch.targets, 0)] if token_task.wants_probabilities else None
-    assert token_task.score(batch, batch.targets, sure)[token_task.metric] == pytest.approx(1.0)
-
-
-def test_only_scored_positions_count(token_task: AnyTask, draw: Draw) -> None:
-    batch = draw(token_task)
-    vocab = token_task.shape[1]
-    answers = np.random.default_rng(0).integers(vocab, size=batch.targets.shape)
-    sure = np.full((*answers.shape, vocab), 1 / vocab) if token_task.wants_probabilities else None
-    elsewhere = np.where(batch.targets == IGNORE, (answers + 1) % vocab, answers)
-    assert token_task.score(batch, answers, sure) == token_task.score(batch, elsewhere, sure)
-
-
-def test_scores_are_named_before_anything_is_trained(task: AnyTask, draw: Draw) -> None:
-    batch = draw(task, count=64, split="test")
-    guesses = np.roll(batch.targets, 1, axis=0)
-    shares = np.full((*batch.targets.shape, task.shape[1]), 0.5) if task.wants_probabilities else None
-    told = task.score(batch, guesses, shares)
-    assert task.score_names() == [name for name in told if "/" not in name]
-    assert task.metric in task.score_names()
-
-
-def test_chance_lies_below_the_ceiling(task: AnyTask) -> None:
-    assert 0 <= task.chance() < task.ceiling() <= 1
+def test_chance_and_ceiling_are_in_order_and_bracket_blind_and_right_answers(task: AnyTask) -> None:
+    held(laws.bracketed(task))
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_stream_is_the_same_in_any_portions(task: AnyTask, split: Split) -> None:
-    stream = Stream(task, 3, split)
-    edge = stream.block
-    whole = stream.take(edge - 6, 12)
-    pieces = [Stream(task, 3, split).take(edge + 2, 4), stream.take(edge - 6, 1), stream.take(edge - 5, 7)]
-    assert same(Batch.join([pieces[1], pieces[2], pieces[0]]), whole)
+    held(laws.reproducible(task, (split,)))
 
 
 def test_streams_do_not_depend_on_the_hash_of_strings() -> None:
@@ -151,13 +93,102 @@ def test_streams_do_not_depend_on_the_hash_of_strings() -> None:
     assert told[0] == told[1]
 
 
-def test_splits_and_seeds_have_streams_of_their_own(task: AnyTask) -> None:
-    firsts = [Stream(task, seed, split).take(0, 1).inputs.tobytes() for seed in (0, 1) for split in SPLITS]
-    assert len(set(firsts)) == len(firsts)
+def test_splits_and_seeds_have_streams_of_their_own_and_no_test_sequence_is_trained_on(task: AnyTask) -> None:
+    held(laws.disjoint(task))
 
 
-def test_no_test_sequence_was_trained_on(task: AnyTask) -> None:
-    asked = rows(Stream(task, 0, "test").take(0, 1024)) | rows(Stream(task, 0, "validation").take(0, 512))
-    stream = Stream(task, 0, "train")
-    for start in range(0, 20_000, stream.block):
-        assert not asked & rows(stream.take(start, stream.block))
+# The laws find what breaks them. --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Echo(Parity):
+    """Parity, and what may be wrong with it by name."""
+
+    wrong: str = ""
+
+    def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
+        if self.wrong == "broken":
+            raise RuntimeError("no tokens here\nsecond line")
+        own = (
+            np.random.default_rng()
+            if self.wrong == "fresh"
+            else np.random.default_rng(0)
+            if self.wrong == "fixed"
+            else rng
+        )
+        batch = super().sample(own, count, split)
+        if self.wrong == "short":
+            return dataclasses.replace(batch, inputs=batch.inputs[:, 1:])
+        if self.wrong == "large":
+            return dataclasses.replace(batch, inputs=batch.inputs + 1)
+        if self.wrong == "silent":
+            targets = batch.targets.copy()
+            targets[2] = IGNORE
+            return dataclasses.replace(batch, targets=targets)
+        return dataclasses.replace(batch, inputs=batch.inputs * 0 + 1) if self.wrong == "one" else batch
+
+    def sources(self, batch: Batch) -> Any:
+        found = np.full(batch.targets.shape, -1)
+        if self.wrong == "ahead":
+            found[3, 4] = 5
+        if self.wrong == "blind":
+            found[:, 4] = 0
+        return found
+
+    def chance(self) -> float:
+        return {"low": 0.3, "high": 1.0}.get(self.wrong, super().chance())
+
+    def score(self, batch: Batch, predictions: Any, probabilities: Any = None) -> dict[str, float]:
+        found = super().score(batch, predictions, probabilities)
+        return {"loss" if self.wrong == "unnamed" else name: score for name, score in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law", "said"),
+    [
+        (
+            "short",
+            laws.shapes,
+            r"^train: of 5 sequences inputs are \[5, 39\] of int64; expected \[5, 40\] of int64, as",
+        ),
+        (
+            "fresh",
+            laws.reproducible,
+            "^the same generator gives other sequences; expected the same: take all chance from",
+        ),
+        ("fixed", laws.reproducible, "^another generator gives the same 8 sequences; expected others"),
+        ("large", laws.vocabulary, "^train: inputs hold ids from 2 to 3; expected 0 to 2, or -100 where unscored"),
+        ("silent", laws.vocabulary, "^train: sequence 2 asks nothing; expected a target in every sequence"),
+        ("ahead", laws.sourced, r"^train: of sequence 3, the source of position 4 \(5\) lies in the future; expected"),
+        (
+            "blind",
+            laws.sourced,
+            r"^train: of sequence \d+, the source of position 4 \(0\) does not show the answer; expected",
+        ),
+        ("unnamed", laws.scored, "^the metric 'accuracy' is none of the scores loss; expected one of them"),
+        ("low", laws.bracketed, "^blind answers have accuracy 0.33.* more than chance, 0.3; expected no more"),
+        ("high", laws.bracketed, "^chance is 1 and the ceiling 1; expected 0 <= chance < ceiling <= 1"),
+        ("one", laws.disjoint, "^two splits or seeds begin with the same sequence; expected others"),
+    ],
+)
+def test_a_law_finds_what_breaks_it(wrong: str, law: Callable[[AnyTask], laws.Verdict], said: str) -> None:
+    assert law(Echo()).holds
+    assert re.search(said, law(Echo(wrong=wrong)).fault)
+
+
+def test_a_short_task_trains_on_its_tests() -> None:
+    assert re.search(
+        "^of the first 1,024 training sequences .* are validation or test sequences too; expected none: draw from many more",
+        laws.disjoint(Echo(length=12)).fault,
+    )
+
+
+def test_all_laws_run_on_a_task_and_those_of_tokens_do_not_apply_to_vectors() -> None:
+    assert all(verdict.holds and not verdict.skipped for verdict in laws.verdicts(Echo()))
+    skipped = [verdict.law for verdict in laws.verdicts(Learnability()) if verdict.skipped]
+    assert skipped == ["tokens in vocabulary", "sources show the answer"]
+
+
+def test_a_task_that_cannot_be_run_breaks_its_laws_with_its_own_words() -> None:
+    found = [verdict.fault for verdict in laws.verdicts(Echo(wrong="broken"))]
+    assert all(fault.startswith("it cannot be run: RuntimeError: no tokens here; see") for fault in found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from recallmap.search import codec
@@ -17,7 +17,8 @@ from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import Place, SpecError
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Answer, Told
-from recallmap.search.samplers import Sampler
+from recallmap.search.samplers import Sampler, laws
+from recallmap.search.samplers.sampler import SamplerSpec
 from recallmap.search.space.search_space import Search
 from recallmap.search.study.spec import StudySpec
 
@@ -94,6 +95,10 @@ CHANGED = [document for kind in KINDS for document in changed(kind)]
 every_parameter = pytest.mark.parametrize("document", CHANGED, ids=lambda document: read(document).label)
 
 
+def held(verdict: laws.Verdict) -> None:
+    assert verdict.holds, verdict.fault
+
+
 @every_sampler
 def test_a_kind_alone_means_defaults_and_says_nothing_but_the_kind(kind: str) -> None:
     spec = read(kind)
@@ -140,10 +145,20 @@ def test_the_same_seed_gives_the_same_points_with_and_without_an_interruption(
 
 
 @every_parameter
+@pytest.mark.parametrize("goals", [1, 2])
+def test_points_stay_inside_their_space(document: dict[str, Any], goals: int) -> None:
+    held(laws.inside(read(document), goals))
+
+
+@every_parameter
+@pytest.mark.parametrize("goals", [1, 2])
+def test_the_same_seed_gives_the_same_points_and_another_others(document: dict[str, Any], goals: int) -> None:
+    held(laws.reproducible(read(document), goals))
+
+
+@every_parameter
 def test_each_point_has_an_optuna_sampler_of_its_own(document: dict[str, Any]) -> None:
-    one, other = read(document).build(0, 4), read(document).build(0, 4)
-    assert isinstance(one, optuna.samplers.BaseSampler)
-    assert one is not other
+    held(laws.apart(read(document)))
 
 
 NUMBERS = [(d["kind"], name) for d in CHANGED for name in [list(d)[-1]] if type(d[name]) in (int, float)]
@@ -168,6 +183,80 @@ def test_the_readme_has_a_row_for_each_parameter() -> None:
     rows = [row.split("|") for row in readme.splitlines() if row.startswith("| `")]
     explained = {(kind.strip(" `"), row[1].strip(" `")) for row in rows for kind in row[2].split(",")}
     assert {(kind, name) for kind in KINDS for name in parameters(kind)} <= explained
+
+
+# The laws find what breaks them. --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(SamplerSpec):
+    """Random points, and what may be wrong with them by name."""
+
+    kind: str = "wrong"
+    how: str = ""
+
+    def build(self, seed: int, generation: int) -> Any:
+        from optuna.samplers import RandomSampler
+
+        class Astray(RandomSampler):
+            def sample_independent(self, study: Any, trial: Any, name: str, space: Any) -> Any:
+                return 17 if name == "heads" else super().sample_independent(study, trial, name, space)
+
+        match self.how:
+            case "astray":
+                return Astray(seed=seed)
+            case "fresh":
+                return RandomSampler()
+            case "deaf":
+                return RandomSampler(seed=5)
+            case "again":
+                return KEPT
+            case "none":
+                return None
+            case "broken":
+                raise RuntimeError("no licence\nsecond line")
+        return RandomSampler(seed=seed)
+
+
+KEPT = Wrong().build(0, 4)
+
+
+@pytest.mark.parametrize(
+    ("how", "law", "said"),
+    [
+        ("astray", laws.inside, r"^point 0 \(from 0\) has heads 17; expected one of \(1, 16\)$"),
+        ("deaf", laws.inside, "^of 12 points 1 are different; expected 7 at least: draw by the seed of `build`$"),
+        (
+            "fresh",
+            laws.reproducible,
+            r"^with the same seed, point 0 \(from 0\) is .*; expected the same: take all chance",
+        ),
+        (
+            "deaf",
+            laws.reproducible,
+            "^another seed gives the same 12 points; expected others: hand on the seed of `build`$",
+        ),
+        ("again", laws.apart, "^`build` gives the same sampler twice; expected a new one$"),
+        ("none", laws.apart, "^`build` makes a NoneType; expected an optuna.samplers.BaseSampler$"),
+    ],
+)
+def test_a_law_finds_what_breaks_it(how: str, law: Any, said: str) -> None:
+    assert law(Wrong()).holds
+    assert re.search(said, law(Wrong(how=how)).fault)
+
+
+def test_all_laws_run_on_a_sampler_and_those_of_two_goals_do_not_apply_to_one_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert all(verdict.holds and not verdict.skipped for verdict in laws.verdicts(read("nsga2")))
+    monkeypatch.setattr(Wrong, "several_goals", False)
+    found = laws.verdicts(Wrong(how="broken"))
+    assert [verdict.law for verdict in found if verdict.skipped] == [
+        "inside its space, two goals",
+        "same seed, same points, two goals",
+    ]
+    said = {verdict.fault.partition("; see")[0] for verdict in found if not verdict.skipped}
+    assert said == {"it cannot be run: RuntimeError: no licence"}
 
 
 # Stories. -----------------------------------------------------------------------------------------
