@@ -8,20 +8,52 @@
     rm.figure(df, "front").show()
 
 Specs: `task`, `arch`, `model`, `trial`, `study`. Training and measuring: `run`, `probe`. Records as a pandas frame:
-`records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`, `Batch`, `Roles`,
-and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module when it is first used, so
-that `import recallmap` takes no time.
+`records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`, `Batch`,
+`IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module when it is
+first used, so that `import recallmap` takes no time.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import recallmap.arch as _arch
 
+if TYPE_CHECKING:  # what _PLACES says, for editors and type checkers
+    from recallmap.arch import kernels as kernels
+    from recallmap.arch.mixers.mixer import MixerModule as MixerModule
+    from recallmap.arch.mixers.mixer import MixerSpec as MixerSpec
+    from recallmap.arch.mixers.mixer import StateSize as StateSize
+    from recallmap.results.ledger import Ledger as Ledger
+    from recallmap.results.record import Record as Record
+    from recallmap.results.record import read_records as read_records
+    from recallmap.results.score_tables.scores import table_of as table_of
+    from recallmap.search.codec import read_arch as read_arch
+    from recallmap.search.codec import read_study as read_study
+    from recallmap.search.codec import read_task as read_task
+    from recallmap.search.documents.nodes import SpecError as SpecError
+    from recallmap.search.engines.inline import run as run_study  # noqa: F401
+    from recallmap.search.python.frames import figure as figure
+    from recallmap.search.python.frames import front as front
+    from recallmap.search.python.frames import records as records
+    from recallmap.search.python.frames import table as table
+    from recallmap.search.python.running import probe as probe
+    from recallmap.search.python.running import run as run
+    from recallmap.search.python.specs import model as model
+    from recallmap.search.python.specs import study as study
+    from recallmap.search.python.specs import task as task
+    from recallmap.search.python.specs import trial as trial
+    from recallmap.search.trial import TrialSpec as TrialSpec
+    from recallmap.search.trial import run_trial as run_trial
+    from recallmap.synth.batch import IGNORE as IGNORE
+    from recallmap.synth.batch import Batch as Batch
+    from recallmap.synth.task import Task as Task
+    from recallmap.synth.vocab import Roles as Roles
+
 _PLACES = {
+    "IGNORE": ("synth.batch", "IGNORE"),
     "Batch": ("synth.batch", "Batch"),
     "Ledger": ("results.ledger", "Ledger"),
     "MixerModule": ("arch.mixers.mixer", "MixerModule"),

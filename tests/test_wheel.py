@@ -67,6 +67,7 @@ def test_a_wheel_leaves_the_names_of_its_folders_to_others(desk: Path, site: Pat
     found = python(desk, site, "-c", "import arch, recallmap.arch as ours; print(arch.OWNER, ours.__file__)")
     assert found.split() == ["somebody", str(site / "recallmap" / "arch" / "__init__.py")]
     assert sorted(path.name for path in site.iterdir() if path.suffix != ".dist-info") == ["arch", "recallmap"]
+    assert (site / "recallmap/search/templates/mixer.py").is_file()
 
 
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])

@@ -15,8 +15,10 @@ from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import Node, SpecError
 
 if TYPE_CHECKING:
+    from recallmap.arch.laws import Verdict as OfModule
     from recallmap.search.engines.plan import Plan
     from recallmap.search.engines.pricing import Rates
+    from recallmap.synth.laws import Verdict as OfTask
 
 
 def tasks() -> Table:
@@ -153,6 +155,15 @@ def capacities_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.caption = (
         "load: pairs in all heads over floats of state; error: |o - v| / |v|; recall: nearest value is right"
     )
+    return table
+
+
+def verdicts_of(verdicts: Sequence[OfModule | OfTask]) -> Table:
+    """The verdicts of laws, a line each, with what breaks one and what to do."""
+    table = _table("law", "holds", "why not")
+    for verdict in verdicts:
+        said = "-" if verdict.skipped else "yes" if verdict.holds else "NO"
+        table.add_row(verdict.law, said, verdict.fault or verdict.skipped)
     return table
 
 

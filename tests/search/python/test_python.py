@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -53,8 +54,19 @@ def test_the_root_imports_nothing_heavy_and_has_each_name_that_it_lists() -> Non
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
+def test_type_checkers_see_the_names_that_the_root_has() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    (seen,) = (node.body for node in tree.body if isinstance(node, ast.If))
+    places = {}
+    for node in seen:
+        assert isinstance(node, ast.ImportFrom)
+        for name in node.names:
+            places[name.asname] = f"{node.module}.{name.name}".removeprefix("recallmap.")
+    assert places == {name: ".".join(filter(None, place)) for name, place in rm._PLACES.items()}
+
+
 def test_a_name_that_there_is_not_says_which_there_are() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'tsk'; it has arch, Batch, "):
+    with pytest.raises(AttributeError, match="has no attribute 'tsk'; it has arch, IGNORE, Batch, "):
         rm.tsk
 
 
