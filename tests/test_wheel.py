@@ -70,6 +70,21 @@ def test_a_wheel_leaves_the_names_of_its_folders_to_others(desk: Path, site: Pat
     assert (site / "recallmap/search/templates/mixer.py").is_file()
 
 
+SCRIPT = """
+import recallmap as rm
+
+arch = rm.arch("mesa", width=16)
+trial = rm.trial(rm.task("mqar", vocab=32, length=16, pairs=2), arch, steps=2, data={"validation": 4, "test": 4})
+df = rm.records(rm.run(trial, ledger="a.sqlite", device="cpu"))
+print(df.status[0], len(rm.figure(df).data), rm.kernels.__name__)
+"""
+
+
+def test_a_script_of_one_s_own_runs_in_such_a_folder(desk: Path, site: Path) -> None:
+    (desk / "script.py").write_text(SCRIPT, encoding="utf-8")
+    assert python(desk, site, "script.py").split()[::2] == ["done", "recallmap.arch.kernels"]
+
+
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_an_installed_wheel_trains_in_a_folder_with_modules_of_the_same_names(
     engine: str, desk: Path, site: Path

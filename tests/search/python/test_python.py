@@ -173,6 +173,15 @@ def test_a_study_gives_the_records_of_all_its_trials(task: Any) -> None:
     assert [record.key for record in found] == [content_key.key(trial) for trial in rm.study(study).trials()]
 
 
+def test_a_search_gives_the_records_of_its_points(task: Any) -> None:
+    base = {"task": codec.plain(task), "arch": "gla", "training": {"steps": 2, "batch": 4}, "data": TINY["data"]}
+    dials = {"trial.training.lr": {"float": [1e-3, 1e-1], "log": True}}
+    found = rm.run(
+        {"name": "few", "trial": base, "space": {"kind": "random", "points": 3, "dials": dials}}, device="cpu"
+    )
+    assert len({record.spec["training"]["lr"] for record in found}) == 3
+
+
 # Frames. --------------------------------------------------------------------------------------------
 
 
@@ -191,6 +200,13 @@ def test_sources_of_all_sorts_make_one_frame(trained: list[Record], tmp_path: Pa
     (tmp_path / "b.jsonl").write_text("", encoding="utf-8")
     df = rm.records(tmp_path / "a.sqlite", str(tmp_path), trained[1:3], "demo")
     assert len(df) == 3 + len(rm.records("demo"))
+
+
+def test_no_source_and_an_empty_one_make_a_frame_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("", encoding="utf-8")
+    for df in (rm.records(), rm.records(tmp_path / "a.jsonl")):
+        assert df.empty
+        assert {"label", "key", "arch"} <= set(df)
 
 
 def test_rows_that_are_selected_sorted_and_joined_keep_their_records(demo: Any) -> None:
