@@ -124,7 +124,7 @@ class _Worker:
         with suppress(OSError), theirs:  # OSError: no room for another process
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,

@@ -44,7 +44,7 @@ class Prepared:
     def of(batch: Batch, columns: int = 1) -> Prepared:
         """A batch, at no less than so many columns."""
         targets, weight = batch.targets, batch.aux.get("weight")
-        mask = np.ones(targets.shape[:2], dtype=bool) if targets.ndim == 3 else targets != IGNORE
+        mask: NDArray[np.bool_] = targets != IGNORE if targets.ndim == 2 else np.ones(targets.shape[:2], dtype=bool)
         needed = -(-int(mask.sum(1).max(initial=0)) // ROUND) * ROUND
         at = None
         if not _is_everywhere(max(columns, needed), mask.shape[1]):

@@ -68,7 +68,7 @@ def receive(wire: socket.socket) -> Any:
 
 def _exactly(wire: socket.socket, size: int) -> memoryview:
     """So many bytes. The lock of the interpreter is taken once, when all are there, and not for each part."""
-    held = memoryview(np.empty(size, dtype=np.uint8))
+    held = np.empty(size, dtype=np.uint8).data
     got = 0
     while got < size:
         part = wire.recv_into(held[got:], size - got, socket.MSG_WAITALL)

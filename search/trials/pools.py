@@ -36,11 +36,12 @@ class Pool:
         positions = [one.at for one in fitting if one.at is not None]
         self.at = _stack(positions, device) if positions else None
         self.targets = _stack([one.targets for one in fitting], device)
-        if all(one.weight is None for one in fitting):
-            scored = self.targets != IGNORE if self.targets.dim() == 3 else torch.ones(self.targets.shape[:3])
-            self.weight = scored.to(device, torch.float32)
-        else:
+        if any(one.weight is not None for one in fitting):
             self.weight = _stack([one.weights() for one in fitting], device)
+        elif self.targets.dim() == 3:
+            self.weight = (self.targets != IGNORE).float()
+        else:
+            self.weight = torch.ones(self.targets.shape[:3], device=device)
 
     def batch(self, rows_NB: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """inputs [N, B, T], at [N, B, Q] or None, targets and weight [N, B, Q]; a row of -1 is read but not scored."""
@@ -73,8 +74,11 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 def _stack(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
     """[U, ...]: whole numbers travel in the type that they come in, and are int64 on the device."""
-    kind = torch.from_numpy(np.empty(0, dtype=np.result_type(*arrays))).dtype
-    held = torch.empty((len(arrays), *arrays[0].shape), dtype=kind, pin_memory=device.type == "cuda")
-    np.stack(arrays, out=held.numpy())
-    there = held.to(device, non_blocking=True)
+    if device.type == "cuda":
+        kind = torch.from_numpy(np.empty(0, dtype=np.result_type(*arrays))).dtype
+        pinned = torch.empty((len(arrays), *arrays[0].shape), dtype=kind, pin_memory=True)
+        np.stack(arrays, out=pinned.numpy())
+        there = pinned.to(device, non_blocking=True)
+    else:
+        there = torch.as_tensor(np.stack(arrays), device=device)
     return there if there.is_floating_point() else there.long()
