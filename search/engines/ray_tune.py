@@ -248,7 +248,7 @@ def _train(config: dict[str, Any]) -> None:
         tune.report({"progress": progress})
 
     _keep_to(cohort.share, cohort.device)
-    with drawing_ahead(workers_for(cohort.device, cohort.share)):
+    with drawing_ahead(workers_for(cohort.device, cohort.share), lasting=True):
         records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
     tune.report({"records": records})
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 
 from recallmap.search.sequences.request import Answer, Request, Source
 from recallmap.search.sequences.worker_process import receive, send
@@ -71,17 +72,24 @@ def workers_for(device: str, share: float = 1.0) -> int:
 
 
 @contextmanager
-def drawing_ahead(workers: int) -> Iterator[None]:
+def drawing_ahead(workers: int, *, lasting: bool = False) -> Iterator[None]:
     """So many workers for the cohorts that are trained in this context. They are started when they are first needed, and
-    ended with it."""
-    crew = _Workers(workers) if workers else None
+    ended with it; `lasting` ones are there for the next such context, and end with this process."""
+    crew = None
+    if workers:
+        crew = _lasting(workers) if lasting else _Workers(workers)
     token = _WORKERS.set(crew)
     try:
         yield
     finally:
         _WORKERS.reset(token)
-        if crew is not None:
+        if crew is not None and not lasting:
             crew.close()
+
+
+@cache
+def _lasting(workers: int) -> _Workers:
+    return _Workers(workers)
 
 
 class _Workers:

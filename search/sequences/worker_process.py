@@ -10,6 +10,7 @@ import pickle
 import socket
 import struct
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,9 +27,10 @@ def main() -> None:
     asked: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     threading.Thread(target=_listen, args=(wire, asked), daemon=True).start()
     source = Source(KEPT)
-    while True:
-        number, request = asked.get()
-        send(wire, (number, _answer(source, request)))
+    with suppress(OSError):  # nobody listens any more
+        while True:
+            number, request = asked.get()
+            send(wire, (number, _answer(source, request)))
 
 
 def _answer(source: Source, pickled: bytes) -> Answer | None:

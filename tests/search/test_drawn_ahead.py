@@ -179,6 +179,19 @@ def test_a_reader_asks_for_one_horizon_ahead_and_none_after_the_last() -> None:
     assert asked == [[(4, 0), (4, 1)]] * 4 + [[(8, 0), (8, 1)]] * 4 + [[]] * 2
 
 
+@pytest.mark.parametrize("case", ["fresh", "mix", "epochs", "fixed", "mix of epochs", "regbench"])
+def test_who_stays_reads_what_it_reads_alone(case: str) -> None:
+    specs = [replace(COHORTS[case][0], seed=seed) for seed in (0, 1, 2)]
+    with drawing_ahead(2):
+        feed = Feed(specs, CPU)
+        for step, ((pool, rows), (own_pool, own_rows)) in enumerate(zip(feed, Feed(specs[2:], CPU), strict=True), 1):
+            ours, own = pool.batch(rows), own_pool.batch(own_rows)
+            assert torch.equal(ours[0][-1], own[0][0])
+            assert float(ours[3][-1].sum()) == float(own[3].sum())
+            if step in (2, 7):  # within a horizon
+                feed.keep([1, 2] if step == 2 else [1])
+
+
 FAILING = """
     from dataclasses import dataclass
     from recallmap.synth.tasks import Mqar
@@ -289,8 +302,12 @@ def test_a_driver_that_is_killed_leaves_no_worker() -> None:
         assert said == "asked"
         driver.kill()
         driver.wait()
+    assert_ended([int(first), int(second)])
+
+
+def assert_ended(left: list[int]) -> None:
+    """These processes end without more ado."""
     until = time.monotonic() + 60
-    left = [int(first), int(second)]
     while left and time.monotonic() < until:
         left = [number for number in left if runs(number)]
         time.sleep(0.05)
@@ -309,6 +326,24 @@ def runs(number: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_workers_that_last_serve_the_next_cohorts_and_end_with_the_process() -> None:
+    code = """
+        from recallmap.search.sequences import drawn_ahead
+        from recallmap.search.sequences.request import Request
+        from recallmap.synth.tasks import Mqar
+        started = []
+        Popen = drawn_ahead.subprocess.Popen
+        drawn_ahead.subprocess.Popen = lambda *given, **named: started.append(Popen(*given, **named)) or started[-1]
+        for start in (0, 10):
+            with drawn_ahead.drawing_ahead(1, lasting=True):
+                drawn_ahead.DrawnAhead().take([Request(task=Mqar(), seed=0, split="train", start=start, count=10)])
+        print(*[process.pid for process in started])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    (number,) = map(int, done.stdout.split())
+    assert_ended([number])
 
 
 def test_a_worker_loads_no_torch() -> None:
@@ -346,6 +381,22 @@ def test_columns_that_come_later_are_those_that_would_have_been_there(batch: Bat
         if at_once.at is not None and later.at is not None:
             assert at_once.at.shape[1] == columns
             np.testing.assert_array_equal(at_once.at, later.at)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["fresh", "mix", "epochs", "regbench", "vectors"])
+def test_on_a_gpu_batches_are_those_of_a_cpu(case: str) -> None:
+    with drawing_ahead(3):
+        on_gpu, on_cpu = (Feed(COHORTS[case], device) for device in (torch.device("cuda"), CPU))
+        kept = [  # all before any is read: copies to the device are not waited for
+            [None if part is None else part.clone() for part in pool.batch(rows)] for pool, rows in on_gpu
+        ]
+        for batch, (pool, rows) in zip(kept, on_cpu, strict=True):
+            for one, other in zip(batch, pool.batch(rows), strict=True):
+                assert (one is None) == (other is None)
+                if one is not None and other is not None:
+                    assert one.dtype == other.dtype
+                    assert torch.equal(one.cpu(), other)
 
 
 def test_the_bench_of_a_step_holds_the_drawing_and_says_how_long_the_loop_waited() -> None:
