@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,25 +26,18 @@ from recallmap.results.ledger import LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.engines import inline
-from recallmap.search.measurement.benchmarks import bench_step
 from recallmap.search.sequences.drawn_ahead import DrawnAhead, drawing_ahead, workers_for
-from recallmap.search.sequences.prepared import Prepared
 from recallmap.search.sequences.request import Request, Source
 from recallmap.search.training.batches import Feed
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.run_cohort import follow_cohort, run_cohort, train
 from recallmap.search.trial import Data, Portion, Training, TrialSpec
-from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.tasks import (
-    Compression,
-    FuzzyInContextRecall,
     GroupWord,
     InContextRecall,
     Learnability,
     Mqar,
-    Needle,
     Regbench,
-    SelectiveCopying,
     Task,
 )
 
@@ -67,7 +59,7 @@ def trials(
     task: Task, *seeds: int, train: int | None = None, mix: tuple[Portion, ...] = (), **dials: Any
 ) -> list[TrialSpec]:
     training = Training(**({"steps": 18, "batch": 5, "evaluations": 3} | dials))
-    data = Data(train=train, validation=40, test=50)
+    data = Data(train=train, validation=40, test=30)
     return [TrialSpec(task=task, arch=ARCH, mix=mix, training=training, data=data, seed=seed) for seed in seeds]
 
 
@@ -91,8 +83,7 @@ COHORTS = {
     "two tasks": [*trials(TASK, 0), *trials(replace(TASK, pairs=5), 0)],
     "regbench": trials(REGBENCH, 0, 1, batch=2),
     "group word": trials(GroupWord(), 0, 1),
-    "compression": trials(Compression(vocab=16, length=16), 0, 1),
-    "vectors": trials(Learnability(), 0, 1, steps=6, batch=2),
+    "vectors": trials(Learnability(), 0, 1, steps=6, batch=2, evaluations=1),
     "further tests": [replace(one, tests=(SHORT,)) for one in trials(TASK, 0, 1)],
     "members leave": leaving(),
 }
@@ -356,33 +347,6 @@ def test_a_cpu_that_trains_has_no_workers_beside_it() -> None:
     assert workers_for("cuda", 1 / 1000) == 1
 
 
-# What a pool is made of ---------------------------------------------------------------------------------
-
-
-def drawn() -> Iterator[Batch]:
-    rng = np.random.default_rng(0)
-    for task in (TASK, REGBENCH, Needle(), SelectiveCopying(), FuzzyInContextRecall(), GroupWord(), Learnability()):
-        yield task.sample(rng, 9, "train")
-    sparse = np.where(rng.random((9, 40)) < 0.1, rng.integers(0, 300, (9, 40)), IGNORE)
-    yield Batch(inputs=rng.integers(0, 70_000, (9, 40)), targets=sparse)
-    yield Batch(inputs=rng.integers(0, 300, (9, 40)), targets=sparse, aux={"weight": rng.random((9, 40))})
-
-
-@pytest.mark.parametrize("batch", list(drawn()))
-def test_columns_that_come_later_are_those_that_would_have_been_there(batch: Batch) -> None:
-    least = Prepared.of(batch)
-    for columns in range(least.columns, batch.targets.shape[1] + 4, 4):
-        at_once, later = Prepared.of(batch, columns), least.narrow().with_columns(columns)
-        assert at_once.columns == later.columns
-        assert (at_once.at is None) == (later.at is None)
-        np.testing.assert_array_equal(at_once.inputs, later.inputs)
-        np.testing.assert_array_equal(at_once.targets, later.targets)
-        np.testing.assert_array_equal(at_once.weights(), later.weights())
-        if at_once.at is not None and later.at is not None:
-            assert at_once.at.shape[1] == columns
-            np.testing.assert_array_equal(at_once.at, later.at)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ["fresh", "mix", "epochs", "regbench", "vectors"])
 def test_on_a_gpu_batches_are_those_of_a_cpu(case: str) -> None:
@@ -397,10 +361,3 @@ def test_on_a_gpu_batches_are_those_of_a_cpu(case: str) -> None:
                 if one is not None and other is not None:
                     assert one.dtype == other.dtype
                     assert torch.equal(one.cpu(), other)
-
-
-def test_the_bench_of_a_step_holds_the_drawing_and_says_how_long_the_loop_waited() -> None:
-    together, single = bench_step(ARCH, SHORT, members=2, batch=4, steps=2)
-    for row in (together, single):
-        assert row["mean ms a step and member"] > 0
-        assert 0 < row["waiting"] < 1
