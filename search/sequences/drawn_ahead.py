@@ -23,7 +23,9 @@ from recallmap.search.sequences.request import Answer, Request, Source
 from recallmap.search.sequences.worker_process import receive, send
 from recallmap.synth.task import Split, Task
 
-MOST = 12  # workers of a process; with as many, a cohort of 32 on an H100 no longer waits
+MOST = (
+    12  # workers of a process: one or two draw as fast as a GPU trains, the others shorten the first wait of a cohort
+)
 
 PATIENCE = 5.0  # seconds in which a worker ends by itself
 
