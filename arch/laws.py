@@ -195,10 +195,18 @@ def decoding(
 
 
 def gradients(
-    module: nn.Module, width: int, *, length: int = LENGTHS[-1], dtype: torch.dtype = torch.float64
+    module: nn.Module,
+    width: int,
+    *,
+    length: int = LENGTHS[-1],
+    dtype: torch.dtype = torch.float64,
+    nudged: bool = False,
 ) -> Verdict:
-    """Check that every parameter gets a gradient that is finite and not 0, from a random weighting of all outputs."""
-    own = copy.deepcopy(module).to(dtype)
+    """Check that every parameter gets a gradient that is finite and not 0, from a random weighting of all outputs.
+
+    nudged  with the nudged weights instead of its own: a map that begins at 0 gives those before it no gradient yet
+    """
+    own = _weights(module, dtype)[nudged].requires_grad_(True)
     x_BTD, weight_BTD = (_tokens(own, seed, (2, length, width), dtype) for seed in (1, 3))
     (own(x_BTD)[0] * weight_BTD).sum().backward()
     faults = []
@@ -208,7 +216,7 @@ def gradients(
         elif not parameter.grad.isfinite().all():
             faults.append(f"{name} gets one that is not finite (a root or a logarithm of 0, or a division by it?)")
         elif not parameter.grad.abs().max() > 0:
-            faults.append(f"{name} gets 0 (does its factor begin at 0, or is it cut off?)")
+            faults.append(f"{name} gets 0 (is it cut off, or multiplied by 0?)")
     many = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
     said = f"of {_count(length)}, {'; '.join(faults[:3])}{many}; expected a gradient for every parameter"
     return Verdict("gradients everywhere", said if faults else "", length if faults else 0)
@@ -283,7 +291,7 @@ def rounding(module: nn.Module, width: int, *, length: int = LENGTHS[-1], tolera
         return Verdict(
             law, "in bfloat16 its state is not finite; expected finite numbers: compute it in float32", length
         )
-    gap = float((y_BTD.double() - exact_BTD).norm() / exact_BTD.norm())
+    gap = float((y_BTD.double() - exact_BTD).norm() / exact_BTD.norm().clamp(min=1e-3))
     if not gap <= tolerance:
         fault = (
             f"in bfloat16, outputs differ from those of the same weights in float64 by {gap:.2g} of their length; expected at "
@@ -343,7 +351,7 @@ def verdicts(
             "cuts": partial(cuts, module, width),
             "decode = parallel": partial(decoding, module, width),
             "counted state": partial(counted_state, module, width, declared),
-            "gradients everywhere": partial(gradients, module, width),
+            "gradients everywhere": partial(gradients, module, width, nudged=True),
             "vmap = alone": partial(stacking, made, width),
             "dtype": partial(rounding, module, width),
             "empty and one token": partial(shortest, module, width),

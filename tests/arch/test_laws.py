@@ -87,7 +87,7 @@ def counted(module: nn.Module, width: int) -> Verdict:
         ("scales", laws.decoding, "^of 3 tokens read one by one, output 0 .*: one token with a state is the decode step"),
         ("", counted, "^after 1 token it declares a state of 9 floats and holds 8; expected as many"),
         ("unused", laws.gradients, r"^of 33 tokens, more gets none \(use it in every output, or leave it out\); expected"),
-        ("0", laws.gradients, r"^of 33 tokens, more gets 0 \(does its factor begin at 0"),
+        ("0", laws.gradients, r"^of 33 tokens, more gets 0 \(is it cut off, or multiplied by 0\?\); expected"),
         ("root", laws.gradients, r"^of 33 tokens, more gets one that is not finite \("),
         ("branches", stacked, "^it does not run under torch.vmap .*; write nothing in place and branch on no data$"),
         ("buffer", stacked, r"^it has buffers \(table\), which a cohort does not stack; expected none"),
@@ -105,6 +105,15 @@ def test_a_law_finds_what_breaks_it(wrong: str, law: Callable[[nn.Module, int], 
     assert re.search(said, verdict.fault), verdict.fault
     if law is not counted:
         assert law(Fade(), WIDTH).holds
+
+
+def test_a_map_back_that_begins_at_zero_breaks_no_law_once_nudged() -> None:
+    module = Fade()
+    nn.init.zeros_(module.out.weight)
+    assert "v.weight gets 0" in laws.gradients(module, WIDTH).fault
+    assert laws.gradients(module, WIDTH, nudged=True).holds
+    nn.init.zeros_(module.out.bias)
+    assert laws.rounding(module, WIDTH).holds
 
 
 def test_parameters_are_counted() -> None:
