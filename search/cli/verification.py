@@ -65,7 +65,7 @@ def checked(source: str) -> Iterator[Checked]:
     if source in kinds:
         yield _of_class(kinds[source])
     if source in archs:
-        yield from _of_arch(codec.read_arch(source))
+        yield from of_arch(codec.read_arch(source))
     if source in kinds or source in archs:
         return
     if not os.path.exists(source):
@@ -80,7 +80,7 @@ def checked(source: str) -> Iterator[Checked]:
         task = codec.read_task(Path(source))
         yield Checked(f"task {task.kind}", task_laws.verdicts(task))
     else:
-        yield from _of_arch(codec.read_arch(Path(source)))
+        yield from of_arch(codec.read_arch(Path(source)))
 
 
 def specs_in(path: Path) -> list[type]:
@@ -144,7 +144,7 @@ def _of_mixer(spec: MixerSpec) -> Sequence[Verdict]:
     return arch_laws.verdicts(partial(spec.build, WIDTH), WIDTH, size, spec.parameters(WIDTH))
 
 
-def _of_arch(arch: BackboneSpec) -> Iterator[Checked]:
+def of_arch(arch: BackboneSpec) -> Iterator[Checked]:
     """The laws of each different block of an architecture."""
     blocks = list(flatten(arch.stack))
     for block in dict.fromkeys(blocks):

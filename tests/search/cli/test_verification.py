@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.arch import laws
+from recallmap.search import codec
 from recallmap.search.cli import verification
 from recallmap.search.cli.app import app
+from recallmap.search.documents import built_in
 
 PEEKS = '''"""A mixer that sees the next token."""
 
@@ -75,6 +77,13 @@ def test_a_part_of_ours_holds_all_laws(name: str, said: list[str]) -> None:
     assert code == 0
     assert all(line in told.splitlines() for line in said)
     assert " NO " not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(built_in.builtin("arch")))
+def test_each_block_of_the_zoo_holds_all_laws_at_its_own_width(name: str) -> None:
+    for found in verification.of_arch(codec.read_arch(name)):
+        assert [verdict.fault for verdict in found.verdicts if not verdict.holds] == []
 
 
 def test_a_law_that_does_not_apply_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
