@@ -237,14 +237,14 @@ def stacking(
     law = "vmap = alone"
     own = [copy.deepcopy(member).to(dtype) for member in members]
     parameters, buffers = stack_module_state(own)
-    if buffers:
-        fault = f"it has buffers ({', '.join(buffers)}), which a cohort does not stack; expected none: compute them in `mix`"
-        return Verdict(law, fault)
-    base = copy.deepcopy(own[0]).to("meta")
+    if unlike := [name for name, value in buffers.items() if not (value == value[:1]).all()]:
+        fault = f"its members differ in buffers ({', '.join(unlike)}), and a cohort has those of its first member"
+        return Verdict(law, f"{fault}; expected the same in all: make them parameters, or compute them in `mix`")
+    shared, base = dict(own[0].named_buffers()), copy.deepcopy(own[0]).to("meta")
     x_MBTD = torch.stack([_tokens(own[0], seed, (2, length, width), dtype) for seed in range(len(own))])
 
     def loss(values: dict[str, Tensor], inputs_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        y_BTD: Tensor = functional_call(base, values, (inputs_BTD,))[0]
+        y_BTD: Tensor = functional_call(base, {**values, **shared}, (inputs_BTD,))[0]
         return y_BTD.square().sum(), y_BTD
 
     step: Callable[..., Any] = grad(loss, has_aux=True)

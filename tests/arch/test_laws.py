@@ -29,7 +29,7 @@ class Fade(MixerModule):
         if wrong in ("unused", "0", "root"):
             self.more = nn.Parameter(torch.zeros(WIDTH))
         if wrong == "buffer":
-            self.register_buffer("table", torch.ones(WIDTH))
+            self.register_buffer("table", torch.rand(WIDTH))
 
     def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
         if self.wrong in ("none", "other"):
@@ -90,7 +90,7 @@ def counted(module: nn.Module, width: int) -> Verdict:
         ("0", laws.gradients, r"^of 33 tokens, more gets 0 \(is it cut off, or multiplied by 0\?\); expected"),
         ("root", laws.gradients, r"^of 33 tokens, more gets one that is not finite \("),
         ("branches", stacked, "^it does not run under torch.vmap .*; write nothing in place and branch on no data$"),
-        ("buffer", stacked, r"^it has buffers \(table\), which a cohort does not stack; expected none"),
+        ("buffer", stacked, r"^its members differ in buffers \(table\), and a cohort has those of its first member; expected"),
         ("wide", laws.rounding, r"^of inputs in bfloat16, outputs are torch.float32; expected bfloat16"),
         ("coarse", laws.rounding, "^in bfloat16, outputs differ from those of .* in float64 by .*: sum and decay"),
         ("huge", laws.rounding, "^in bfloat16 its state is not finite; expected finite numbers: compute it in float32"),
@@ -105,6 +105,13 @@ def test_a_law_finds_what_breaks_it(wrong: str, law: Callable[[nn.Module, int], 
     assert re.search(said, verdict.fault), verdict.fault
     if law is not counted:
         assert law(Fade(), WIDTH).holds
+
+
+def test_a_constant_table_may_be_a_buffer() -> None:
+    members = [Fade(), Fade()]
+    for member in members:
+        member.register_buffer("table", torch.arange(WIDTH))
+    assert laws.stacking(members, WIDTH).holds
 
 
 def test_a_map_back_that_begins_at_zero_breaks_no_law_once_nudged() -> None:

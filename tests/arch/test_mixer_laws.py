@@ -198,6 +198,7 @@ def test_every_parameter_learns(spec: MixerSpec) -> None:
 @of_every_mixer
 def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
     members = [module_of(spec, seed) for seed in range(3)]
+    assert not list(members[0].buffers())
     held(laws.stacking(members, WIDTH, length=LENGTH, tolerance=TOLERANCE))
 
 
