@@ -330,12 +330,15 @@ def counted_parameters(module: nn.Module, declared: int) -> Verdict:
 
 
 def verdicts(
-    build: Callable[[], nn.Module], width: int, declared: Callable[[int], StateSize], parameters: int | None = None
+    build: Callable[[], nn.Module],
+    width: int,
+    declared: Callable[[int], StateSize] | None,
+    parameters: int | None = None,
 ) -> list[Verdict]:
     """The verdict of every law on a mixer or a block, in float64 where a law names no other type.
 
     build       makes the module, with weights drawn from torch's global generator
-    declared    the state's size after so many tokens
+    declared    the state's size after so many tokens; None: it cannot be counted
     parameters  their declared number; None: not checked
 
     Errors of the module are faults of the law. Random numbers stay as they were.
@@ -350,7 +353,7 @@ def verdicts(
             "causality": partial(is_causal, module, width),
             "cuts": partial(cuts, module, width),
             "decode = parallel": partial(decoding, module, width),
-            "counted state": partial(counted_state, module, width, declared),
+            "counted state": partial(_counted, module, width, declared),
             "gradients everywhere": partial(gradients, module, width, nudged=True),
             "vmap = alone": partial(stacking, made, width),
             "dtype": partial(rounding, module, width),
@@ -359,6 +362,12 @@ def verdicts(
         if parameters is not None:
             every["counted parameters"] = partial(counted_parameters, module, parameters)
         return [_tried(law, check) for law, check in every.items()]
+
+
+def _counted(module: nn.Module, width: int, declared: Callable[[int], StateSize] | None) -> Verdict:
+    if declared is None:
+        return Verdict("counted state", skipped="it cannot be read token by token, so that its state cannot be counted")
+    return counted_state(module, width, declared)
 
 
 def _tried(law: str, check: Callable[[], Verdict]) -> Verdict:

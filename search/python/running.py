@@ -43,7 +43,8 @@ def run(
 
     of      a study as `study` takes it, or trials as `trial` makes them
     ledger  a file that keeps the records (made if need be): finished trials in it are not trained again, and after an
-            interruption the same call resumes. None: records are only returned
+            interruption the same call resumes. None: records are only returned. A class of one's own is known by its kind and
+            options: after a change of its code, take another file
     device  cpu, cuda, cuda:1, ...; None: cuda where there is one
     report  called with a `Report` at each step of progress
 

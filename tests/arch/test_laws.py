@@ -158,6 +158,12 @@ def test_all_laws_run_on_a_mixer_and_leave_random_numbers_as_they_were() -> None
     assert len(found) == 9
 
 
+def test_a_state_that_cannot_be_counted_is_said_to_be_so() -> None:
+    (verdict,) = (one for one in laws.verdicts(Fade, WIDTH, None) if one.skipped)
+    assert verdict.law == "counted state"
+    assert verdict.skipped == "it cannot be read token by token, so that its state cannot be counted"
+
+
 def test_a_module_that_cannot_be_run_breaks_each_law_with_its_own_words() -> None:
     found = every(lambda: Fade("broken"), lambda _: StateSize(WIDTH))
     assert len(found) == 8
