@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials.pools import HORIZON, Pool
 from recallmap.synth.streams import Stream
 from recallmap.synth.task import Split
@@ -82,6 +83,7 @@ class Portion:
         if self.pool is not None:
             self.pool = self.pool.of(positions)
 
+    @phase("drawing")
     def at(self, step: int, batch: int, device: torch.device, *, fixed: bool) -> tuple[Pool, Tensor]:
         """The pool and the rows [N, B] of this portion's step number `step`."""
         start = 0 if fixed else step - step % HORIZON
@@ -104,6 +106,7 @@ class Portion:
 class EvaluationSet:
     """The sequences of a split for every member, and the scoring of its answers."""
 
+    @phase("drawing")
     def __init__(self, asked: Sequence[tuple[Task, int, int]], split: Split, device: torch.device) -> None:
         keys = list(dict.fromkeys(asked))
         self.tasks = [task for task, _, _ in asked]
