@@ -226,6 +226,11 @@ def test_a_module_or_a_file_that_prose_names_exists(path: Path) -> None:
         assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("path", TESTS, ids=str)
+def test_tests_mirror_the_tree(path: Path) -> None:
+    assert path.parent == Path("tests") or (ROOT / path.parent.relative_to("tests")).is_dir()
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['recallmap', '--help']\n"

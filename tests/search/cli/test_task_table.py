@@ -23,7 +23,7 @@ def test_every_task_has_a_row_with_its_source_bounds_and_speed() -> None:
 
 def test_the_readme_of_synth_has_the_row_of_every_task_but_for_its_speed() -> None:
     """Where this fails: recallmap bench tasks, and copy the table."""
-    readme = (Path(__file__).parents[2] / "synth" / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[3] / "synth" / "README.md").read_text(encoding="utf-8")
     made = task_table.markdown(task_table.rows(count=8, times=1))
     assert [row.rsplit("|", 2)[0] for row in readme.splitlines() if row.startswith("|")] == [
         row.rsplit("|", 2)[0] for row in made

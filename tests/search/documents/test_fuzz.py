@@ -1,6 +1,6 @@
 """Whatever a file says, it is right or is refused with a place: mutants of every document that comes with the package.
 
-`python tests/search/test_fuzz.py COUNT [SEED]` tries many more than the suite does, each in its own time and memory.
+`python tests/search/documents/test_fuzz.py COUNT [SEED]` tries many more than the suite does, each in its own time and memory.
 """
 
 from __future__ import annotations

@@ -551,7 +551,7 @@ import {module}
 from recallmap.search import trial
 """
     clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=clean | said | {"PYTHONPATH": root},

@@ -15,7 +15,7 @@ import yaml
 
 from recallmap.search.engines.stopping import ASKING, stoppable, undisturbed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

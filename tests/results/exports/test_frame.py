@@ -18,7 +18,7 @@ from recallmap.results.exports.pieces import export
 from recallmap.results.record import Record, read_records
 
 Make = Callable[..., Record]
-KEPT = Path(__file__).parents[2] / "results" / "records"
+KEPT = Path(__file__).parents[3] / "results" / "records"
 
 
 def stacked(make: Make, key_dim: int, **rest: Any) -> Record:

@@ -164,7 +164,7 @@ def test_an_absurd_number_is_refused_by_its_name_and_place(kind: str, name: str,
 
 
 def test_the_readme_has_a_row_for_each_parameter() -> None:
-    readme = (Path(__file__).parents[2] / "search" / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[3] / "search" / "README.md").read_text(encoding="utf-8")
     rows = [row.split("|") for row in readme.splitlines() if row.startswith("| `")]
     explained = {(kind.strip(" `"), row[1].strip(" `")) for row in rows for kind in row[2].split(",")}
     assert {(kind, name) for kind in KINDS for name in parameters(kind)} <= explained

@@ -20,7 +20,7 @@ from recallmap.search.study.spec import StudySpec
 from recallmap.search.trial import TrialSpec
 from recallmap.search.trials.phased import PhasedTrial
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 STUDY = {
     "name": "story",
     "trial": {

@@ -31,7 +31,7 @@ from recallmap.search.training import run_cohort
 from recallmap.search.training.outcome import Progress
 from recallmap.search.trials import Trial
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TINY = {
     "name": "tiny",
     "trial": {
@@ -382,7 +382,7 @@ import os, sys
 from pathlib import Path
 from recallmap.search import codec
 from recallmap.search.engines import ray_tune
-import test_tune as told
+import test_ray_tune as told
 
 def family():
     parents = {}

@@ -271,7 +271,7 @@ def test_a_head_that_is_tied_to_an_embedding_needs_tokens() -> None:
         codec.read_study(STUDY, overrides=["trial.arch.tied=true", "trial.task={kind: learnability, width: 8}"])
 
 
-RECORDS = sorted((Path(__file__).parents[2] / "results" / "records").glob("*.jsonl"))
+RECORDS = sorted((Path(__file__).parents[3] / "results" / "records").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)

@@ -694,7 +694,7 @@ def test_the_schema_knows_every_key_and_kind() -> None:
 
 @pytest.mark.parametrize("what", BUILT_IN)
 def test_built_in_documents_are_packaged(what: str) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     package_data = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
         "package-data"
     ]

@@ -21,7 +21,7 @@ from recallmap.results.score_tables.scores import table_of
 from recallmap.search.cli.app import app
 
 Make = Callable[..., Record]
-KEPT = Path(__file__).parents[2] / "results" / "records"
+KEPT = Path(__file__).parents[3] / "results" / "records"
 BASES = ("statex_cpu", "parity_cpu", "mqar_precision_cpu", "learnability_cpu", "needle_cpu", "mad_rates_cpu")
 VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 3.5, -0.5, 1e308, 10**30, 2**63, "", "x", "\ud800", "9" * 50),

@@ -12,7 +12,7 @@ from recallmap.search import codec
 from recallmap.search.documents.nodes import SpecError
 
 PILLARS = ("synth", "arch", "arch/kernels", "results", "search")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENTS = [path for folder in (".", "docs", *PILLARS) for path in sorted((ROOT / folder).glob("*.md"))]
 CLAIMS = """\
 models:

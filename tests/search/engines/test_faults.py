@@ -23,7 +23,7 @@ from recallmap.search.engines import ray_tune
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STEPS = 400  # of a trial: about a second
 STUDY = {
     "name": "fragile",

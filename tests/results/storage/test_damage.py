@@ -18,7 +18,7 @@ from recallmap.results.storage.layout import HEADLINE, MARK
 from recallmap.search.cli.app import app
 
 Make = Callable[..., Record]
-KEPT = Path(__file__).parents[2] / "results" / "records"
+KEPT = Path(__file__).parents[3] / "results" / "records"
 
 
 def kept() -> list[Record]:

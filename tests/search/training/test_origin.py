@@ -14,7 +14,7 @@ import torch
 from recallmap.search.training import origin
 from recallmap.search.training.origin import commit_of, device_name, named
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STAMP = "0123456789abcdef0123456789abcdef01234567"
 Git = Callable[..., str]
 

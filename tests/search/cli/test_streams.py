@@ -14,7 +14,7 @@ import pytest
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record, write_records
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VERB = [sys.executable, "-m", "recallmap.search.cli"]
 
 

@@ -16,7 +16,7 @@ from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.engines import ray_tune
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STUDY = """\
 # Two rates, two seeds.
 name: story

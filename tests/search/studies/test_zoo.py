@@ -172,7 +172,7 @@ def largest_logit(spec: BackboneSpec) -> float:
 
 def rows_of(first: str) -> list[str]:
     """The rows of the table in arch/README.md that begins so."""
-    readme = (Path(__file__).parents[2] / "arch" / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[3] / "arch" / "README.md").read_text(encoding="utf-8")
     return readme[readme.index(first) :].partition("\n\n")[0].splitlines()
 
 

@@ -70,7 +70,7 @@ def test_columns_are_as_many_as_are_said_and_enough(said: str, columns: int, mon
 def test_the_verbs_keep_to_the_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    kept = Path(__file__).parents[2] / "results" / "records" / "mad_rates_cpu.jsonl"
+    kept = Path(__file__).parents[3] / "results" / "records" / "mad_rates_cpu.jsonl"
     for words in (("table", str(kept)), ("list", "mixers"), ("preview", "mqar")):
         result = CliRunner().invoke(app, [*words])
         assert result.exit_code == 0

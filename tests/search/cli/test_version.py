@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recallmap.search.training import origin
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_verbs_are_a_module_that_tells_its_version() -> None:
