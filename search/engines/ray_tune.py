@@ -238,11 +238,11 @@ class _Desk:
         with self._guarded():
             self.driver.progress(self.out[name].work, progress)
 
-    def keep(self, name: str, records: Sequence[Record] | None, seconds: Mapping[str, float]) -> None:
+    def keep(self, name: str, records: Sequence[Record] | None, seconds: Mapping[str, float] | None = None) -> None:
         """Take back a cohort with its seconds by phase; without records where its worker saved it, because time is up."""
         with self._guarded():
             cohort = self.out.pop(name)
-            self.driver.time.add(seconds)
+            self.driver.time.add(seconds or {})
             if records is not None:
                 self._keep(cohort, records)
 

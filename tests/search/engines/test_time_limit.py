@@ -31,7 +31,7 @@ from recallmap.search.training.checkpoints import CheckpointFolder, checkpointin
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
 from recallmap.search.trials import Trial
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STUDY: dict[str, Any] = {
     "name": "story",
     "trial": {
