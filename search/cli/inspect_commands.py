@@ -187,7 +187,7 @@ def bench(
         spec = codec.read_study(study, overrides=sets)
         rows, line = study_bench.rows(spec, device=str(device_of(device)), seconds=seconds)
         write_rows(output, rows)
-        terminal().print(timings(rows))
+        terminal().print(timings([{name: row[name] for name in ("phase", "seconds", "share")} for row in rows]))
         say(line)
         return
     from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step

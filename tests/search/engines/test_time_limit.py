@@ -371,8 +371,9 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_process_ends_at_its_time_with_its_cohort_saved(folder: Path) -> None:
-    ended = command(folder, "--for", "8s")
+    ended = command(folder, "--for", "20s")
     assert ended.returncode == OUT_OF_TIME, ended.stderr
     assert "stopped: time is up; 0 of 4 trials are in runs/story.sqlite. To resume:" in ended.stderr
     assert "Traceback" not in ended.stderr
