@@ -246,7 +246,7 @@ class _Clock:
         gained = share - self.first
         asked = self.source.answered + self.source.under_way
         done, failed = self.book.ended("done"), self.book.ended("failed")
-        self.time.trials = done + failed
+        self.time.trials, self.time.failed = done + failed, failed
         self.time.points = round((self.source.answered - self.first) * self.points)
         return Report(
             trials=len(plan.trials) + (round((1 - asked) * self.most) if self.points else 0),

@@ -20,7 +20,7 @@ class TimeSpent:
     clock     of this process
     busy      of the GPUs of this machine
     workers   seconds by phase of cohorts that trained in other processes
-    trials    trained in this run, failed ones too
+    trials    trained in this run, failed ones too; `failed` counts these
     points    of a search, that got their results in this run
     cohorts   begun in this run, with so many `members` altogether
     """
@@ -29,6 +29,7 @@ class TimeSpent:
     busy: BusyShare = field(default_factory=BusyShare)
     workers: dict[str, float] = field(default_factory=dict)
     trials: int = 0
+    failed: int = 0
     points: int = 0
     cohorts: int = 0
     members: int = 0
@@ -67,6 +68,7 @@ class TimeSpent:
         return {
             "wall s": wall,
             "trials": self.trials,
+            "failed": self.failed,
             "trials an hour": self.trials / hours if hours else 0.0,
             "points an hour": self.points / hours if self.points and hours else None,
             "cohorts": self.cohorts,
@@ -89,6 +91,8 @@ class TimeSpent:
         words.append(f"{figures['trials an hour']:,.0f} trials an hour")
         if figures["points an hour"] is not None:
             words[-1] += f", {figures['points an hour']:,.0f} points an hour"
+        if self.failed:
+            words[-1] += f", {self.failed:,} of {self.trials:,} failed"
         words.append(f"{figures['mean cohort size'] or 0:.3g} trials a cohort")
         if figures["cohorts at once"] is not None:
             words.append(f"{figures['cohorts at once']:.2g} cohorts at once")

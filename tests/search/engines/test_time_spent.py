@@ -187,6 +187,8 @@ def test_the_line_of_a_run() -> None:
         "time: 330 s: training 52%, evaluating 44%, other 4%; 687 trials an hour, 175 points an hour; 1.5 trials a cohort; "
         "GPU busy 45%"
     )
+    spent.failed = 3
+    assert "; 687 trials an hour, 175 points an hour, 3 of 63 failed; 1.5 trials a cohort; " in spent.line()
 
 
 @pytest.mark.parametrize(
