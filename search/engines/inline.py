@@ -14,6 +14,7 @@ from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
+from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
 from recallmap.search.training.devices import default_device
@@ -45,6 +46,7 @@ def run(
         gpu_busy.sampled(gpu_busy.reader([where])) as busy,
         Ledger(ledger_path) as ledger,
         checkpointing(CheckpointFolder(checkpoint_folder(ledger_path))) as checkpoints,
+        drawing_ahead(workers_for(where.type)),
     ):
         checkpoints.limited(limit)
         checkpoints.tidy(ledger.keys())

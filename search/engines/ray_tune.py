@@ -37,6 +37,7 @@ from recallmap.search.engines.processes import children, end_marked, how_it_ende
 from recallmap.search.engines.stopping import is_noticed, undisturbed
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
+from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, run_cohort
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
@@ -289,7 +290,8 @@ def _train(config: dict[str, Any]) -> None:
 
     records: list[Record] | None = None
     _keep_to(cohort.share, cohort.device)
-    with timing() as clock, contextlib.suppress(TimeIsUp), _saving(cohort):
+    workers = workers_for(cohort.device, cohort.share)
+    with timing() as clock, contextlib.suppress(TimeIsUp), _saving(cohort), drawing_ahead(workers, lasting=True):
         records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
     tune.report({"records": records, "seconds": [*clock.seconds().items()]})  # Tune would flatten a mapping
 
