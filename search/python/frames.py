@@ -43,7 +43,7 @@ class RecordFrame(pd.DataFrame):
 
     def __finalize__(self, other: Any, method: str | None = None, **rest: Any) -> RecordFrame:
         super().__finalize__(other, method=method, **rest)
-        joined = getattr(other, "input_objs", ())
+        joined = getattr(other, "input_objs", getattr(other, "objs", ()))  # of pandas 3, and before
         known = [own for part in joined if (own := getattr(part, "records", None)) is not None]
         if known and len(known) == len(joined):
             object.__setattr__(self, "records", {key: one for own in known for key, one in own.items()})

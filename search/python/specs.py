@@ -64,10 +64,12 @@ def model(
     return arch(source).build(vocab=vocab, seed=seed).use(implementation)
 
 
+_task_of, _arch_of = task, arch  # for `trial`, whose arguments have these names
+
+
 def trial(
-    task_: Source | Task,
-    arch_: Source | BackboneSpec | MixerSpec,
-    /,
+    task: Source | Task,
+    arch: Source | BackboneSpec | MixerSpec,
     *,
     seed: int = 0,
     data: Mapping[str, int] | Data | None = None,
@@ -95,11 +97,11 @@ def trial(
         return type_hints.read(hint, _node(given, name))
 
     parts = {
-        "task": part(task, task_),
-        "arch": part(arch, arch_),
+        "task": part(_task_of, task),
+        "arch": part(_arch_of, arch),
         "training": part(read, Training, training, "training"),
         "data": part(read, Data, data or {}, "data"),
-        "tests": tuple(part(task, other) for other in tests),
+        "tests": tuple(part(_task_of, other) for other in tests),
     }
     if faults:
         raise SpecError(faults)

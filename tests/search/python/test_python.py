@@ -95,7 +95,7 @@ def test_a_spec_by_name_and_keywords_is_that_of_a_document() -> None:
 
 
 def test_a_trial_is_that_of_a_document(task: Any) -> None:
-    trial = rm.trial(task, "mesa", seed=3, tests=[rm.task(task, pairs=4)], **TINY)
+    trial = rm.trial(task=task, arch="mesa", seed=3, tests=[rm.task(task, pairs=4)], **TINY)
     data = {"kind": "trial", "task": codec.plain(task), "arch": codec.plain(codec.read_arch("mesa")), "seed": 3}
     data |= {"training": {name: TINY[name] for name in ("steps", "batch", "evaluations")}, "data": TINY["data"]}
     data["tests"] = [codec.plain(rm.task(task, pairs=4))]
