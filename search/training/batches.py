@@ -6,9 +6,9 @@ N members, U distinct sets of sequences, S sequences of a set, B batch, T time, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recallmap.search.trials.pools import HORIZON, Pool
+from recallmap.synth.batch import Batch
 from recallmap.synth.streams import Stream
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
@@ -24,41 +25,56 @@ if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
 
 
-class Feed:
-    """An iterator of (pool, rows [N, B]): the batch of each member at each optimizer step.
+class Asked(NamedTuple):
+    """Sequences that a member reads.
 
-    A member's batches depend on its own spec and seed alone, never on the rest of the cohort.
+    size  of a fixed set, or of a split; None: fresh ones at every step
     """
 
-    def __init__(self, specs: Sequence[TrialSpec], device: torch.device) -> None:
+    task: Task
+    seed: int
+    size: int | None
+
+
+class Feed:
+    """An iterator of (pool, rows [N, B]) for each lane of N members: the batch of each member at each optimizer step.
+
+    A member's batches depend on its own spec and seed alone, never on the rest of the cohort. One that has taken all its
+    steps stays in its lane and reads on, what is at hand.
+    """
+
+    def __init__(
+        self, specs: Sequence[TrialSpec], device: torch.device, lanes: Sequence[Sequence[int]] | None = None
+    ) -> None:
         self.device = device
         self.batch = specs[0].training.batch
-        self.portions = _portions(specs)
-        self.fixed = specs[0].training.epochs is not None or (specs[0].data.train is not None and not specs[0].mix)
-        self.order = _order(specs[0])
-        self.steps = len(self.order)
-        self.seeds = [s.seed for s in specs]
+        self.fixed = specs[0].fixed
+        self.order = _order(max(specs, key=lambda spec: spec.steps))
+        members = lanes or [range(len(specs))]
+        self.portions = [
+            Portion([[_reader(specs[m], part, self.order) for m in lane] for lane in members])
+            for part in range(max(1, len(specs[0].mix)))
+        ]
 
     def keep(self, positions: list[int]) -> None:
         """Go on with the members at these positions alone."""
-        self.seeds = [self.seeds[i] for i in positions]
         for portion in self.portions:
             portion.keep(positions)
 
     @property
-    def columns(self) -> list[int]:
-        """The columns of every portion's pools, which later pools keep."""
-        return [portion.columns for portion in self.portions]
+    def columns(self) -> list[list[int]]:
+        """The columns of the pools of every portion, by member; later pools keep them."""
+        return [portion.columns_of_members for portion in self.portions]
 
     @columns.setter
-    def columns(self, found: Sequence[int]) -> None:
+    def columns(self, found: Sequence[Sequence[int]]) -> None:
         for portion, columns in zip(self.portions, found, strict=True):
-            portion.columns = columns
+            portion.columns_of_members = list(columns)
 
-    def __iter__(self) -> Iterator[tuple[Pool, Tensor]]:
+    def __iter__(self) -> Iterator[list[tuple[Pool, Tensor]]]:
         return self.after(0)
 
-    def after(self, steps: int) -> Iterator[tuple[Pool, Tensor]]:
+    def after(self, steps: int) -> Iterator[list[tuple[Pool, Tensor]]]:
         """The batches after so many steps."""
         taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
         for which in self.order[steps:]:
@@ -67,86 +83,136 @@ class Feed:
             taken[which] += 1
 
 
+class Reader(NamedTuple):
+    """A member that reads a portion, at so many steps."""
+
+    asked: Asked
+    steps: int
+
+
 class Portion:
     """One training task of every member, and the sequences of it that lie on the device."""
 
-    def __init__(self, tasks: Sequence[Task], seeds: Sequence[int], examples: Sequence[int | None]) -> None:
-        self.asked = list(zip(tasks, seeds, examples, strict=True))
-        self.streams = {(task, seed): Stream(task, seed, "train") for task, seed, _ in self.asked}
-        self.pool: Pool | None = None
+    def __init__(self, lanes: Sequence[Sequence[Reader]]) -> None:
+        self.lanes = [list(lane) for lane in lanes]
+        self.streams = {
+            (asked.task, asked.seed): Stream(asked.task, asked.seed, "train") for lane in lanes for asked, _ in lane
+        }
+        self.pools: list[Pool] = []  # a pool each lane
         self.pool_start = -1
-        self.columns = 1  # the most Q so far: sums are in its order, to their last digit
+        self.columns = [1] * len(lanes)  # the most Q so far in each lane: sums are in its order, to their last digit
 
     def keep(self, positions: list[int]) -> None:
-        self.asked = [self.asked[i] for i in positions]
-        if self.pool is not None:
-            self.pool = self.pool.of(positions)
+        staying, first = set(positions), 0
+        kept = []
+        for number, lane in enumerate(self.lanes):
+            own = [position for position in range(len(lane)) if first + position in staying]
+            first += len(lane)
+            if own:
+                kept.append((number, own))
+        self.columns = [self.columns[number] for number, _ in kept]
+        self.pools = [self.pools[number].of(own) for number, own in kept if self.pools]
+        self.lanes = [[self.lanes[number][position] for position in own] for number, own in kept]
 
-    def at(self, step: int, batch: int, device: torch.device, *, fixed: bool) -> tuple[Pool, Tensor]:
-        """The pool and the rows [N, B] of this portion's step number `step`."""
+    @property
+    def columns_of_members(self) -> list[int]:
+        return [columns for columns, lane in zip(self.columns, self.lanes, strict=True) for _ in lane]
+
+    @columns_of_members.setter
+    def columns_of_members(self, found: list[int]) -> None:
+        ends = np.cumsum([len(lane) for lane in self.lanes])
+        self.columns = [max(found[end - len(lane) : end]) for end, lane in zip(ends, self.lanes, strict=True)]
+
+    def at(self, step: int, batch: int, device: torch.device, *, fixed: bool) -> list[tuple[Pool, Tensor]]:
+        """The pool and the rows [N, B] of every lane, of this portion's step number `step`."""
         start = 0 if fixed else step - step % HORIZON
-        if self.pool is None or self.pool_start != start:
-            self.pool, self.pool_start = self._draw(start * batch, batch * HORIZON, device), start
+        if not self.pools or self.pool_start != start:
+            self._draw(start, batch, device, fixed=fixed)
         if fixed:
-            rows = np.stack([_shuffled(step, batch, seed, size) for _, seed, size in self.asked])
+            rows = [np.stack([_shuffled(step, batch, a.seed, a.size) for a, _ in lane]) for lane in self.lanes]
         else:
-            rows = np.tile(np.arange(batch) + (step - start) * batch, (len(self.asked), 1))
-        return self.pool, torch.tensor(rows, device=device)
+            fresh = np.arange(batch) + (step - start) * batch
+            rows = [np.tile(fresh, (len(lane), 1)) for lane in self.lanes]
+        return [(pool, torch.tensor(own, device=device)) for pool, own in zip(self.pools, rows, strict=True)]
 
-    def _draw(self, start: int, count: int, device: torch.device) -> Pool:
-        keys = list(dict.fromkeys(self.asked))
-        batches = [self.streams[task, seed].take(start, size or count) for task, seed, size in keys]
-        pool = Pool(batches, [keys.index(asked) for asked in self.asked], device, self.columns)
-        self.columns = pool.columns
-        return pool
+    def _draw(self, start: int, batch: int, device: torch.device, *, fixed: bool) -> None:
+        reading = [asked for lane in self.lanes for asked, steps in lane if fixed or steps > start]
+        drawn = {
+            asked: self.streams[asked.task, asked.seed].take(start * batch, asked.size or batch * HORIZON)
+            for asked in dict.fromkeys(reading)
+        }
+        made: dict[Hashable, Pool] = {}  # lanes that read the same share it
+        self.pools = []
+        for number, lane in enumerate(self.lanes):
+            owned = tuple(asked if asked in drawn else reading[0] for asked, _ in lane)
+            alike = owned, self.columns[number]
+            if alike not in made:
+                made[alike] = _pool(owned, drawn, device, self.columns[number])
+            self.pools.append(made[alike])
+            self.columns[number] = made[alike].columns
+        self.pool_start = start
 
 
 class EvaluationSet:
-    """The sequences of a split for every member, and the scoring of its answers."""
+    """The sequences of a split for members of these groups, and the scoring of their answers."""
 
-    def __init__(self, asked: Sequence[tuple[Task, int, int]], split: Split, device: torch.device) -> None:
-        keys = list(dict.fromkeys(asked))
-        self.tasks = [task for task, _, _ in asked]
-        self.batches = [Stream(task, seed, split).take(0, count) for task, seed, count in keys]
-        self.owner = [keys.index(one) for one in asked]
-        self.pool = Pool(self.batches, self.owner, device)
+    def __init__(
+        self, asked: Mapping[int, Asked], split: Split, device: torch.device, groups: Sequence[Sequence[int]]
+    ) -> None:
+        self.asked = dict(asked)
+        self.tasks = {member: one.task for member, one in asked.items()}
+        self.batches = {one: Stream(one.task, one.seed, split).take(0, one.size or 0) for one in asked.values()}
+        made: dict[Hashable, Pool] = {}
+        self.places: dict[int, tuple[Pool, int]] = {}  # of each member: its group's pool, and its position there
+        for group in groups:
+            members = [member for member in group if member in asked]
+            owned = tuple(asked[member] for member in members)
+            if members and owned not in made:
+                made[owned] = _pool(owned, self.batches, device)
+            self.places.update((member, (made[owned], position)) for position, member in enumerate(members))
 
-    @property
-    def wants_probabilities(self) -> bool:
-        return self.tasks[0].wants_probabilities
+    def pool(self, members: Sequence[int]) -> Pool:
+        """The sequences of these members, which are of one group."""
+        pool, _ = self.places[members[0]]
+        return pool.of([self.places[member][1] for member in members])
 
-    def of(self, members: Sequence[int]) -> EvaluationSet:
-        """The same for these members alone."""
-        part = object.__new__(EvaluationSet)
-        part.tasks, part.batches = [self.tasks[m] for m in members], self.batches
-        part.owner, part.pool = [self.owner[m] for m in members], self.pool.of(members)
-        return part
+    def inputs(self, member: int) -> Tensor:
+        """[S, T] (or [S, T, channels]): what a member reads."""
+        pool, position = self.places[member]
+        return pool.inputs[pool.owner[position]][: len(self.batches[self.asked[member]])]
 
     def score(self, member: int, answers: NDArray[Any], probabilities: NDArray[Any] | None) -> dict[str, float]:
         """The task's scores of one member's answers [S, Q] (probabilities [S, Q, V])."""
-        which = self.owner[member]
-        batch, at = self.batches[which], self.pool.at
-        if at is not None:
-            at_SQ = at[which].cpu().numpy()
+        pool, position = self.places[member]
+        batch = self.batches[self.asked[member]]
+        count = len(batch)
+        answers, probabilities = answers[:count], None if probabilities is None else probabilities[:count]
+        if pool.at is not None:
+            at_SQ = pool.at[pool.owner[position]][:count].cpu().numpy()
             answers = _put(answers, at_SQ, batch.targets.shape[1])
             probabilities = None if probabilities is None else _put(probabilities, at_SQ, batch.targets.shape[1])
         return self.tasks[member].score(batch, answers, probabilities)
 
 
-def _portions(specs: Sequence[TrialSpec]) -> list[Portion]:
-    seeds = [s.seed for s in specs]
-    if not specs[0].mix:
-        return [Portion([s.task for s in specs], seeds, [s.data.train for s in specs])]
-    fixed = specs[0].training.epochs is not None
-    return [
-        Portion([s.mix[i].task for s in specs], seeds, [s.mix[i].examples if fixed else None for s in specs])
-        for i in range(len(specs[0].mix))
-    ]
+def _pool(owned: Sequence[Asked], drawn: Mapping[Asked, Batch], device: torch.device, columns: int = 1) -> Pool:
+    """The pool of a lane whose members read these."""
+    sets = list(dict.fromkeys(owned))
+    return Pool([drawn[one] for one in sets], [sets.index(one) for one in owned], device, columns)
+
+
+def _reader(spec: TrialSpec, part: int, order: Sequence[int]) -> Reader:
+    """The member of this spec, as it reads this part of the mix, or all there is."""
+    if not spec.mix:
+        return Reader(Asked(spec.task, spec.seed, spec.data.train), spec.steps)
+    portion = spec.mix[part]
+    size = portion.examples if spec.fixed else None
+    return Reader(Asked(portion.task, spec.seed, size), order[: spec.steps].count(part))
 
 
 def _order(spec: TrialSpec) -> list[int]:
     """The portion that each optimizer step reads. Portions of a mix alternate in an order that is drawn anew every epoch.
-    It is the same for every seed, since all members of a cohort read sequences of one length at a time."""
+    It is the same for every seed, since all members of a cohort read sequences of one length at a time. Of a shorter training
+    it is the beginning."""
     training = spec.training
     if not spec.mix:
         size = spec.data.train

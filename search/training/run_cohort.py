@@ -55,7 +55,7 @@ def follow_cohort(
     where = torch.device(device or default_device())
     foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
-    memory_needs.check_room(specs[0].needs, len(specs), where)
+    memory_needs.check_room(memory_needs.largest_of([s.needs for s in specs]), len(specs), where)
     begin_afresh(where)
     with record_choices() as chosen:
         steps = LOOPS[type(specs[0])](specs, where)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.streams import Stream
 from recallmap.synth.tasks import Task
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
@@ -21,11 +20,13 @@ ROUND = 4  # positions read out are a multiple of this, so that the shape of bat
 
 WORTHWHILE = 0.75  # logits are taken at scored positions alone where these are fewer than this share of all
 
+FEW = 2**18  # tokens of the sequences that positions are counted in
+
 
 class Pool:
     """Sequences of U sets, and the set that each of N members reads. Members that need the same set share it.
 
-    inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q]
+    inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q], of the largest set; counts_N [N]
     """
 
     def __init__(
@@ -33,6 +34,9 @@ class Pool:
     ) -> None:
         """`columns` is the least Q, by which successive pools keep their shape."""
         self.owner = torch.tensor(owner_N, device=device)
+        self.counts_N = torch.tensor(
+            [len(batches[owner]) for owner in owner_N], device=device
+        )  # sequences of each member
         masks = [_scored(batch) for batch in batches]
         most = max(int(mask.sum(1).max(initial=0)) for mask in masks)
         self.columns = max(columns, -(-most // ROUND) * ROUND)
@@ -63,14 +67,16 @@ class Pool:
         part = object.__new__(Pool)
         part.inputs, part.at, part.targets, part.weight = self.inputs, self.at, self.targets, self.weight
         part.columns = self.columns
-        part.owner = self.owner[torch.tensor(positions, device=self.owner.device)]
+        index = torch.tensor(positions, device=self.owner.device)
+        part.owner, part.counts_N = self.owner[index], self.counts_N[index]
         return part
 
 
 @cache
 def positions(task: Task) -> int:
     """The approximate number of positions of a sequence that are read out."""
-    return int(Pool([Stream(task, 0, "train").take(0, 16)], [0], torch.device("cpu")).targets.shape[2])
+    few = task.sample(np.random.default_rng(0), max(1, min(16, FEW // task.shape[0])), "train")
+    return int(Pool([few], [0], torch.device("cpu")).targets.shape[2])
 
 
 def _scored(batch: Batch) -> NDArray[np.bool_]:
@@ -90,4 +96,7 @@ def _take(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _stack(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
-    return torch.as_tensor(np.stack(arrays), device=device)
+    """[U, S, ...]; a set of fewer sequences ends in zeros, which no row reads."""
+    most = max(len(array) for array in arrays)
+    full = [np.pad(a, [(0, most - len(a))] + [(0, 0)] * (a.ndim - 1)) if len(a) < most else a for a in arrays]
+    return torch.as_tensor(np.stack(full), device=device)
