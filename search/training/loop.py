@@ -148,19 +148,33 @@ def _report(
     done = [member for member in through if outcomes[member].error is None]
     if not done:
         return
-    specs, rows = cohort.specs, [chosen[member] for member in done]
+    rows = [chosen[member] for member in done]
     scores = cohort.evaluate(done, rows, test)
-    further = []
-    for i in range(len(specs[0].tests)):
-        asked = {m: Asked(specs[m].tests[i], specs[m].seed, specs[m].data.test) for m in done}
-        further.append(cohort.evaluate(done, rows, cohort.evaluation_set("test", asked)))
+    further = _further(cohort, {member: chosen[member] for member in done})
     for position, member in enumerate(done):
         outcome, keeper = outcomes[member], keepers[member]
         own = cohort.parameters(member, rows[position])
         inputs_ST = test.inputs(member)
         further_figures = gauges(cohort.base_of(member), own, inputs_ST, TOKENS_AT_ONCE // inputs_ST.shape[1])
         outcome.scores, outcome.validation = scores[position] | further_figures, keeper.best
-        outcome.tests = [one[position] for one in further]
+        outcome.tests = further[member]
         outcome.curve, outcome.selected_step = keeper.curve, keeper.best_step
         outcome.published_choice = keeper.published
         outcome.weights = {name: value.cpu() for name, value in own.items()}
+
+
+def _further(cohort: Cohort, chosen: Mapping[int, Tensor]) -> dict[int, list[dict[str, float]]]:
+    """Scores of these members on their further tests, those of one length together."""
+    scores: dict[int, list[dict[str, float]]] = {member: [] for member in chosen}
+    for number in range(max(len(cohort.specs[member].tests) for member in chosen)):
+        by_length: dict[int, dict[int, Asked]] = {}
+        for member in chosen:
+            spec = cohort.specs[member]
+            for task in spec.tests[number : number + 1]:
+                by_length.setdefault(task.shape[0], {})[member] = Asked(task, spec.seed, spec.data.test)
+        for asked in by_length.values():
+            rows = [chosen[member] for member in asked]
+            found = cohort.evaluate(list(asked), rows, cohort.evaluation_set("test", asked))
+            for member, of_member in zip(asked, found, strict=True):
+                scores[member].append(of_member)
+    return scores

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from recallmap.search.documents import content_key
+from recallmap.search.documents.type_hints import counted
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.single import TrialSpec
 
@@ -58,6 +59,21 @@ def pack(specs: Sequence[Trial], room: Room, saved: Sequence[frozenset[str]] = (
                 cohorts[-1] += family
                 opened = wider
     return sorted(sorted(cohort) for cohort in cohorts)
+
+
+def why_apart(one: Sequence[Trial], other: Sequence[Trial], room: Room) -> str:
+    """The reason why two cohorts of one shape are not one, in words."""
+    loads = _loads([*one, *other])
+    most = min(room(spec) for spec in (*one, *other))
+    if len(one) + 1 > most or len(other) + 1 > most:
+        return f"room for {counted(most, 'member')}"
+    sizes = {
+        "steps": [spec.steps for spec in (*one, *other)],
+        "vocabulary": [spec.task.shape[1] for spec in (*one, *other)],
+        "positions read out": [load.places for load in loads],
+    }
+    wide = [f"{name} {min(values):,} to {max(values):,}" for name, values in sizes.items() if len(set(values)) > 1]
+    return f"{', '.join(wide)}: padding would cost more than {PADDED - 1:.0%}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,6 @@ class Shape:
     answers     where the answers to tokens are read out ("each" or "last"), or vectors with so many channels
     sequences   whether training reads the same ones every epoch
     mix         length of each part of the training mix, and its batches in an epoch
-    tests       lengths of further tests
     """
 
     architecture: BackboneSpec
@@ -35,7 +34,6 @@ class Shape:
     implementation: str
     sequences: str
     mix: tuple[tuple[int, int], ...]
-    tests: tuple[int, ...]
 
 
 def answers(task: Task) -> str:
@@ -43,13 +41,24 @@ def answers(task: Task) -> str:
     return f"{task.shape[1]} channels" if task.signal == "vectors" else task.readout
 
 
+NAMED = 4  # words of a list that are said
+
+
 def differences(shapes: Sequence[Hashable]) -> list[str]:
     """What these shapes differ in, with the values: "length 128/256"."""
     ours = [shape for shape in shapes if isinstance(shape, Shape)]
-    found = ["kind"] if len(ours) < len(shapes) else []
+    found = ["kind of trial"] if 0 < len(ours) < len(shapes) else []
+    if len(ours) < len(shapes) - 1 or (not ours and len(shapes) > 1):
+        found.append("learners or phases")
     for field in fields(Shape):
-        values = list(dict.fromkeys(getattr(shape, field.name) for shape in ours))
+        values = dict.fromkeys(getattr(shape, field.name) for shape in ours)
         if len(values) > 1:
-            said = [value.name if isinstance(value, BackboneSpec) else str(value) for value in values]
-            found.append(f"{field.name} {'/'.join(said)}")
+            said = dict.fromkeys(value.name if isinstance(value, BackboneSpec) else str(value) for value in values)
+            found.append(f"{field.name} {few(list(said), '/')}")
     return found
+
+
+def few(words: Sequence[str], between: str = ", ") -> str:
+    """The first of these words, and how many there are besides."""
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return f"{between.join(words[:NAMED])}{more}"

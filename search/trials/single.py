@@ -91,7 +91,6 @@ class TrialSpec:
             implementation=self.training.implementation,
             sequences="fixed" if self.fixed else "fresh",
             mix=tuple((p.task.shape[0], count) for p, count in zip(self.mix, self._batches, strict=False)),
-            tests=tuple(task.shape[0] for task in self.tests),
         )
 
     @property

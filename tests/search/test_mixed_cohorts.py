@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,8 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
@@ -85,9 +88,9 @@ CASES = {
                 Portion(task=replace(TASK, vocab=vocab, length=n), examples=size)
                 for n, size in ((16, 20), (24, vocab // 2 - 3))
             ),
-            tests=(Mqar(vocab=vocab, length=24, pairs=pairs),),
+            tests=tuple(Mqar(vocab=vocab, length=n, pairs=pairs) for n in lengths),
         )
-        for vocab, steps, pairs in ((32, 9, 2), (36, 14, 4))
+        for vocab, steps, pairs, lengths in ((32, 9, 2, (24,)), (36, 14, 4, (20, 32)), (32, 12, 1, ()))
     ],
     "those who leave": [
         trial(steps=12, stop_at=-1.0),
@@ -201,10 +204,9 @@ def test_every_architecture_keeps_its_own_initial_values_when_it_is_padded(name:
     for position, model in enumerate(models):
         assert torch.equal(layout.own(flat[position], position), row_of(model))
         assert flat[position].count_nonzero() == row_of(model).count_nonzero()
-    for member, (own, value) in {
-        n: (dict(models[1].named_parameters())[n], v) for n, v in layout.parameters(flat).items()
-    }.items():
-        assert torch.equal(value[1], own), member
+    widest = dict(models[1].named_parameters())
+    for parameter, value in layout.parameters(flat).items():
+        assert torch.equal(value[1], widest[parameter])
 
 
 def test_vectors_of_other_widths_train_apart() -> None:
@@ -265,3 +267,40 @@ def test_a_record_says_how_many_trained_together() -> None:
     assert [r.parameters for r in records] == [
         sum(p.numel() for p in ARCH.build(vocab=v).parameters()) for v in (32, 50)
     ]
+
+
+def test_a_padded_step_compiles_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recallmap.search.training.lane.COMPILING", 0.0)
+    lanes = []
+    for backend in ("", "aot_eager"):
+        cohort = Cohort(VOCABULARIES, CPU, len(VOCABULARIES))
+        (lane,), ((pool, rows),) = cohort.lanes, next(iter(cohort.feed))
+        cohort.close()
+        batch = pool.batch(rows)
+        if backend:
+            assert lane.compile(batch, backend=backend) == "yes"
+        lane.update(*batch)
+        lanes.append(lane)
+    plain, compiled = lanes
+    torch.testing.assert_close(compiled.flat, plain.flat)
+
+
+def test_a_file_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """It has no sums of losses, and one number of columns for all members."""
+    specs = [trial(), trial(Mqar(vocab=32, length=16, pairs=4), seed=1)]
+    expected = ended(follow(specs))
+    with checkpointing(CheckpointFolder(tmp_path, every=0)):
+        steps = follow(specs)
+        next(steps), next(steps)
+        steps.close()  # type: ignore[attr-defined]
+        (path,) = tmp_path.iterdir()
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            about = file.metadata()
+        said = json.loads(about["said"])
+        del tensors[max(name for name in tensors if name.startswith("row "))]
+        save_file(tensors, path, metadata=about | {"said": json.dumps(said | {"columns": [8]})})
+        rest = follow(specs)
+        assert next(rest).step == 12
+        for ours, theirs in zip(ended(rest), expected, strict=True):
+            assert_close(ours, theirs)
