@@ -53,7 +53,8 @@ def differences(shapes: Sequence[Hashable]) -> list[str]:
     for field in fields(Shape):
         values = dict.fromkeys(getattr(shape, field.name) for shape in ours)
         if len(values) > 1:
-            said = dict.fromkeys(value.name if isinstance(value, BackboneSpec) else str(value) for value in values)
+            ordered = sorted(values) if all(isinstance(value, int) for value in values) else values
+            said = dict.fromkeys(value.name if isinstance(value, BackboneSpec) else str(value) for value in ordered)
             found.append(f"{field.name} {few(list(said), '/')}")
     return found
 
