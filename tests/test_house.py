@@ -21,7 +21,7 @@ MAY_IMPORT = {"synth": {"synth"}, "arch": {"arch"}, "results": {"results"}, "sea
 ONLY_IN = {  # heavy libraries, and where alone each may be imported
     "yaml": "search/documents/yaml_text.py",
     "ray": "search/engines/ray_tune.py",
-    "optuna": "search/proposers/",
+    "optuna": ("search/proposers/", "search/samplers/"),
     "fla": "arch/kernels/benchmark/peers.py",
 }
 MOST_LINES = 600  # of a Python file
@@ -34,6 +34,12 @@ ORDER_IN_ARCH = [  # a room may import rooms further down, never further up
     {"arch.mixers", "arch.mlp"},
     {"arch.parts", "arch.kernels"},
 ]
+SHARED = {
+    "__init__.py",
+    "mixer.py",
+    "sampler.py",
+    "genetic.py",
+}  # of a family: its union, its interface, a part of several
 DOCUMENTS = [
     path.relative_to(ROOT)
     for folder in (*PILLARS, "docs")
@@ -170,9 +176,9 @@ def test_arch_is_built_from_the_ground_up(path: Path) -> None:
     assert not above
 
 
-@pytest.mark.parametrize("family", ["synth/tasks", "arch/mixers"])
+@pytest.mark.parametrize("family", ["synth/tasks", "arch/mixers", "search/samplers"])
 def test_siblings_do_not_import_siblings(family: str) -> None:
-    members = [p for p in FILES if p.parent.as_posix() == family and p.name not in ("__init__.py", "mixer.py")]
+    members = [p for p in FILES if p.parent.as_posix() == family and p.name not in SHARED]
     names = {module_of(p) for p in members}
     assert members
     for path in members:
@@ -218,6 +224,11 @@ def test_a_module_or_a_file_that_prose_names_exists(path: Path) -> None:
         assert [name for name in names if not is_there(name)] == []
         named = [name for name in _PATH.findall(text) if "NAME" not in name and "STUDY" not in name]
         assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=str)
+def test_tests_mirror_the_tree(path: Path) -> None:
+    assert path.parent == Path("tests") or (ROOT / path.parent.relative_to("tests")).is_dir()
 
 
 def test_help_loads_nothing_heavy() -> None:

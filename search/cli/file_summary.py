@@ -98,14 +98,15 @@ def outlook_of(study: StudySpec) -> list[str]:
     if not isinstance(space, Search):
         raise TypeError(f"{study.name} is a grid: its trials are known")
     many = type_hints.counted(space.points, "point")
-    beside = f", as many by {type_hints.either(list(space.beside)).replace(' or ', ' and ')}" if space.beside else ""
+    others = [sampler.label for sampler in space.beside]
+    beside = f", as many by {type_hints.either(others).replace(' or ', ' and ')}" if others else ""
     anchors = f", {type_hints.counted(len(space.anchors), 'anchor')}" if space.anchors else ""
     each = type_hints.counted(len(space.each), "trial")
     corners = [point for _, point in space.corners()]
     priced = [trials[0] for trials in some_corners(study)]
     allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
     lines = [
-        f"{many} by {space.kind}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
+        f"{many} by {space.sampler.label}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
         f"{type_hints.counted(len(space.names), 'search parameter')}, "
         f"{type_hints.counted(len(corners), 'corner')} can be built",
     ]

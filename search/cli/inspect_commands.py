@@ -19,6 +19,7 @@ class What(StrEnum):
     differences = "differences"
     suites = "suites"
     studies = "studies"
+    samplers = "samplers"
 
 
 class Schema(StrEnum):

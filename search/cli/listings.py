@@ -1,4 +1,4 @@
-"""Tables of all tasks, mixers, architectures, suites and studies, and of plans and measurements."""
+"""Tables of all tasks, mixers, architectures, suites, studies and samplers, and of plans and measurements."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ def studies() -> Table:
     return table
 
 
+def samplers() -> Table:
+    """Every sampler of a search with its parameters at their defaults, and what it needs."""
+    from recallmap.search.samplers import Sampler
+
+    table = _table("sampler", "source", "goals", "needs", "options and their defaults")
+    for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
+        source, extra, several = (getattr(spec, name) for name in ("source", "extra", "several_goals"))
+        needs = "" if extra is None else f"pip install 'recallmap[{extra}]'"
+        table.add_row(kind, source, "one or several" if several else "one", needs, _options(spec))
+    return table
+
+
 def plan_of(plan: Plan, rates: Rates) -> Table:
     """The plan of a study: a line for each architecture on each task setting, with the smallest and largest figures of its
     trials."""
@@ -151,6 +163,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "differences": differences,
     "suites": suites,
     "studies": studies,
+    "samplers": samplers,
 }
 
 

@@ -29,23 +29,36 @@ def of(hint: Any, *, named: Collection[type] = ()) -> dict[str, Any]:
 
 def _schema(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     members = type_hints.members_of(hint)
-    choices = [_member(member, defs) for member in members if member is not int or float not in members]
+    meant = [member for member in members if member is not int or float not in members]
+    choices = [choice for member in meant for choice in _choices(member, defs)]
     alone = type_hints.kinds_of(hint)
-    if len(set(alone.values())) > 1:
+    if alone and sum("$ref" in choice for choice in choices) > 1:
         choices = [{**c, "required": ["kind"]} if "$ref" in c else c for c in choices]
     if alone:
         choices.append({"enum": list(alone)})
     return choices[0] if len(choices) == 1 else {"anyOf": choices}
 
 
+def _choices(hint: Any, defs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The schemas of a member of a union: several where a field of it, one of several specs, is written inline."""
+    if hint is Node or not (is_dataclass(hint) and isinstance(hint, type)):
+        return [_member(hint, defs)]
+    inline = type_hints.inline_of(hint)
+    inside = type_hints.members_of(type_hints.hints_of(hint)[inline]) if inline else (None,)
+    return [_reference(hint, spec, defs) for spec in inside]
+
+
+def _reference(spec: type, inside: type | None, defs: dict[str, Any]) -> dict[str, Any]:
+    name = spec.__name__ if inside is None else f"{spec.__name__}.{inside.__name__}"
+    if name not in defs:
+        defs[name] = {}  # taken before it is filled: a spec may hold itself
+        defs[name] = _object(spec, inside, defs)
+    return {"$ref": f"#/$defs/{name}"}
+
+
 def _member(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if hint is Node:
         return {}
-    if is_dataclass(hint) and isinstance(hint, type):
-        if hint.__name__ not in defs:
-            defs[hint.__name__] = {}  # taken before it is filled: a spec may hold itself
-            defs[hint.__name__] = _object(hint, defs)
-        return {"$ref": f"#/$defs/{hint.__name__}"}
     if hint in _SIMPLE:
         return {"type": _SIMPLE[hint]}
     if get_origin(hint) is Literal:
@@ -59,13 +72,19 @@ def _member(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 
-def _object(spec: type, defs: dict[str, Any]) -> dict[str, Any]:
-    hints, dials = type_hints.hints_of(spec), type_hints.dials(spec)
-    properties = {f.name: _schema(hints[f.name], defs) for f in dials}
-    for f in dials:
+def _object(spec: type, inside: type | None, defs: dict[str, Any]) -> dict[str, Any]:
+    parts = [(spec, f) for f in type_hints.dials(spec) if not f.metadata.get("inline")]
+    if inside is not None:
+        parts = [*((inside, f) for f in type_hints.dials(inside)), *parts]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for owner, f in parts:
+        hint = type_hints.hints_of(owner)[f.name]
+        properties[f.name] = _schema(hint, defs)
         if f.default is not MISSING:
-            properties[f.name] = {**properties[f.name], "default": type_hints.plain(f.default, hints[f.name])}
-    required = [f.name for f in dials if f.default is MISSING and f.default_factory is MISSING]
+            properties[f.name] = {**properties[f.name], "default": type_hints.plain(f.default, hint)}
+        elif f.default_factory is MISSING:
+            required.append(f.name)
     return {
         "description": (spec.__doc__ or "").strip().split("\n")[0],
         "type": "object",

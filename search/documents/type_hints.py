@@ -5,6 +5,11 @@ tuple[T, ...], tuple[A, B], Mapping[str, T], Node (a part that is read later), a
 
 A field that is later than the first records of its spec has the metadata {"later": True}, and the default that those
 records meant. `plain` leaves that default out, so that their keys stay.
+
+A field with the metadata {"inline": True} holds one of several specs, whose own fields stand in the document beside those
+of the spec that has it: `{kind: tpe, startup: 20, points: 64}`. Its `kind` is then the kind of the whole. A spec has at most
+one such field. A field with the metadata {"brief": True} is a tuple of specs; one that is nothing but its kind is written
+as the kind alone.
 """
 
 from __future__ import annotations
@@ -64,14 +69,7 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     if isinstance(value, Node):
         return value.plain()
     if is_dataclass(value):
-        spec: Any = type(value)
-        hints = hints_of(spec)
-        said = ((f, getattr(value, f.name)) for f in dials(spec))
-        return {
-            f.name: plain(part, hints[f.name], whole=whole)
-            for f, part in said
-            if whole or not f.metadata.get("later") or part != f.default
-        }
+        return _plain_spec(value, whole)
     members = members_of(hint)
     if value is None or isinstance(value, str | bool):
         return value
@@ -91,15 +89,36 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     )
 
 
+def _plain_spec(value: Any, whole: bool) -> dict[str, Any]:
+    spec: Any = type(value)
+    hints = hints_of(spec)
+    said: dict[str, Any] = {}
+    for f in dials(spec):
+        part = getattr(value, f.name)
+        if not whole and f.metadata.get("later") and part == f.default:
+            continue
+        data = plain(part, hints[f.name], whole=whole)
+        if f.metadata.get("inline"):
+            said |= data
+        elif f.metadata.get("brief"):
+            said[f.name] = [one["kind"] if set(one) == {"kind"} else one for one in data]
+        else:
+            said[f.name] = data
+    return said
+
+
 def canonical(value: Any, hint: Any = Any) -> str:
     """`plain` as JSON with sorted keys and no spaces. A spec keeps its own: trials of a study share most of their parts."""
     if isinstance(value, Node) or not (is_dataclass(value) and not isinstance(value, type)):
         return _canonical_of_data(value, hint)
     known: str | None = value.__dict__.get(_CANONICAL)
-    if known is None:
+    if known is None and _is_rearranged(type(value)):
+        known = _canonical_of_data(plain(value), Any)
+    elif known is None:
         said = ((key, getattr(value, name), hint, left_out) for name, key, hint, left_out in _by_name(type(value)))
         parts = [f"{key}:{canonical(part, hint)}" for key, part, hint, left_out in said if part != left_out]
         known = f"{{{','.join(parts)}}}"
+    if _CANONICAL not in value.__dict__:
         object.__setattr__(value, _CANONICAL, known)  # it is frozen, so that this stays true
     return known
 
@@ -112,6 +131,12 @@ def _canonical_of_data(value: Any, hint: Any) -> str:
     if isinstance(value, tuple) and value and all(is_dataclass(part) for part in value):
         return f"[{','.join([canonical(part) for part in value])}]"
     return json.dumps(plain(value, hint), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def _is_rearranged(spec: Any) -> bool:
+    """Whether a document says a field of it elsewhere, or otherwise, than the spec does."""
+    return any(f.metadata.get("inline") or f.metadata.get("brief") for f in dials(spec))
 
 
 @cache
@@ -162,6 +187,23 @@ def dials(spec: type) -> tuple[Field[Any], ...]:
 
 
 @cache
+def inline_of(spec: type) -> str | None:
+    """The name of the field whose own fields are written inline, if there is one."""
+    return next((f.name for f in dials(spec) if f.metadata.get("inline")), None)
+
+
+@cache
+def names_of(spec: type, kind: str) -> tuple[str, ...]:
+    """The names that a document of this kind may set, `kind` first where it has one."""
+    own, inline = [f.name for f in dials(spec)], inline_of(spec)
+    if inline is None:
+        return tuple(own)
+    chosen = kinds_of(hints_of(spec)[inline]).get(kind)
+    inside = names_of(chosen, kind) if chosen else ("kind",)
+    return (*inside, *(name for name in own if name != inline))
+
+
+@cache
 def members_of(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union, flat; a hint that is no union is its own only alternative."""
     if get_origin(hint) is Annotated:
@@ -177,9 +219,16 @@ def kinds_of(hint: Any) -> dict[str, type]:
     return {
         kind: member
         for member in members_of(hint)
-        if is_dataclass(member) and isinstance(member, type) and "kind" in hints_of(member)
-        for kind in get_args(hints_of(member)["kind"])
+        if is_dataclass(member) and isinstance(member, type)
+        for kind in _kinds_of_spec(member)
     }
+
+
+def _kinds_of_spec(spec: type) -> tuple[str, ...]:
+    hints, inline = hints_of(spec), inline_of(spec)
+    if inline is not None:
+        return tuple(kinds_of(hints[inline]))
+    return get_args(hints["kind"]) if "kind" in hints else ()
 
 
 def either(choices: list[str]) -> str:
@@ -308,7 +357,7 @@ class _Reader:
         if len(specs) == 1:
             return self._dataclass(specs[0], node, path)
         if kinds:
-            fitting = [k for k, spec in kinds.items() if set(node.value) <= {f.name for f in dials(spec)}]
+            fitting = [k for k, spec in kinds.items() if set(node.value) <= set(names_of(spec, k))]
             meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else ""
             return self.refuse(node.place, path, f"key 'kind' is missing, expected {_quoted(kinds)}{meant}")
         mappings = [m for m in members if _is_mapping(m)]
@@ -328,12 +377,20 @@ class _Reader:
         hints, known = hints_of(spec), {f.name: f for f in dials(spec)}
         before = len(self.faults)
         values = {}
+        names = names_of(spec, _kind_said(node))
+        inline = inline_of(spec)
+        if inline is not None:
+            del known[inline]
+            inside = Node(
+                {k: part for k, part in node.value.items() if k in names and k not in known}, node.place, node.keys
+            )
+            values[inline] = self.read(hints[inline], inside, path)
         for key, part in node.value.items():
             if key in known:
                 values[key] = self.read(hints[key], part, _join(path, key))
-            else:
-                may = ", ".join(name for name in known if name != "kind") or "nothing besides kind"
-                meant = guess(key, list(known))
+            elif key not in names:
+                may = ", ".join(name for name in names if name != "kind") or "nothing besides kind"
+                meant = guess(key, list(names))
                 self.refuse(node.keys[key], _join(path, key), f"unknown key, expected {may}{meant}")
         for name, f in known.items():
             if name not in node.value and f.default is MISSING and f.default_factory is MISSING:
@@ -430,6 +487,11 @@ def _number_advice(text: str) -> str:
     if re.fullmatch(r"[-+]?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", digits, re.ASCII):
         return " (write it without quotes)" if digits == text else f" (write {digits})"
     return ""
+
+
+def _kind_said(node: Node) -> str:
+    kind = node.get("kind")
+    return kind.value if kind is not None and isinstance(kind.value, str) else ""
 
 
 def _kind_alone(node: Node) -> Node:

@@ -1,1 +1,1 @@
-"""Proposers: Optuna's samplers behind one interface, their journal, what a search found."""
+"""Searches: points proposed through Optuna, their journal, the results of a search."""

@@ -1,4 +1,4 @@
-"""A search under way: which trials its points need next, and what its proposers are told of them."""
+"""A running search: the trials that its points need next, and the reports to its samplers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from recallmap.search.space.axis_values import Point
 from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.goals import SPEED
+from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 
-MOST_ASKED = 50  # points asked in vain for one that may be trained, before a proposer gives up
+MOST_ASKED = 50  # points asked for in vain for one that may be trained, before an arm gives up
 
-Book = Mapping[str, Record]  # what is trained, by key
+Book = Mapping[str, Record]  # finished trials, by key
 
 
 @dataclass(kw_only=True)
 class _Open:
-    """A point that waits for its answer. `steps` are its trials on each rung, the whole budget last."""
+    """A point without an answer yet. `steps` are its trials on each rung, the whole budget last."""
 
     asked: Asked
     steps: list[tuple[Trial, ...]] = field(default_factory=list)
@@ -36,33 +37,32 @@ class _Open:
 
 
 class Inquiry:
-    """All proposers of a study, generation by generation beside each other. The caller trains what is `wanted` and asks
-    again; while a generation is trained nothing is told, so that the order in which trials end does not matter."""
+    """All arms of a study, generation by generation at the same time. The caller trains the trials that are `wanted` and asks
+    again. Nothing is reported while a generation trains, so that the order in which trials end does not matter."""
 
     def __init__(self, study: StudySpec, journal: Journal, measure: Callable[[Trial], float]) -> None:
         if not isinstance(study.space, Search):
-            raise TypeError(f"{study.name} has a grid, which needs no proposer")
-        kinds = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
+            raise TypeError(f"{study.name} has a grid, which needs no sampler")
         maximise = [goal.direction == "maximise" for goal in study.goals]
         self.arms = [
-            _Arm(study, study.space, journal.proposer(study.address(kind), study.space, kind, maximise), measure)
-            for kind in kinds
+            _Arm(study, study.space, journal.proposer(study.address(label), study.space, label, maximise), measure)
+            for label in study.space.arms
         ]
 
     def wanted(self, book: Book) -> tuple[Trial, ...] | None:
-        """Trials that must be in the book before there is anything to tell; None: every point has its answer."""
+        """Trials that must be in the book before anything can be reported; None: every point has its answer."""
         parts = [arm.wanted(book) for arm in self.arms]
         if all(part is None for part in parts):
             return None
         return tuple({content_key.key(trial): trial for part in parts for trial in part or ()}.values())
 
     def met(self) -> dict[str, Trial]:
-        """The trials, by key, that points came to since the last call: on every rung, whether they are trained or not. The
-        first call gives those of the points that the journal tells of, too."""
+        """Trials by key that points reached since the last call, on every rung, trained or not. The first call
+        includes those of the points in the journal."""
         return {key: trial for arm in self.arms for key, trial in arm.met_since().items()}
 
     def heard(self) -> list[str]:
-        """A line for each point that had its answer since the last call."""
+        """A line for each point reported since the last call."""
         return [line for arm in self.arms for line in arm.heard()]
 
     @property
@@ -72,22 +72,22 @@ class Inquiry:
 
     @property
     def under_way(self) -> float:
-        """The share of points that are asked and have no answer yet."""
+        """The share of points that were asked for and have no answer yet."""
         waiting = sum(one.answer is None for arm in self.arms for one in arm.open)
         return waiting / sum(arm.total for arm in self.arms)
 
 
 class _Arm:
-    """One proposer."""
+    """The points of one sampler, or the anchors."""
 
     def __init__(self, study: StudySpec, space: Search, proposer: Proposer, measure: Callable[[Trial], float]) -> None:
         self.study = study
         self.space = space
         self.proposer = proposer
         self.measure = measure
-        self.kind = proposer.kind
-        self.rungs = space.rungs if self.kind != ANCHORS else None
-        self.total = len(space.anchors) if self.kind == ANCHORS else space.points
+        self.label = proposer.arm
+        self.rungs = space.rungs if self.label != ANCHORS else None
+        self.total = len(space.anchors) if self.label == ANCHORS else space.points
         self.open: list[_Open] = []
         self.met = {content_key.key(trial): trial for one in proposer.told for trial in self._trained(one)}
         self.said = len(proposer.told)
@@ -99,7 +99,7 @@ class _Arm:
         """Points that have their answer, of `total`."""
         if self.gave_up:
             return self.total
-        return min(self.total, self.proposer.asked - len(self.open) if self.kind == ANCHORS else self.proposer.counted)
+        return min(self.total, self.proposer.asked - len(self.open) if self.label == ANCHORS else self.proposer.counted)
 
     def wanted(self, book: Book) -> tuple[Trial, ...] | None:
         while True:
@@ -132,7 +132,7 @@ class _Arm:
         return [*(self._line(one) for one in told), *notes]
 
     def _line(self, told: Told) -> str:
-        named = f"{self.kind} {told.ordinal}"
+        named = f"{self.label} {told.ordinal}"
         if told.end == "rejected":
             return f"{named}: not trained: {told.why}"
         if told.end != "done":
@@ -141,9 +141,9 @@ class _Arm:
         return f"{named}: {figures}  {said_choices(told.choices)}".rstrip()
 
     def _ask_generation(self) -> None:
-        """Ask until the generation is full of points that may be trained. Nothing is told while it is asked."""
+        """Ask until the generation is full of points that may be trained. Nothing is reported meanwhile."""
         counted = self.proposer.counted
-        if self.kind == ANCHORS:
+        if self.label == ANCHORS:
             wanted = most = self.total - self.proposer.asked
         else:
             wanted = min(self.total, (counted // self.space.generation + 1) * self.space.generation) - counted
@@ -155,12 +155,12 @@ class _Arm:
             one = self._judged(self.proposer.ask())
             self.open.append(one)
             may_train += one.answer is None
-            if may_train == wanted and self.kind != ANCHORS:
+            if may_train == wanted and self.label != ANCHORS:
                 return
-        if self.kind != ANCHORS:
+        if self.label != ANCHORS:
             self.gave_up = True
             self.notes.append(
-                f"{self.kind} gave up: of {most} points {may_train} may be trained; widen the constraints"
+                f"{self.label} gave up: of {most} points {may_train} may be trained; widen the constraints"
             )
 
     def _judged(self, asked: Asked) -> _Open:
@@ -190,13 +190,11 @@ class _Arm:
         return [*lower, whole]
 
     def _trained(self, told: Told) -> list[Trial]:
-        """The trials on every rung that a point came to before it had its answer."""
+        """The trials on every rung that a point reached before it had its answer."""
         if told.end == "rejected":
             return []
-        came_to = len(told.rungs) + (
-            told.end != "stopped"
-        )  # of the rung that stops it, a point has values; of the last not
-        return [trial for trials in self._steps(point_of(self.space, told, self.kind))[:came_to] for trial in trials]
+        reached = len(told.rungs) + (told.end != "stopped")  # rungs with values, and the whole budget
+        return [trial for trials in self._steps(point_of(self.space, told, self.label))[:reached] for trial in trials]
 
     def _climb(self, book: Book) -> None:
         """Answer the points that are on the whole budget, and let the best of the others on to the next rung."""
@@ -221,12 +219,12 @@ class _Arm:
                 one.answer = Answer(end="stopped", rungs=one.rungs, why=f"behind on rung {step + 1}")
 
     def _kept(self, going: Sequence[_Open], step: int) -> list[_Open]:
-        """The share that goes on, by fronts; within a front by the first goal."""
+        """The share that continues, by fronts; within a front by the first goal."""
         rungs = self.rungs
         if rungs is None:
             raise TypeError("a study without rungs has nothing to keep on one")
         told = [told for told in self.proposer.told if told.end != "rejected"]
-        if rungs.kind == "halving":  # of this generation, of which a stopped driver may have told a part
+        if rungs.kind == "halving":  # this generation: an interrupted driver may have reported a part of it
             told = told[len(told) // self.space.generation * self.space.generation :]
         pool = [one.rungs[step] for one in going] + [one.rungs[step] for one in told if len(one.rungs) > step]
         maximise = [goal.direction == "maximise" for goal in self.study.goals]
@@ -234,11 +232,11 @@ class _Arm:
         return [one for index, one in enumerate(going) if index in best]
 
     def _failed(self, one: _Open, book: Book) -> Answer | None:
-        records = [book[key] for key in one.keys[one.step]]
-        broken = next((r for r in records if r.status == "failed"), None)
-        if broken is not None:
-            return Answer(end="failed", rungs=one.rungs, why=f"{broken.task} seed {broken.seed}: {broken.error}")
         try:
+            records = judged(self.space, [book[key] for key in one.keys[one.step]])
+            broken = next((r for r in records if r.status == "failed"), None)
+            if broken is not None:
+                return Answer(end="failed", rungs=one.rungs, why=f"{broken.task} seed {broken.seed}: {broken.error}")
             self._values(one, book, 0.0)
         except ValueError as error:
             return Answer(end="failed", rungs=one.rungs, why=str(error))
@@ -250,8 +248,8 @@ class _Arm:
         return Answer(end="done", values=self._values(one, book, speed), rungs=one.rungs, milliseconds=speed)
 
     def _values(self, one: _Open, book: Book, speed: float | None) -> tuple[float, ...]:
-        """Of the goals. A rung is not timed: there every point is as fast."""
-        records = [book[key] for key in one.keys[one.step]]
+        """Values of the goals. Speed is not measured on a rung, where it is the same for every budget."""
+        records = judged(self.space, [book[key] for key in one.keys[one.step]])
         return tuple(goal.of(records, 0.0 if speed is None else speed) for goal in self.study.goals)
 
     def _tell(self) -> None:
@@ -274,7 +272,7 @@ def ranked(values: Sequence[Sequence[float]], maximise: Sequence[bool]) -> list[
 
 
 def said_choices(choices: Choices) -> str:
-    """`training.lr=0.003 stack[1].mixer=mesa`, without what most paths begin with."""
+    """`training.lr=0.003 stack[1].mixer=mesa`: paths without the prefixes that most of them share."""
     return " ".join(f"{name.removeprefix('trial.').removeprefix('arch.')}={_short(v)}" for name, v in choices.items())
 
 
@@ -283,8 +281,7 @@ def _short(value: object) -> str:
 
 
 def told_points(study: StudySpec, journal: Journal) -> dict[str, tuple[Told, ...]]:
-    """What the journal tells of this study, by proposer."""
+    """The reported points of this study, by label of the arm."""
     if not isinstance(study.space, Search):
         return {}
-    kinds = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
-    return {kind: journal.told(study.address(kind)) for kind in kinds}
+    return {label: journal.told(study.address(label)) for label in study.space.arms}

@@ -1,4 +1,4 @@
-"""The journal of a search: every point asked and told, one JSON line each."""
+"""The journal of a search: each point that was asked for and reported, as JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recallmap.search.space.search_space import Search
 
 
 def journal_of(ledger_path: Path) -> Path:
-    """Where the searches of a ledger keep their points."""
+    """The path of the file that keeps the points of a ledger's searches."""
     return ledger_path.with_suffix(".journal")
 
 
@@ -26,8 +26,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def proposer(self, name: str, space: Search, kind: str, maximise: Sequence[bool]) -> Proposer:
-        """The proposer of a search that the caller drives alone; it goes on where the one before was stopped."""
+    def proposer(self, name: str, space: Search, arm: str, maximise: Sequence[bool]) -> Proposer:
+        """The proposer of an arm, which nobody else may drive meanwhile. It continues after an interruption."""
         import optuna
 
         if self.path.is_symlink():
@@ -41,16 +41,16 @@ class Journal:
         study = optuna.create_study(
             study_name=name, storage=self._storage(), directions=directions, load_if_exists=True
         )
-        return Proposer(study, space, kind)
+        return Proposer(study, space, arm)
 
     def told(self, name: str) -> tuple[Told, ...]:
-        """The points of a search that have their answer, in the order of asking."""
+        """The reported points of an arm, in the order of asking."""
         study = self._study(name)
         trials = () if study is None else study.get_trials(deepcopy=False)
         return tuple(told_of(trial) for trial in trials if is_answered(trial))
 
     def names(self) -> tuple[str, ...]:
-        """Of all searches in it."""
+        """The names of all arms in it: see StudySpec.address."""
         import optuna
 
         if not self.path.exists():
@@ -58,8 +58,8 @@ class Journal:
         return tuple(optuna.get_all_study_names(self._storage()))
 
     def importances(self, name: str) -> dict[str, float]:
-        """How much each dial decides whether a point is among the best tenth, shares of 1, most first (PED-ANOVA, Watanabe
-        et al. 2023). Empty with fewer than four points done, or without dials."""
+        """Importance of each parameter for being among the best tenth of points, as shares of 1, largest first (PED-ANOVA,
+        Watanabe et al. 2023). Empty with fewer than four points done, or without parameters."""
         import optuna
         from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
@@ -69,7 +69,7 @@ class Journal:
             return {}
         # At least two points on the better side, or it has nothing to compare.
         evaluator = PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 2 / len(done))))
-        with warnings.catch_warnings():  # that a dial which hardly any point has is weighed roughly
+        with warnings.catch_warnings():  # a parameter that few points have is weighed roughly
             warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
             return dict(get_param_importances(study, evaluator=evaluator))
 
@@ -88,7 +88,7 @@ class Journal:
         path = str(self.path)
 
         class Backend(JournalFileBackend):
-            """Says which file could not be written."""
+            """Names the file that could not be written."""
 
             def append_logs(self, logs: list[dict[str, Any]]) -> None:
                 try:
@@ -101,7 +101,7 @@ class Journal:
         try:
             return JournalStorage(Backend(path))
         except ValueError as error:
-            after = "what was trained is in the ledger, and the search asks the same again"
+            after = "the ledger has all that was trained, and the search proposes the same points again"
             raise LedgerError(
                 f"{self.path}: line {_damaged(self.path)} is damaged; move the file away: {after}"
             ) from error
@@ -119,7 +119,7 @@ def _damaged(path: Path) -> int:
 
 
 def _mend(path: Path) -> None:
-    """Remove what a killed driver may leave: half a last line, and its lock. The ledger's lock keeps other drivers out."""
+    """Remove half a last line and the lock, which a killed driver may leave. The ledger's lock keeps other drivers out."""
     lock = Path(f"{path}.lock")
     if lock.is_symlink() or lock.exists():
         lock.unlink()

@@ -1,17 +1,19 @@
-"""Proposers: which points of a space to try, and in which order. The only door to Optuna.
+"""Proposers: the points of one sampler, and their order.
 
-A search asks a generation, trains it, and tells it in the order of asking, so that the same seed gives the same study.
-What was asked and told lies in a journal that Optuna's own tools open. A driver that was stopped leaves points without
-an answer; the next one takes each up again under a new number, so that none is lost and the order stays.
+A search asks for a generation, trains it, and reports it in the order of asking, so that the same seed gives the same study.
+The journal holds all of this, and Optuna's own tools open it. An interrupted driver leaves points without an answer. The next
+driver asks for each again under a new number, so that none is lost and the order stays.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recallmap.search.proposers.samplers import fixing, sampler_of
+import numpy as np
+
 from recallmap.search.space.axis_values import Point
 from recallmap.search.space.corners import Given
 from recallmap.search.space.parameters import Choices, FloatDial, IntDial, Scalar
@@ -19,8 +21,8 @@ from recallmap.search.space.search_space import ANCHORS, Search
 
 End = Literal["done", "stopped", "rejected", "failed"]
 
-# Of a point in the journal: its place in the order of asking; how it ended, and why; the point it takes up again; its
-# place among those to try first; its validation score by rung; the milliseconds measured.
+# Keys of a point in the journal: its place in the order of asking; how it ended, and why; the number of the point that it
+# resumes; its place among those to try first; its validation scores by rung; the milliseconds measured.
 _ORDINAL, _END, _WHY, _AGAIN, _FIRST, _RUNGS, _SPEED = "point", "end", "why", "again", "first", "rungs", "milliseconds"
 
 
@@ -36,9 +38,9 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A point and what became of it.
+    """A reported point.
 
-    values  of the goals, in their order; () unless the point is done
+    values  values of the goals, in their order; () unless the point is done
     rungs   values of the goals on the budgets below the whole one, lowest first
     """
 
@@ -53,7 +55,7 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What became of a point. `over` says by how much each constraint is broken, of those that are."""
+    """The outcome of a point. `over` gives the excess over each constraint that is broken, by name."""
 
     end: End
     values: tuple[float, ...] = ()
@@ -64,12 +66,16 @@ class Answer:
 
 
 class Proposer:
-    """Asks and tells one search. Points come in the order of asking, and are told in it."""
+    """One arm of a search, by its label. Points are reported in the order in which they were asked for.
 
-    def __init__(self, study: Any, space: Search, kind: str) -> None:
+    study  Optuna's, which the journal keeps
+    """
+
+    def __init__(self, study: Any, space: Search, arm: str) -> None:
         self.study = study
         self.space = space
-        self.kind = kind
+        self.arm = arm
+        self.sampler = space.arms[arm]
         self._fail_what_was_left()
         self.told = [told_of(trial) for trial in self._trials() if is_answered(trial)]
         self._asked = len(self.told)
@@ -77,28 +83,30 @@ class Proposer:
 
     @property
     def asked(self) -> int:
-        """Points asked so far, rejected ones too."""
+        """Points asked for so far, rejected ones too."""
         return self._asked
 
     @property
     def counted(self) -> int:
-        """Points that had their answer and count: all but those that were rejected before training."""
+        """Reported points that count: all but those that were rejected before training."""
         return sum(told.end != "rejected" for told in self.told)
 
     def ask(self) -> Asked:
-        """The next point. What it is depends on the seed, on its place in the order, and on what was told before."""
+        """The next point. It depends on the seed, on its place in the order, and on the points reported before."""
         ordinal = self._asked
         fixed, said = self._fixed()
-        self.study.sampler = base = sampler_of(self.kind, self.space, ordinal)
+        self.study.sampler = base = self._seeded(ordinal)
         trial = self.study.ask()
         for name, value in said.items():
             trial.set_user_attr(name, value)
-        if self.kind in ("nsga2", "nsga3"):
+        if _AGAIN in said:
+            trial = self._with_notes_of(said[_AGAIN], trial)
+        if self.sampler.has_parents:
             self._join_generation(trial.number)
-            self.study.sampler = base = sampler_of(self.kind, self.space, ordinal)
+            self.study.sampler = base = self._seeded(ordinal)
         if fixed:
-            self.study.sampler = fixing(fixed, base)
-        if self.kind == ANCHORS:
+            self.study.sampler = _fixing(fixed, base)
+        if self.arm == ANCHORS:
             choices, point = {}, self.space.anchor_points()[ordinal]
         else:
             point = self.space.point(_Suggest(trial))
@@ -109,8 +117,7 @@ class Proposer:
         return Asked(number=trial.number, ordinal=ordinal, choices=choices, point=point)
 
     def tell(self, asked: Asked, answer: Answer) -> None:
-        """What became of a point. Optuna learns values of done points alone, and of rejected ones by how much they broke
-        which constraint."""
+        """Report a point. Optuna learns the values of a point that is done, and the broken constraints of a rejected one."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -137,9 +144,23 @@ class Proposer:
             )
         )
 
+    def _seeded(self, ordinal: int) -> Any:
+        """An Optuna sampler for one point, seeded by its place in the order, so that an interruption changes nothing."""
+        seed = int(np.random.SeedSequence((self.space.seed, ordinal)).generate_state(1)[0])
+        return self.sampler.build(seed, self.space.generation)
+
+    def _with_notes_of(self, number: int, trial: Any) -> Any:
+        """The trial with the sampler's notes on the point that it resumes, such as its population: made anew, they would depend
+        on the points that were reported before the interruption."""
+        import optuna
+
+        for name, value in self._trials()[number].system_attrs.items():
+            trial.storage.set_trial_system_attr(trial._trial_id, name, value)
+        return optuna.trial.Trial(self.study, trial._trial_id)  # a trial reads its notes when it is made
+
     def _join_generation(self, number: int) -> None:
-        """Let a point belong to a generation, which else one whose values are given does not, and let that have parents:
-        the first to ask for them chooses them, and would draw other numbers than the next."""
+        """Give a point its population, and that its parents. A point with given values would get none otherwise, and the point
+        that asks for the parents first chooses them, with draws that the next point does not make."""
         sampler = self.study.sampler
         generation = sampler.get_trial_generation(self.study, self._trials()[number])
         sampler.get_parent_population(self.study, generation)
@@ -149,7 +170,7 @@ class Proposer:
         return trials
 
     def _fail_what_was_left(self) -> None:
-        """What a stopped driver left running has failed, as far as Optuna knows."""
+        """Report points that an interrupted driver left running as failed, to Optuna alone."""
         import optuna
 
         for trial in self._trials():
@@ -157,24 +178,33 @@ class Proposer:
                 self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
 
     def _fixed(self) -> tuple[Choices, dict[str, int]]:
-        """Values of the next point that are given: where one was left without an answer, or is to be tried first. And what
-        the journal says of it: wherever a driver is stopped, and however often, it tells which of them were asked again.
-        """
-        whole = [trial for trial in self._trials() if _ORDINAL in trial.user_attrs]  # asked to its end, or asked anew
+        """Given values of the next point, where one has no answer yet or is to be tried first; and its notes for the journal,
+        which show after any number of interruptions which points were asked for again."""
+        whole = [trial for trial in self._trials() if _ORDINAL in trial.user_attrs]  # all its values are known
         again = {trial.user_attrs.get(_AGAIN) for trial in whole}
         begun = {trial.user_attrs.get(_FIRST) for trial in whole}
         left = [t for t in whole if not is_answered(t) and t.number not in again and t.number not in self._open]
         if left:
             first = min(left, key=lambda trial: int(trial.user_attrs[_ORDINAL]))
             return dict(first.params), {_AGAIN: first.number}
-        for index, node in enumerate(self.space.first if self.kind != ANCHORS else ()):
+        for index, node in enumerate(self.space.first if self.arm != ANCHORS else ()):
             if index not in begun:
                 return {name: part.value for name, part in node.value.items()}, {_FIRST: index}
         return {}, {}
 
 
+def _fixing(values: Choices, base: Any) -> Any:
+    """An Optuna sampler that gives these values, and leaves the others to the base."""
+    from optuna import samplers
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():  # its interface may change: only this file depends on it
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return samplers.PartialFixedSampler(values, base)
+
+
 class _Suggest:
-    """Turns dials by Optuna's suggestion."""
+    """Gives parameters the values that Optuna suggests."""
 
     def __init__(self, trial: Any) -> None:
         self.trial = trial
@@ -192,18 +222,19 @@ class _Suggest:
         return float(self.trial.suggest_float(name, low, high, log=dial.log))
 
 
-def point_of(space: Search, told: Told, kind: str) -> Point:
-    """The point that a journal tells of."""
-    return space.anchor_points()[told.ordinal] if kind == ANCHORS else space.point(Given(told.choices))
+def point_of(space: Search, told: Told, arm: str) -> Point:
+    """The point of a report in the journal."""
+    return space.anchor_points()[told.ordinal] if arm == ANCHORS else space.point(Given(told.choices))
 
 
 def is_answered(trial: Any) -> bool:
-    """Whether a point has its answer: the driver may have been stopped after the last word of it, and before its end."""
+    """Say whether a point has its answer. An interrupted driver may have written parts of one."""
     ends = {"done": "COMPLETE", "stopped": "PRUNED", "rejected": "PRUNED", "failed": "FAIL"}
     return ends.get(trial.user_attrs.get(_END)) == trial.state.name
 
 
 def told_of(trial: Any) -> Told:
+    """The report of an Optuna trial that has its answer."""
     said = trial.user_attrs
     return Told(
         ordinal=said[_ORDINAL],

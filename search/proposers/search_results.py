@@ -1,11 +1,12 @@
-"""What a study found: its front, how sure that is, what proposers gained, which dials decide, whether tiers agree.
+"""Results of a study: its front with uncertainty, the progress of samplers, the importance of parameters, agreement of tiers.
 
-A point is chosen by its goals on validation; what is shown of it is measured on test.
+A point is chosen by its goals on validation. Its figures are measured on test.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.differences import telling, values_of
 from recallmap.search.study.goals import Goal
+from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
@@ -36,16 +38,17 @@ DRAWS = 1000  # of the bootstrap
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A point that is trained, with the records of all its trials.
+    """A trained point with the records of all its trials.
 
-    chosen  values of the goals on validation: what the point is chosen by
-    by_seed values of the goals on test, a row a seed
+    proposer  label of the sampler, or anchors, or grid
+    chosen    values of the goals on validation, by which points are compared
+    by_seed   values of the goals on test, a row a seed
     """
 
     proposer: str
     ordinal: int
     choices: Choices
-    trial: Trial  # the first of the point: all have its architecture
+    trial: Trial  # the first of the point; all have the same architecture
     records: tuple[Record, ...]
     chosen: tuple[float, ...]
     by_seed: tuple[tuple[float, ...], ...]
@@ -63,12 +66,12 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All that is known of a study. `candidates` are in the order of asking, proposer by proposer; a point that several
-    proposers asked for is several candidates."""
+    """All results of a study. `candidates` are in the order of asking, sampler by sampler; a point that several samplers
+    proposed is several candidates."""
 
     study: StudySpec
     candidates: tuple[Candidate, ...]
-    importances: Mapping[str, Mapping[str, float]]  # of dials, by proposer
+    importances: Mapping[str, Mapping[str, float]]  # shares by parameter, by label of the sampler
     agreements: tuple[Agreement, ...]
 
     @property
@@ -76,7 +79,7 @@ class Findings:
         return [goal.direction == "maximise" for goal in self.study.goals]
 
     def on_front(self) -> list[Candidate]:
-        """Those that no other beats on every goal at once, best first goal first; of equal points the first."""
+        """Candidates that no other beats on every goal at once, by the first goal; the first of equal points."""
         values = [one.chosen for one in self.candidates]
         if not values:
             return []
@@ -100,34 +103,37 @@ class Agreement:
 
 
 def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -> Findings:
-    """Everything about a study from its records and journal. Points without all their records are left out."""
-    kept = {record.key: record for record in records if record.status == "done"}
+    """Collect the results of a study from its records and journal. Points that lack a record are left out."""
+    kept = {record.key: record for record in records}
     if not isinstance(study.space, Search):
-        return Findings(study=study, candidates=tuple(_of_grid(study, kept)), importances={}, agreements=())
-    arms = [*([ANCHORS] if study.space.anchors else []), *study.space.kinds]
-    candidates = tuple(c for kind in arms for c in _of_search(study, kind, journal.told(study.address(kind)), kept))
-    importances = {kind: journal.importances(study.address(kind)) for kind in study.space.kinds}
+        done = {key: record for key, record in kept.items() if record.status == "done"}
+        return Findings(study=study, candidates=tuple(_of_grid(study, done)), importances={}, agreements=())
+    arms = {label: study.address(label) for label in study.space.arms}
+    candidates = tuple(c for arm, name in arms.items() for c in _of_search(study, arm, journal.told(name), kept))
+    importances = {arm: journal.importances(name) for arm, name in arms.items() if arm != ANCHORS}
     return Findings(
         study=study,
         candidates=candidates,
-        importances={kind: shares for kind, shares in importances.items() if shares},
+        importances={arm: shares for arm, shares in importances.items() if shares},
         agreements=(*_rungs_agree(candidates, study), *_budgets_agree(study, journal)),
     )
 
 
-def _of_search(study: StudySpec, kind: str, told: Iterable[Told], kept: Mapping[str, Record]) -> Iterator[Candidate]:
+def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[str, Record]) -> Iterator[Candidate]:
     if not isinstance(study.space, Search):
         return
     for one in told:
         if one.end != "done":
             continue
-        trials = study.expanded(point_of(study.space, one, kind))
-        records = [kept.get(content_key.key(trial)) for trial in trials]
-        found = tuple(record for record in records if record is not None)
-        if len(found) < len(trials):
+        trials = study.expanded(point_of(study.space, one, arm))
+        keys = [content_key.key(trial) for trial in trials]
+        if any(key not in kept for key in keys):
+            continue
+        found = tuple(judged(study.space, [kept[key] for key in keys]))
+        if any(record.status == "failed" for record in found):  # trained again since the point was reported
             continue
         yield Candidate(
-            proposer=kind,
+            proposer=arm,
             ordinal=one.ordinal,
             choices=one.choices,
             trial=trials[0],
@@ -139,7 +145,7 @@ def _of_search(study: StudySpec, kind: str, told: Iterable[Told], kept: Mapping[
 
 
 def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate]:
-    """A point of a grid is what its trials share: all but the seed, and the tasks where several points have the same."""
+    """Points of a grid: trials that differ in the seed and the task alone are one point."""
     groups: dict[str, list[Trial]] = {}
     for trial in study.trials():
         said = content_key.plain(trial)
@@ -181,12 +187,12 @@ def _by_seed(
     return tuple(tuple(goal.of(row, milliseconds, split="test") for goal in goals) for row in rows)
 
 
-# How sure it is. ----------------------------------------------------------------------------------
+# Uncertainty. -------------------------------------------------------------------------------------
 
 
 def intervals(one: Candidate, rng: np.random.Generator) -> list[tuple[float, float] | None]:
-    """The 95 % percentile bootstrap interval over seeds of every goal on test; None where nothing varies or one seed is
-    all there is."""
+    """The 95 % percentile bootstrap interval over seeds of every goal on test; None where nothing varies or there is one
+    seed."""
     values = np.asarray(one.by_seed)
     if len(values) < 2:
         return [None] * values.shape[1]
@@ -196,7 +202,7 @@ def intervals(one: Candidate, rng: np.random.Generator) -> list[tuple[float, flo
 
 
 def shares_on_front(found: Findings, rng: np.random.Generator, draws: int = 200) -> NDArray[np.float64]:
-    """float [N]: how often each candidate is on the front of test scores when its seeds are drawn anew."""
+    """float [N]: share of bootstrap draws of seeds in which each candidate is on the front of test scores."""
     samples = [np.asarray(one.by_seed) for one in found.candidates]
     on = np.zeros(len(samples))
     for _ in range(draws):
@@ -206,8 +212,8 @@ def shares_on_front(found: Findings, rng: np.random.Generator, draws: int = 200)
 
 
 def volumes(found: Findings) -> dict[str, list[float]]:
-    """The hypervolume after every point, by proposer, in units of the room between the worst and the best of every goal
-    over all points (costs by their logarithm). Empty with more than three goals; with one goal it is the best so far."""
+    """The hypervolume after every point, by sampler. Goals are scaled to 0 (worst) and 1 (best) over all points, costs by their
+    logarithm. With one goal it is the best so far; empty with more than three goals."""
     goals, maximise = found.study.goals, found.maximise
     if len(goals) > 3 or not found.candidates:
         return {}
@@ -237,7 +243,7 @@ def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np
 def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[Agreement]:
     rungs = study.space.rungs if isinstance(study.space, Search) else None
     for step, value in enumerate(rungs.values if rungs else ()):
-        # Proposers may begin with the same points.
+        # Samplers may begin with the same points.
         apart = {tuple(r.key for r in one.records): one for one in candidates}
         pairs = [(one.rungs[step][0], one.chosen[0]) for one in apart.values() if len(one.rungs) > step]
         name = rungs.path.rpartition(".")[2] if rungs else ""
@@ -245,7 +251,7 @@ def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[
 
 
 def _budgets_agree(study: StudySpec, journal: Journal) -> Iterator[Agreement]:
-    """Points that this budget and another one have in common: those of equal seed that no proposer had learnt before."""
+    """Agreement on points that this budget shares with another, such as the random first ones of equal seed."""
     ours = _first_goal(journal, _searches(study, journal, study.budget))
     for name in [*study.budgets.value, None]:
         if name == study.budget:
@@ -279,13 +285,13 @@ def front_table(found: Findings) -> Table:
     rng = np.random.default_rng(0)
     shares = dict(zip((one.name for one in found.candidates), shares_on_front(found, rng), strict=True))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    for name in ("point", "arch", *(f"{goal.name} (test)" for goal in found.study.goals), "on front", "dials"):
+    for name in ("point", "arch", *(f"{goal.name} (test)" for goal in found.study.goals), "on front", "parameters"):
         table.add_column(name, overflow="fold")
     for one in found.on_front():
         ends = intervals(one, rng)
         figures = [_figure(value, interval) for value, interval in zip(one.tested, ends, strict=True)]
-        dials = said_choices({name: value for name, value in one.choices.items() if name != "arch"})
-        table.add_row(one.name, one.trial.name, *figures, f"{shares[one.name]:.0%}", dials)
+        choices = said_choices({name: value for name, value in one.choices.items() if name != "arch"})
+        table.add_row(one.name, one.trial.name, *figures, f"{shares[one.name]:.0%}", choices)
     seeds = max(len(one.by_seed) for one in found.candidates)
     sure = "one seed, so no intervals" if seeds == 1 else f"in brackets 95 % bootstrap intervals over {seeds} seeds"
     table.caption = (
@@ -296,27 +302,27 @@ def front_table(found: Findings) -> Table:
 
 
 def lines_of(found: Findings) -> Iterator[str]:
-    """Hypervolume, importance of dials, agreement of tiers."""
+    """Lines on hypervolume, importance of parameters, and agreement of tiers."""
     for proposer, curve in volumes(found).items():
         marks = sorted({max(1, len(curve) // 4), max(1, len(curve) // 2), len(curve)})
         said = ", ".join(f"{curve[n - 1]:.3f} after {n}" for n in marks)
         what = "best so far" if len(found.study.goals) == 1 else "hypervolume"
         yield f"{what} ({proposer}): {said} points"
     for proposer, shares in found.importances.items():
-        said = ", ".join(f"{_dial(name)} {share:.2f}" for name, share in list(shares.items())[:8])
-        yield f"importance of dials ({proposer}, PED-ANOVA): {said}"
+        said = ", ".join(f"{_short(name)} {share:.2f}" for name, share in list(shares.items())[:8])
+        yield f"importance of parameters ({proposer}, PED-ANOVA): {said}"
     for one in found.agreements:
         yield f"rank correlation of {one.lower} with {one.higher}: {one.correlation:.2f} over {one.points} points"
 
 
 def winner(found: Findings, name: str | None = None) -> Candidate:
-    """The point of that name, or the best of the first goal on the front that a proposer found (an anchor where there is
-    nothing else). Raises ValueError where there is none."""
+    """The point of that name; without a name the best on the front by the first goal, an anchor only where no sampler has one.
+    Raises ValueError where there is none."""
     if name is not None:
         chosen = next((one for one in found.candidates if one.name == name), None)
         if chosen is None:
             raise ValueError(
-                f"no point '{name}', may come a name of the first column such as '{found.candidates[0].name}'"
+                f"no point '{name}', expected a name of the first column such as '{found.candidates[0].name}'"
             )
         return chosen
     best = found.on_front()
@@ -326,7 +332,7 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
 
 
 def arch_document(found: Findings, one: Candidate) -> str:
-    """The architecture of a point as a YAML document, with whence it comes. Raises ValueError where it has none."""
+    """The architecture of a point as a YAML document, with its origin in comments. Raises ValueError where it has none."""
     if not isinstance(one.trial, TrialSpec):
         raise ValueError(f"a trial of kind {one.trial.kind} has no architecture of its own to write")
     arch = replace(one.trial.arch, name=_file_name(found.study.name, one))
@@ -342,7 +348,8 @@ def arch_document(found: Findings, one: Candidate) -> str:
 
 
 def _file_name(study: str, one: Candidate) -> str:
-    return f"{study}_{one.proposer}_{one.ordinal}"
+    proposer = re.sub(r"[^\w.-]+", "_", one.proposer).strip("_")
+    return f"{study}_{proposer}_{one.ordinal}"
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:
@@ -350,5 +357,5 @@ def _figure(value: float, interval: tuple[float, float] | None) -> str:
     return said if interval is None else f"{said} [{interval[0]:.4g}, {interval[1]:.4g}]"
 
 
-def _dial(name: str) -> str:
+def _short(name: str) -> str:
     return name.removeprefix("trial.").removeprefix("arch.")

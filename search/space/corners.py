@@ -15,7 +15,7 @@ S = TypeVar("S", bound=Scalar)
 
 
 class Given:
-    """Turns dials to given values. One that is not given, or may not come, stands at its first end: see `wrong`."""
+    """Gives parameters known values. One without a value, or with an impossible one, is set to its first end: see `wrong`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -26,7 +26,7 @@ class Given:
         value = self._of(name, options[0])
         found = next((o for o in options if same_label(o, value)), None)
         if found is None and not any(o is None and value is None for o in options):
-            self.wrong[name] = f"came {value!r}, may come {type_hints.either([str(o) for o in options])}"
+            self.wrong[name] = f"got {value!r}, expected {type_hints.either([str(o) for o in options])}"
             return options[0]
         return found
 
@@ -35,7 +35,7 @@ class Given:
         value = self._of(name, low)
         if type(value) is not int or not low <= value <= high or (value - low) % dial.step:
             by = f" in steps of {dial.step}" if dial.step > 1 else ""
-            self.wrong[name] = f"came {value!r}, may come a whole number from {low} to {high}{by}"
+            self.wrong[name] = f"got {value!r}, expected a whole number from {low} to {high}{by}"
             return low
         return value
 
@@ -43,7 +43,7 @@ class Given:
         low, high = dial.float
         value = self._of(name, low)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            self.wrong[name] = f"came {value!r}, may come a number from {low} to {high}"
+            self.wrong[name] = f"got {value!r}, expected a number from {low} to {high}"
             return low
         return float(value)
 
@@ -53,7 +53,7 @@ class Given:
 
 
 class _Walk(ABC):
-    """Goes to one end of every dial."""
+    """Sets each parameter to one of its ends."""
 
     def __init__(self) -> None:
         self.turns: list[tuple[int, int]] = []  # which end, of how many
@@ -61,7 +61,7 @@ class _Walk(ABC):
 
     @abstractmethod
     def _end(self, name: str, count: int) -> int:
-        """Which end of a dial that has so many."""
+        """The index of the end to choose, of so many."""
 
     def _take(self, name: str, ends: Sequence[S]) -> S:
         index = self._end(name, len(ends))
@@ -80,7 +80,7 @@ class _Walk(ABC):
 
 
 class Scripted(_Walk):
-    """Goes where a script says, then to first ends."""
+    """Chooses the ends that a script lists, then first ends."""
 
     def __init__(self, script: Sequence[int]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Scripted(_Walk):
 
 
 class Rarest(_Walk):
-    """Goes to the end that came least often so far."""
+    """Chooses the end that was chosen least often so far."""
 
     def __init__(self, taken: Counter[tuple[str, int]], rng: random.Random) -> None:
         super().__init__()

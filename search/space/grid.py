@@ -13,7 +13,7 @@ from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, axis
 
 
 def count(space: Grid | Union) -> int:
-    """How many points `grid` gives."""
+    """The number of points that `grid` gives."""
     if isinstance(space, Grid):
         return space.count()
     return sum(count(part) for part in space.spaces)
@@ -36,7 +36,7 @@ class Grid:
           is laid over what stands there, key by key; a mapping of another kind or name replaces it.
           {suite: mad, tier: smoke}, alone or in the list, stands for the settings of that tier. {every: mixer} in it
           stands for every mixer there is; {every: mixer, as: ...} for a document with its kind wherever "*" stands,
-          and {every: mixer, as: ..., having: {heads: 2}} gives these dials to mappings of that kind, if it has them. Some
+          and {every: mixer, as: ..., having: {heads: 2}} gives these parameters to mappings of that kind, if it has them. Some
           mixers alone: {every: [gla, mesa]}, or {every: mixer, but: [atlas]}.
     """
 
@@ -49,12 +49,12 @@ class Grid:
             raise SpecError(faults)
 
     def axis(self, path: str) -> tuple[Patch, ...]:
-        """The choices of one axis."""
+        """The values of one axis."""
         at = self.axes.keys[path]
         return tuple(Patch(path, value, at) for value in axis_values(path, self.axes.value[path]))
 
     def count(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return math.prod(len(self.axis(path)) for path in self.axes.value)
 
     def points(self) -> Iterator[Point]:

@@ -21,18 +21,18 @@ Whole: TypeAlias = int  # where a field has the name of the type
 
 Real: TypeAlias = float
 
-Choices = dict[str, Scalar]  # what was chosen, by the name of the dial
+Choices = dict[str, Scalar]  # what was chosen, by the name of the parameter
 
 MOST_DIALS = 256  # of a search, as they are written
 
 LONGEST_WORD = 64  # blocks whose order a search may choose
 
 
-# Dials. -------------------------------------------------------------------------------------------
+# Parameters. -------------------------------------------------------------------------------------------
 
 
 class Chooser(Protocol):
-    """Turns dials: a proposer, a record of its choices, or a walk through corners."""
+    """Gives parameters their values: a sampler, a record of its choices, or a walk through corners."""
 
     def choice(self, name: str, options: tuple[Scalar, ...]) -> Scalar: ...
 
@@ -43,13 +43,13 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceDial:
-    """One of a list. An option may hold dials of its own, which exist only where it is chosen."""
+    """One of a list. An option may hold parameters of its own, which exist only where it is chosen."""
 
     choice: Node
 
     def __post_init__(self) -> None:
         if not isinstance(self.choice.value, tuple) or not self.choice.value:
-            raise fault(self.choice.place, "choice", "may come a list of at least one option")
+            raise fault(self.choice.place, "choice", "expected a list of at least one option")
         self.options  # noqa: B018 - it checks itself
 
     @cached_property
@@ -59,7 +59,7 @@ class ChoiceDial:
 
     @cached_property
     def labels(self) -> tuple[Scalar, ...]:
-        """What tells the options apart: scalars themselves, a mapping's name or kind, else what it says."""
+        """Labels of the options: scalars themselves, a mapping's name or kind, else its text."""
         plain = [_label(option) for option in self.options]
         seen: Counter[Scalar] = Counter()
         labels: list[Scalar] = []
@@ -114,10 +114,10 @@ class FloatDial:
 class SequenceDial:
     """A list of blocks in an order that varies: words over an alphabet.
 
-    sequence  what each letter stands for, by letter; dials within belong to the letter, wherever it comes
+    sequence  the block of each letter; parameters within it belong to the letter, wherever it stands
     length    of the word: a number, or [least, most]
     pattern   a regular expression that the whole word matches ("(ma)+", "[^a]*a?[^a]*")
-    repeat    how often a letter may come in a row
+    repeat    how often a letter may stand in a row
     """
 
     sequence: Mapping[str, Node]
@@ -154,7 +154,7 @@ class SequenceDial:
         while len(word) < length:
             letters = self.nexts(word, length)
             here = f"{name}[{len(word)}]"
-            # Where not every letter may stand it is another dial: the options of a dial never change.
+            # Where not every letter may stand it is another parameter: the options of one never change.
             named = here if len(letters) == len(self.sequence) else f"{here} of {''.join(letters)}"
             word += letters[0] if len(letters) == 1 else str(by.chooser.choice(named, letters))
         blocks = {letter: by.turned(self.sequence[letter], f"{name}.{letter}") for letter in sorted(set(word))}
@@ -178,13 +178,13 @@ DIALS: dict[str, type] = {"choice": ChoiceDial, "int": IntDial, "float": FloatDi
 
 @dataclass(frozen=True)
 class Turner:
-    """Turns the dials of a document. Dials that were read once are kept in the memo."""
+    """Gives the parameters of a document their values. Those that were read once are kept in the memo."""
 
     chooser: Chooser
     memo: Memo
 
     def turned(self, node: Node, name: str) -> Node:
-        """The document with values where its dials were."""
+        """The document with values in place of its parameters."""
         dial = dial_of(node, self.memo)
         if dial is not None:
             value = dial.turned(name, self)
@@ -198,12 +198,12 @@ class Turner:
 
 
 def words_of(point: Point) -> tuple[str, ...]:
-    """The words that sequences of a point were turned to."""
+    """The words of the sequences of a point."""
     return tuple(p.value.text for p in point if isinstance(p.value.value, tuple) and p.value.text)
 
 
 def dial_of(node: Node, memo: Memo | None = None) -> Dial | None:
-    """The dial that a mapping is: one with the key choice, int, float or sequence. Raises SpecError on a faulty one."""
+    """The parameter that a mapping describes, by the key choice, int, float or sequence. Raises SpecError on a faulty one."""
     sort = next((spec for key, spec in DIALS.items() if key in node), None)
     dial: Dial | None = None if sort is None else type_hints.read(sort, node, memo=memo)
     return dial
@@ -211,24 +211,24 @@ def dial_of(node: Node, memo: Memo | None = None) -> Dial | None:
 
 def parameter_faults(dials: Node) -> Iterator[Fault]:
     if not isinstance(dials.value, dict) or not dials.value:
-        yield Fault(dials.place, "dials", "may come a mapping of at least one dial by path")
+        yield Fault(dials.place, "dials", "expected a mapping of at least one parameter by path")
         return
     count = 0
     for path, node in dials.value.items():
         if not is_of_trial(path):
-            yield Fault(dials.keys[path], f"dials.{path}", begin_with_trial("a dial", path))
+            yield Fault(dials.keys[path], f"dials.{path}", begin_with_trial("a parameter", path))
         found, faults = _walked(node, f"dials.{path}")
         yield from faults
         count += found
         if not found and not faults:
             may = type_hints.either([f"{{{key}: ...}}" for key in DIALS])
-            yield Fault(node.place, f"dials.{path}", f"nothing varies here, may come {may}")
+            yield Fault(node.place, f"dials.{path}", f"nothing varies here, expected {may}")
     if count > MOST_DIALS:
-        yield Fault(dials.place, "dials", f"holds {count:,} dials, may come at most {MOST_DIALS}")
+        yield Fault(dials.place, "dials", f"holds {count:,} parameters, expected at most {MOST_DIALS}")
 
 
 def _walked(node: Node, path: str) -> tuple[int, list[Fault]]:
-    """How many dials a document holds, and what is wrong with them."""
+    """The number of parameters in a document, and their faults."""
     found, faults, parts = 0, [], _parts(node)
     if any(key in node for key in DIALS):
         found = 1

@@ -1,7 +1,7 @@
-"""Which paths of a trial may vary, over what; how the points of a space are proposed is another room's work.
+"""Search spaces: which paths of a trial may vary, and over which values.
 
-A point is a list of patches of the base trial. A grid writes its values out; a search has dials, and whoever proposes
-turns them (`Chooser`): the same walk serves a proposer, a record of what it chose, and the check of all corners.
+A point is a list of patches of the base trial. A grid lists its values. A search has parameters, and a `Chooser` gives each a
+value: a sampler, the journal of what it chose, or the check of all corners.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Literal
 
 from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError
 from recallmap.search.documents.type_hints import Memo
+from recallmap.search.samplers import Sampler
+from recallmap.search.samplers.random import Random
 from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, begin_with_trial, is_of_trial
 from recallmap.search.space.corners import Given, Rarest, Scripted
 from recallmap.search.space.grid import Grid, Union
 from recallmap.search.space.parameters import Choices, Chooser, Scalar, Turner, parameter_faults, same_label
 
-ANCHORS = "anchors"  # who proposes architectures to compare with
+ANCHORS = "anchors"  # the arm of the architectures to compare with
 
-MOST_CORNERS = 200  # that are read before a search; beyond it a sample that holds every end of every dial
+# Options of training: values of these are better or worse, and their trials train together.
+INNER = {"lr", "weight_decay", "betas", "eps", "clip", "schedule"}
+
+MOST_CORNERS = 200  # that are read before a search; beyond it a sample that holds every end of every parameter
 
 MOST_ASKED = 100_000  # points of a search, points of a generation, and trials of a point
 
 # Searches. ----------------------------------------------------------------------------------------
 
-Proposing = Literal["random", "tpe", "nsga2", "nsga3", "gp"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rungs:
-    """Points that look poor on a small budget are not trained on the whole one. A proposer is told whole budgets only.
+    """Smaller budgets first: a point that looks poor on one is not trained on the next. Samplers learn from whole budgets only.
 
     path    what a rung sets
     values  at the rungs below the whole budget, rising
@@ -57,29 +59,34 @@ class Rungs:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Points that a proposer chooses, generation after generation.
+    """Points that a sampler proposes, generation after generation.
 
-    kind        who proposes
+    sampler     proposes; a document writes its kind and its parameters beside the fields below
     dials       what varies, by path: {choice: [...]}, {int: [low, high]}, {float: [low, high]}, {sequence: {...}}, or a
-                mapping or list that holds such dials
+                mapping or list that holds such parameters
     over        axes as of a grid (tasks, seeds); a point is trained on all of them, and its goals are means
-    points      how many are tried; those that break a constraint do not count
-    generation  points that are asked for together and told together, in order
-    first       points of the space to try first, values by name of the dial
-    anchors     architectures that are trained beside, to compare with: names, paths, or patches by path of the trial
-    beside      further proposers that get as many points, to compare with
-    exclude     combinations that may not come, by name of the dial: a value, a list of values, or {least, most}
+    within      axes of training, such as {trial.training.lr: [1e-3, 3e-3]}: a point is trained with every combination on all of
+                `over`, and judged on each task with the one that validation chose over its seeds
+    points      how many to try; those that break a constraint do not count
+    generation  points that are proposed together and reported together, in order
+    seed        seed of all samplers
+    first       points of the space to try first, values by name of the parameter
+    anchors     architectures to train for comparison: names, paths, or patches by path of the trial
+    beside      further samplers that get as many points, for comparison
+    exclude     combinations to leave out, by name of the parameter: a value, a list of values, or {least, most}
+    rungs       smaller budgets first
     """
 
-    kind: Proposing
+    sampler: Sampler = field(metadata={"inline": True})
     dials: Node
     over: Node = field(default_factory=lambda: Node({}, NOWHERE))
+    within: Node | None = field(default=None, metadata={"later": True})
     points: int = 64
     generation: int = 16
     seed: int = 0
     first: tuple[Node, ...] = ()
     anchors: tuple[Node, ...] = ()
-    beside: tuple[Proposing, ...] = ()
+    beside: tuple[Sampler, ...] = field(default=(), metadata={"brief": True})
     exclude: tuple[Node, ...] = ()
     rungs: Rungs | None = None
 
@@ -89,20 +96,17 @@ class Search:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
             if getattr(self, name) > MOST_ASKED and name != "seed":
                 raise ValueError(f"{name} must be at most {MOST_ASKED:,}, got {getattr(self, name):,}")
-        for kind in self.kinds:
-            if kind == "gp" and find_spec("scipy") is None:
-                raise ValueError(
-                    f"{'kind' if kind == self.kind else 'beside'} gp needs scipy, which is not installed: install it with "
-                    "pip install 'recallmap[gp]', or choose tpe"
-                )
-        if self.generation < 2 and {"nsga2", "nsga3"} & set(self.kinds):
-            raise ValueError("generation must be at least 2 for nsga2 and nsga3, which breed from pairs, got 1")
-        if len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"beside must name other proposers, each once, got {', '.join(self.kinds)}")
+        for sampler in self.samplers:
+            sampler.check(self.generation)
+        if len(set(self.samplers)) < len(self.samplers):
+            labels = ", ".join(sampler.label for sampler in self.samplers)
+            raise ValueError(f"beside must list other samplers, each once, got {labels}")
         faults = [*parameter_faults(self.dials), *axis_faults(self.over, "over")]
-        if not faults and (each := Grid(axes=self.over).count()) > MOST_ASKED:
+        if self.within is not None:
+            faults += axis_faults(self.within, "within") or self._within_faults(self.within)
+        if not faults and (each := Grid(axes=self.over).count() * self.inner) > MOST_ASKED:
             faults.append(
-                Fault(self.over.place, "over", f"makes {each:,} trials of a point, at most {MOST_ASKED:,} may be")
+                Fault(self.over.place, "over", f"makes {each:,} trials of a point, expected at most {MOST_ASKED:,}")
             )
         if not faults:
             faults += [*self._first_faults(), *self._exclude_faults(), *self._anchor_faults()]
@@ -110,22 +114,38 @@ class Search:
             raise SpecError(faults)
 
     @property
-    def kinds(self) -> tuple[Proposing, ...]:
-        """Of all proposers."""
-        return (self.kind, *self.beside)
+    def samplers(self) -> tuple[Sampler, ...]:
+        """All samplers, in order."""
+        return (self.sampler, *self.beside)
+
+    @property
+    def arms(self) -> dict[str, Sampler]:
+        """Samplers by label, each with points of its own. The anchors come first where there are any: they are listed, so their
+        sampler draws nothing."""
+        anchors: dict[str, Sampler] = {ANCHORS: Random()} if self.anchors else {}
+        return anchors | {sampler.label: sampler for sampler in self.samplers}
 
     @property
     def most_points(self) -> int:
-        """Of all proposers and anchors."""
-        return self.points * len(self.kinds) + len(self.anchors)
+        """Points of all samplers, and anchors."""
+        return self.points * len(self.samplers) + len(self.anchors)
 
     @cached_property
     def each(self) -> tuple[Point, ...]:
-        """What a point is trained over."""
-        return tuple(Grid(axes=self.over).points())
+        """Patches of all trials of a point: all of `within` for the first of `over`, then for the next."""
+        outer = tuple(Grid(axes=self.over).points())
+        if self.within is None:
+            return outer
+        inner = tuple(Grid(axes=self.within).points())
+        return tuple((*patches, *more) for patches in outer for more in inner)
+
+    @property
+    def inner(self) -> int:
+        """Combinations of `within`."""
+        return 1 if self.within is None else Grid(axes=self.within).count()
 
     def point(self, chooser: Chooser) -> Point:
-        """The point that the chooser turns the dials to."""
+        """The point whose values the chooser gives."""
         turner = Turner(chooser, self._memo)
         return tuple(
             Patch(path, turner.turned(node, path), self.dials.keys[path]) for path, node in self.dials.value.items()
@@ -146,15 +166,15 @@ class Search:
         return tuple(_anchor(node) for node in self.anchors)
 
     def is_excluded(self, choices: Choices) -> bool:
-        """Whether a stated combination forbids these choices."""
+        """Say whether `exclude` leaves these choices out."""
         return any(
             all(name in choices and _admits(said, choices[name]) for name, said in rule.value.items())
             for rule in self.exclude
         )
 
     def corners(self) -> Iterator[tuple[Choices, Point]]:
-        """Points at the ends of all dials that are not excluded: all of them where they are few, else a sample in which
-        every end of every dial comes."""
+        """Points at the ends of all parameters that are not excluded: all where they are few, else a sample with every end of
+        every parameter."""
         few = list(self._every_corner(MOST_CORNERS + 1))
         for choices, point in few if len(few) <= MOST_CORNERS else self._some_corners(MOST_CORNERS):
             if not self.is_excluded(choices):
@@ -181,23 +201,37 @@ class Search:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of all dials that the corners meet."""
+        """Names of all parameters that the corners meet."""
         met: dict[str, None] = {}
         for choices, _ in [*self._every_corner(MOST_CORNERS), *self._some_corners(MOST_CORNERS)]:
             met.update(dict.fromkeys(choices))
         return tuple(met)
 
+    def _within_faults(self, within: Node) -> Iterator[Fault]:
+        for path in within.value:
+            name = path.removeprefix("trial.training.").partition(".")[0]
+            if not path.startswith("trial.training.") or name not in INNER:
+                known = [f"trial.training.{name}" for name in sorted(INNER)]
+                why = (
+                    "decides what is computed, so that its values are other questions or cannot train together: vary it in "
+                    f"dials or over. Expected {type_hints.either(known)}{type_hints.guess(path, known)}"
+                )
+                yield Fault(within.keys[path], f"within.{path}", f"{path} {why}")
+            elif path in self.dials.value or path in self.over.value:
+                other = "dials" if path in self.dials.value else "over"
+                yield Fault(within.keys[path], f"within.{path}", f"{path} varies in {other}, too; leave one out")
+
     def _first_faults(self) -> Iterator[Fault]:
         for index, node in enumerate(self.first):
             path = f"first[{index}]"
             if not isinstance(node.value, dict):
-                yield Fault(node.place, path, "may come a mapping, a value by name of a dial")
+                yield Fault(node.place, path, "expected a mapping, a value by name of a parameter")
                 continue
             said = Given({name: part.value for name, part in node.value.items()})
             self.point(said)
             for name in node.value:
                 if name not in said.met:
-                    yield Fault(node.keys[name], f"{path}.{name}", self._no_dial(name))
+                    yield Fault(node.keys[name], f"{path}.{name}", self._unknown(name))
                 elif name in said.wrong:
                     yield Fault(node.value[name].place, f"{path}.{name}", said.wrong[name])
 
@@ -205,31 +239,31 @@ class Search:
         for index, rule in enumerate(self.exclude):
             path = f"exclude[{index}]"
             if not isinstance(rule.value, dict) or not rule.value:
-                yield Fault(rule.place, path, "may come a mapping, what is excluded by name of a dial")
+                yield Fault(rule.place, path, "expected a mapping, values to exclude by name of a parameter")
                 continue
             for name, said in rule.value.items():
                 if name not in self.names:
-                    yield Fault(rule.keys[name], f"{path}.{name}", self._no_dial(name))
+                    yield Fault(rule.keys[name], f"{path}.{name}", self._unknown(name))
                 elif isinstance(said.value, dict) and not set(said.value) <= {"least", "most"}:
-                    yield Fault(said.place, f"{path}.{name}", "may come a value, a list of values, or {least, most}")
+                    yield Fault(said.place, f"{path}.{name}", "expected a value, a list of values, or {least, most}")
                 elif isinstance(said.value, dict):
                     for bound, end in said.value.items():
                         if isinstance(end.value, bool) or not isinstance(end.value, int | float):
-                            yield Fault(end.place, f"{path}.{name}.{bound}", f"may come a number, came {end.text}")
+                            yield Fault(end.place, f"{path}.{name}.{bound}", f"expected a number, got {end.text}")
 
     def _anchor_faults(self) -> Iterator[Fault]:
         for index, node in enumerate(self.anchors):
             if not isinstance(node.value, str | dict):
-                yield Fault(node.place, f"anchors[{index}]", "may come a name, a path, or a mapping by path of a trial")
+                yield Fault(node.place, f"anchors[{index}]", "expected a name, a path, or a mapping by path of a trial")
                 continue
             for patch in _anchor(node):
                 if not is_of_trial(patch.path):
                     yield Fault(patch.at, f"anchors[{index}].{patch.path}", begin_with_trial("a patch", patch.path))
 
-    def _no_dial(self, name: str) -> str:
+    def _unknown(self, name: str) -> str:
         known = list(self.names)
         few = type_hints.either(known) if len(known) <= 12 else f"{', '.join(known[:12])}, ..."
-        return f"no dial '{name}', may come {few}{type_hints.guess(name, known)}"
+        return f"no parameter '{name}', expected {few}{type_hints.guess(name, known)}"
 
 
 Space = Grid | Union | Search

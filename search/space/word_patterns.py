@@ -20,7 +20,7 @@ print(*("01"[re.fullmatch(pattern, word) is not None] for word in words))
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError for what is no regular expression."""
+    """Raise ValueError unless the text is a regular expression."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -36,7 +36,7 @@ def beginnings(
     low, high = lengths
     if len(alphabet) ** high > MOST_SEQUENCES:
         raise ValueError(
-            f"pattern would be tried on {len(alphabet)}^{high} words, may come at most {MOST_SEQUENCES:,}: shorten "
+            f"pattern would be tried on {len(alphabet)}^{high} words, expected at most {MOST_SEQUENCES:,}: shorten "
             "length, or repeat a short stack with {kind: repeat, times: n}"
         )
     words, tried = [""], []
@@ -51,7 +51,7 @@ def beginnings(
 
 
 def is_short_run(word: str, most: int | None) -> bool:
-    """Whether no letter comes more than `most` times in a row at the end of a word."""
+    """Say whether no letter stands more than `most` times in a row at the end of a word."""
     return most is None or len(word) <= most or len(set(word[-most - 1 :])) > 1
 
 

@@ -56,6 +56,11 @@ class StudySpec:
             raise ValueError(f"name must be letters, digits and _ - . (it names the ledger's file), got {self.name!r}")
         if not self.goals:
             raise ValueError("goals must hold at least one goal, got none")
+        for sampler in self.space.samplers if isinstance(self.space, Search) else ():
+            if len(self.goals) > 1 and not sampler.several_goals:
+                raise ValueError(
+                    f"goals must be one for {sampler.label}, got {len(self.goals)}: leave the others out, or choose tpe"
+                )
         rungs = self.space.rungs if isinstance(self.space, Search) else None
         if rungs is not None and rungs.kind == "asha" and len(self.goals) > 1:
             raise ValueError(
@@ -96,7 +101,7 @@ class StudySpec:
         if not isinstance(self.space, Search):
             return len(self.trials())
         rungs = len(self.space.rungs.values) if self.space.rungs else 0
-        on_rungs = rungs * self.space.points * len(self.space.kinds)
+        on_rungs = rungs * self.space.points * len(self.space.samplers)
         return (self.space.most_points + on_rungs) * len(self.space.each)
 
     def expanded(self, point: Point) -> tuple[Trial, ...]:
@@ -111,16 +116,17 @@ class StudySpec:
         each = self.space.each if isinstance(self.space, Search) else ((),)
         return tuple(self._reading.trial((*point, *patches)) for patches in each)
 
-    def address(self, kind: str) -> str:
-        """The name of a search in its journal; another question is another search."""
+    def address(self, arm: str) -> str:
+        """The name of an arm of a search in its journal; another question is another search."""
         if not isinstance(self.space, Search):
             raise TypeError(f"{self.name} is a grid, which keeps no journal")
         said: dict[str, Any] = {
             name: content_key.plain(getattr(self, name)) for name in ("trial", "goals", "constraints")
         }
-        free = {"kind", "points", "beside", *(() if kind == ANCHORS else ("anchors",))}
+        of_sampler = content_key.plain(self.space.sampler)  # the label of the arm has it
+        free = {*of_sampler, "points", "beside", *(() if arm == ANCHORS else ("anchors",))}
         said["space"] = {name: value for name, value in content_key.plain(self.space).items() if name not in free}
-        return f"{self.name}/{self.budget or 'whole'}/{kind}/{content_key.key(said)[:8]}"
+        return f"{self.name}/{self.budget or 'whole'}/{arm}/{content_key.key(said)[:8]}"
 
     @cached_property
     def _reading(self) -> TrialReader:

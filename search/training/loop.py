@@ -1,7 +1,4 @@
-"""Train one cohort: trials of equal shape, stacked into one model whose every parameter has a leading member axis.
-
-N members, P parameters of one member, S sequences of a pool, B batch, T time, Q positions read out, V vocabulary
-"""
+"""Train one cohort: trials of equal shape, each to its own last step and evaluated after steps of its own."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ def train(
     at_once: int | None = None,
     starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> Generator[Progress, None, list[Outcome]]:
-    """Train trials of equal shape together (their `shape`), `at_once` of them in a call of the stacked model.
+    """Train trials of equal shape together (their `shape`), `at_once` of them in a lane; None: as `Cohort` says.
     `starts` are each trial's initial weights by name; None: those of a new model.
 
-    Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
-    finite fails alone."""
+    Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
+    being finite fails alone."""
     cohort = Cohort(specs, device, at_once, starts)
     try:
         return (yield from _train(cohort))

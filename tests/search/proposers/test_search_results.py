@@ -1,0 +1,257 @@
+"""What a study found as a specification, and a whole search as its user meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from recallmap.arch.cost import cost
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.cli.app import app
+from recallmap.search.engines.driver import Driver
+from recallmap.search.proposers import search_results
+from recallmap.search.proposers.journal import Journal, journal_of
+from recallmap.search.proposers.search_results import Candidate, Findings
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.trial_record import record_of
+from recallmap.search.trials import Trial
+
+STUDY = {
+    "name": "story",
+    "trial": {
+        "task": {"kind": "mqar", "vocab": 32, "length": 16, "pairs": 2},
+        "arch": {"name": "tiny", "width": 16, "stack": [{"kind": "block", "mixer": {"kind": "gla", "heads": 2}}]},
+        "training": {"steps": 8, "batch": 4, "evaluations": 1},
+        "data": {"validation": 8, "test": 8},
+    },
+    "space": {
+        "kind": "random",
+        "points": 12,
+        "generation": 6,
+        "dials": {
+            "trial.training.lr": {"float": [1e-4, 1e-1], "log": True},
+            "trial.arch.width": {"int": [8, 32], "step": 8},
+        },
+        "over": {"trial.seed": [0, 1, 2]},
+    },
+    "budgets": {"smoke": {"trial.training.steps": 2}},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    return tmp_path
+
+
+def study(*sets: str, **space: Any) -> StudySpec:
+    return codec.read_study(STUDY | {"space": STUDY["space"] | space}, overrides=sets)  # type: ignore[operator]
+
+
+def rate(trial: Trial) -> float:
+    """As if the rate alone decided, and a seed a little."""
+    return float(trial.training.lr * 9 + trial.seed * 1e-3)  # type: ignore[union-attr]
+
+
+def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, lost: float = 0.0) -> None:
+    """Answer what is asked; on test everything scores `lost` less."""
+    with Ledger(path) as ledger:
+        driver = Driver(of, ledger, where="cpu")
+        while (work := driver.next()) is not None:
+            records = []
+            for spec in work.specs:
+                scores = {"accuracy": score(spec)}
+                outcome = Outcome(scores={"accuracy": score(spec) - lost}, validation=scores, steps=spec.steps)
+                where = torch.device("cpu")
+                records.append(record_of(spec, outcome, study=of.name, device=where, members=1, implementation={}))
+            driver.keep(work, records)
+
+
+def found(of: StudySpec, path: Path) -> Findings:
+    with Ledger.open(path) as ledger:
+        return search_results.findings_of(of, ledger.all(), Journal(journal_of(path)))
+
+
+def test_points_are_chosen_on_validation_and_shown_on_test(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite", lost=0.05)
+    all_of_it = found(study(), folder / "a.sqlite")
+    assert len(all_of_it.candidates) == 12
+    for one in all_of_it.candidates:
+        assert one.tested[0] == pytest.approx(one.chosen[0] - 0.05)
+        assert one.tested[1] == one.chosen[1] == one.records[0].state_bytes
+    best = all_of_it.on_front()[0]
+    assert best.chosen[0] == max(one.chosen[0] for one in all_of_it.candidates)
+    sizes = [one.chosen[1] for one in all_of_it.on_front()]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_an_interval_is_over_seeds_and_one_seed_has_none(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    one = found(study(), folder / "a.sqlite").candidates[0]
+    accuracy, size = search_results.intervals(one, np.random.default_rng(0))
+    assert accuracy is not None
+    assert accuracy[0] < one.tested[0] < accuracy[1]
+    assert accuracy[1] - accuracy[0] <= 2e-3 + 1e-9
+    assert size is None
+    alone = study(over={"trial.seed": [0]})
+    drive(alone, folder / "a.sqlite")
+    assert search_results.intervals(found(alone, folder / "a.sqlite").candidates[0], np.random.default_rng(0)) == [
+        None,
+        None,
+    ]
+
+
+def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_name_of_the_winner(folder: Path) -> None:
+    both = study(kind="tpe", startup=2, beside=["tpe", "random"])
+    drive(both, folder / "a.sqlite")
+    all_of_it = found(both, folder / "a.sqlite")
+    names = [one.name for one in all_of_it.candidates]
+    assert len(names) == len(set(names)) == 36
+    assert list(search_results.volumes(all_of_it)) == ["tpe(startup=2)", "tpe", "random"]
+    one = search_results.winner(all_of_it, "tpe(startup=2) 11")
+    assert search_results.arch_document(all_of_it, one).splitlines()[3] == "name: story_tpe_startup_2_11"
+
+
+def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
+    both = study(beside=["tpe"])
+    drive(both, folder / "a.sqlite")
+    curves = search_results.volumes(found(both, folder / "a.sqlite"))
+    assert {kind: len(curve) for kind, curve in curves.items()} == {"random": 12, "tpe": 12}
+    for curve in curves.values():
+        assert curve == sorted(curve)
+        assert 0 < curve[-1] <= 1
+    assert curves["random"][:6] == curves["tpe"][:6]
+
+
+def test_with_one_goal_the_best_so_far_stands_in(folder: Path) -> None:
+    one = codec.read_study(STUDY | {"goals": [{"score": "accuracy", "direction": "maximise"}]})
+    drive(one, folder / "a.sqlite")
+    (curve,) = search_results.volumes(found(one, folder / "a.sqlite")).values()
+    assert curve == sorted(curve)
+    assert curve[-1] == 1
+
+
+def test_the_dial_that_decides_is_the_most_important(folder: Path) -> None:
+    goals = [{"score": "accuracy", "direction": "maximise"}]
+    many = codec.read_study(STUDY | {"goals": goals, "space": STUDY["space"] | {"points": 30, "over": {}}})  # type: ignore[operator]
+    drive(many, folder / "a.sqlite")
+    shares = found(many, folder / "a.sqlite").importances["random"]
+    assert next(iter(shares)) == "trial.training.lr"
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_tiers_that_rank_alike_agree(folder: Path) -> None:
+    """Random points are the same under every budget, so they can be compared."""
+    path = folder / "a.sqlite"
+    drive(study("budget=smoke"), path, lambda trial: rate(trial) / 2)
+    assert found(study("budget=smoke"), path).agreements == ()
+    drive(study(), path)
+    (agreement,) = found(study(), path).agreements
+    assert (agreement.lower, agreement.higher, agreement.points) == ("budget smoke", "budget whole", 12)
+    assert agreement.correlation == pytest.approx(1)
+
+
+def test_rungs_that_rank_the_other_way_round_disagree(folder: Path) -> None:
+    climbing = study(rungs={"values": [4], "keep": 0.9})
+    drive(climbing, folder / "a.sqlite", lambda trial: rate(trial) if trial.steps == 8 else 1 - rate(trial))
+    (agreement,) = found(climbing, folder / "a.sqlite").agreements
+    assert (agreement.lower, agreement.higher) == ("steps=4", "whole budget")
+    assert agreement.correlation == pytest.approx(-1)
+
+
+def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    all_of_it = found(study(), folder / "a.sqlite")
+    one = search_results.winner(all_of_it)
+    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one))
+    arch = codec.read_arch(str(folder / "arch.yaml"))
+    assert arch.name == f"story_random_{one.ordinal}"
+    assert arch.width == one.choices["trial.arch.width"]
+    assert cost(arch, vocab=32, length=16).state_bytes == one.chosen[1]
+    other = search_results.winner(all_of_it, "random 3")
+    assert (other.proposer, other.ordinal) == ("random", 3)
+    with pytest.raises(ValueError, match="no point 'random 99'"):
+        search_results.winner(all_of_it, "random 99")
+
+
+def test_a_point_whose_records_are_elsewhere_is_left_out(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    (folder / "b.journal").write_bytes((folder / "a.journal").read_bytes())
+    with Ledger.open(folder / "a.sqlite") as whole, Ledger(folder / "b.sqlite") as part:
+        part.merge([record for record in whole.all() if not (record.seed == 2 and record.spec["arch"]["width"] == 8)])
+    some: tuple[Candidate, ...] = found(study(), folder / "b.sqlite").candidates
+    assert 0 < len(some) < 12
+    assert all(one.choices["trial.arch.width"] != 8 for one in some)
+
+
+def test_a_grid_has_a_front_too(folder: Path) -> None:
+    axes = {"trial.arch.width": [8, 16], "trial.training.lr": [1e-3, 1e-2], "trial.seed": [0, 1]}
+    grid = codec.read_study(STUDY | {"space": {"kind": "grid", "axes": axes}})
+    drive(grid, folder / "a.sqlite")
+    front = found(grid, folder / "a.sqlite").on_front()
+    assert [(one.trial.arch.width, one.choices["lr"], len(one.by_seed)) for one in front] == [(8, 1e-2, 2)]  # type: ignore[union-attr]
+
+
+def test_goals_that_nothing_scores_are_told(folder: Path) -> None:
+    axes = {"trial.training.lr": [1e-3, 1e-2]}
+    goals = [{"score": "nope", "direction": "maximise"}]
+    grid = codec.read_study(STUDY | {"space": {"kind": "grid", "axes": axes}, "goals": goals})
+    drive(grid, folder / "a.sqlite")
+    with pytest.raises(ValueError, match=r"mqar has no validation score 'nope'.*give the study other goals"):
+        found(grid, folder / "a.sqlite")
+
+
+# The verbs. ---------------------------------------------------------------------------------------
+
+
+def out(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+SMOKE = ("hybrid_search", "--set", "budget=smoke")
+
+
+def test_a_search_for_hybrids_from_the_first_look_to_the_winner(folder: Path) -> None:
+    assert "4 points by tpe, as many by random, 1 anchor, 4 trials each: at most 36 trials" in out(
+        "run", *SMOKE, "--dry-run"
+    )
+    assert not (folder / "runs").exists()
+    said = out("run", *SMOKE, "--device", "cpu").splitlines()
+    assert said[0] == "9 points, about 36 trials"
+    assert sum(line.startswith(("tpe ", "random ", "anchors ")) for line in said) == 9
+    assert said[-2] == "0 known, 28 done, 0 failed, in runs/hybrid_search.sqlite"
+    assert said[-1] == "next: recallmap best hybrid_search --set budget=smoke"
+    assert "28 known, 0 done, 0 failed" in out("run", *SMOKE, "--device", "cpu")
+    best = out("best", *SMOKE, "-o", "arch.yaml")
+    assert "accuracy (test)" in best
+    for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of parameters (tpe, PED-ANOVA): "):
+        assert line in best
+    assert "state " in out("cost", "arch.yaml")
+    assert "hybrid_" in out("table", *SMOKE)
+
+
+def test_without_a_trained_point_there_is_no_winner(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    result = CliRunner().invoke(app, ["best", *SMOKE, "--ledger", "a.sqlite"])
+    assert result.exit_code == 2
+    assert "no point of hybrid_search has finished; train it with: recallmap run hybrid_search" in result.stderr
+
+
+def test_what_a_search_rejects_is_said(folder: Path) -> None:
+    (folder / "s.yaml").write_text(codec.dump(study("constraints.state_bytes=600")))
+    said = out("run", "s.yaml", "--device", "cpu", "--set", "space.points=1", "--set", "space.over.trial.seed=[0]")
+    assert "random 0: not trained: state_bytes" in said

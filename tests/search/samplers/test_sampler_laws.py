@@ -1,0 +1,262 @@
+"""Laws of all samplers: each is data that checks itself, and makes Optuna samplers that depend on nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from recallmap.search import codec
+from recallmap.search.documents import type_hints
+from recallmap.search.documents.nodes import Place, SpecError
+from recallmap.search.proposers.journal import Journal
+from recallmap.search.proposers.proposer import Answer, Told
+from recallmap.search.samplers import Sampler
+from recallmap.search.space.search_space import Search
+from recallmap.search.study.spec import StudySpec
+
+KINDS = type_hints.kinds_of(Sampler)
+every_sampler = pytest.mark.parametrize("kind", KINDS)
+
+DIALS = {"trial.training.lr": {"float": [0.01, 1.0]}, "trial.training.weight_decay": {"float": [0.0, 1.0]}}
+
+
+@pytest.fixture(autouse=True)
+def _quick_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here pulls the plug."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def read(document: Any) -> Any:
+    return type_hints.read(Sampler, type_hints.node_of(document, Place("sampler")))
+
+
+def study(sampler: dict[str, Any] | str, *, goals: int = 1, **space: Any) -> StudySpec:
+    own = {"kind": sampler} if isinstance(sampler, str) else sampler
+    wanted = [("accuracy", "maximise"), ("loss", "minimise")][:goals]
+    return codec.read_study(
+        {
+            "name": "tiny",
+            "trial": {"task": "mqar", "arch": "gla", "training": {"steps": 1}},
+            "space": {**own, "points": 100, "generation": 4, "dials": DIALS, **space},
+            "goals": [{"score": score, "direction": direction} for score, direction in wanted],
+        }
+    )
+
+
+def values(choices: dict[str, Any]) -> tuple[float, ...]:
+    """Two goals with their best at (0.3, 0.3) and at (0.7, 0.7): the parameters must agree to be good."""
+    x, y = choices["trial.training.lr"], choices["trial.training.weight_decay"]
+    return tuple(sign * ((x - at) ** 2 + (x - y) ** 2) for sign, at in ((-1, 0.3), (1, 0.7)))
+
+
+def searched(of: StudySpec, path: Path, points: int, *, stop_after: int | None = None) -> tuple[Told, ...]:
+    """The points of the first arm, reported generation by generation; with `stop_after` the last generation is left open when
+    so many of it are reported."""
+    assert isinstance(of.space, Search)
+    maximise = [goal.direction == "maximise" for goal in of.goals]
+    arm = next(iter(of.space.arms))
+    proposer = Journal(path).proposer(of.address(arm), of.space, arm, maximise)
+    while proposer.asked < points:
+        asked = [proposer.ask() for _ in range(of.space.generation - proposer.asked % of.space.generation)]
+        last = proposer.asked >= points
+        for one in asked[:stop_after] if last else asked:
+            proposer.tell(one, Answer(end="done", values=values(one.choices)[: len(of.goals)]))
+    return tuple(proposer.told)
+
+
+def parameters(kind: str) -> list[str]:
+    return [f.name for f in type_hints.dials(KINDS[kind]) if f.name != "kind"]
+
+
+def changed(kind: str) -> Iterator[dict[str, Any]]:
+    """A document for each parameter, in which it has another value than its default, with others where it needs them."""
+    for name in parameters(kind):
+        truths = {other: True for other in parameters(kind) if "bool" in str(type_hints.hints_of(KINDS[kind])[other])}
+        tries = [more | {name: value} for more in ({}, truths) for value in (False, True, 6, 0.25)]
+        yield next(doc for more in tries if is_changed(doc := {"kind": kind, **more}, name))
+
+
+def is_changed(document: dict[str, Any], name: str) -> bool:
+    try:
+        return bool(getattr(read(document), name) != getattr(read(document["kind"]), name))
+    except SpecError:
+        return False
+
+
+CHANGED = [document for kind in KINDS for document in changed(kind)]
+every_parameter = pytest.mark.parametrize("document", CHANGED, ids=lambda document: read(document).label)
+
+
+@every_sampler
+def test_a_kind_alone_means_defaults_and_says_nothing_but_the_kind(kind: str) -> None:
+    spec = read(kind)
+    assert spec == KINDS[kind]()
+    assert (codec.plain(spec), spec.label) == ({"kind": kind}, kind)
+
+
+@every_sampler
+def test_a_sampler_explains_each_parameter_and_names_its_source(kind: str) -> None:
+    spec = KINDS[kind]
+    explained = "\n".join(inspect.getdoc(part) or "" for part in spec.__mro__)
+    assert all(f"\n{name} " in explained for name in parameters(kind))
+    assert spec.source[-4:].isdigit()
+
+
+@every_sampler
+def test_no_parameter_has_the_name_of_a_field_of_the_search_that_it_stands_beside(kind: str) -> None:
+    assert not set(parameters(kind)) & {f.name for f in fields(Search)}
+
+
+@every_parameter
+def test_another_value_is_said_reads_back_and_makes_another_search(document: dict[str, Any]) -> None:
+    spec, kind = read(document), document["kind"]
+    assert {"kind": kind} != codec.plain(spec).items() <= document.items()
+    assert read(codec.plain(spec)) == spec
+    both = study(document, beside=[kind])
+    assert both == codec.read_study(codec.plain(both))
+    assert isinstance(both.space, Search)
+    assert list(both.space.arms) == [spec.label, kind]
+    assert both.address(spec.label) != both.address(kind) == study(kind).address(kind)
+
+
+@every_parameter
+@pytest.mark.parametrize("goals", [1, 2])
+def test_the_same_seed_gives_the_same_points_with_and_without_an_interruption(
+    document: dict[str, Any], goals: int, tmp_path: Path
+) -> None:
+    of = study(document, goals=goals)
+    whole = searched(of, tmp_path / "whole.journal", 12)
+    searched(of, tmp_path / "cut.journal", 8, stop_after=2)
+    assert searched(of, tmp_path / "cut.journal", 12) == whole
+    assert len({tuple(one.choices.values()) for one in whole}) > 6
+    assert all(0 <= value <= 1 for one in whole for value in one.choices.values())
+
+
+@every_parameter
+def test_each_point_has_an_optuna_sampler_of_its_own(document: dict[str, Any]) -> None:
+    one, other = read(document).build(0, 4), read(document).build(0, 4)
+    assert isinstance(one, optuna.samplers.BaseSampler)
+    assert one is not other
+
+
+NUMBERS = [(d["kind"], name) for d in CHANGED for name in [list(d)[-1]] if type(d[name]) in (int, float)]
+
+
+@pytest.mark.parametrize("value", [-1, 1_000_000_000, "many"])
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_an_absurd_number_is_refused_by_its_name_and_place(kind: str, name: str, value: Any) -> None:
+    for document, place in (
+        ({"kind": kind, name: value}, f"space.{name}"),
+        ({"kind": "random", "beside": [{"kind": kind, name: value}]}, f"space.beside[0].{name}"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            study(document)
+        (fault,) = caught.value.faults
+        assert fault.path == place
+        assert fault.message.startswith((f"{name} must ", "got text 'many', expected a"))
+
+
+def test_the_readme_has_a_row_for_each_parameter() -> None:
+    readme = (Path(__file__).parents[3] / "search" / "README.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in readme.splitlines() if row.startswith("| `")]
+    explained = {(kind.strip(" `"), row[1].strip(" `")) for row in rows for kind in row[2].split(",")}
+    assert {(kind, name) for kind in KINDS for name in parameters(kind)} <= explained
+
+
+# Stories. -----------------------------------------------------------------------------------------
+
+
+def xs(told: tuple[Told, ...]) -> list[float]:
+    return [one.choices["trial.training.lr"] for one in told]
+
+
+def test_tpe_is_random_until_startup_and_then_learns(tmp_path: Path) -> None:
+    chance = searched(study("random"), tmp_path / "random.journal", 12)
+    patient = searched(study({"kind": "tpe", "startup": 8}), tmp_path / "patient.journal", 12)
+    eager = searched(study({"kind": "tpe", "startup": 4}), tmp_path / "eager.journal", 12)
+    assert xs(patient)[:8] == xs(chance)[:8]
+    assert xs(patient)[8:] != xs(chance)[8:]
+    assert xs(eager)[:4] == xs(chance)[:4]
+    assert xs(eager)[4:8] != xs(chance)[4:8]
+
+
+def test_joint_tpe_comes_nearer_to_an_optimum_of_parameters_that_must_agree_than_chance(tmp_path: Path) -> None:
+    best = {
+        label: max(one.values[0] for one in searched(study(document), tmp_path / f"{label}.journal", 32))
+        for label, document in (("chance", "random"), ("joint", {"kind": "tpe", "multivariate": True, "startup": 8}))
+    }
+    assert best["joint"] > best["chance"] / 4
+
+
+@pytest.mark.parametrize("kind", ["nsga2", "nsga3"])
+def test_without_mutation_a_genetic_algorithm_only_recombines_its_first_population(kind: str, tmp_path: Path) -> None:
+    document = {"kind": kind, "population": 8, "mutation_prob": 0}
+    found = searched(study(document, goals=2), tmp_path / "a.journal", 24)
+    assert xs(found)[:8] == xs(searched(study("random"), tmp_path / "random.journal", 8))
+    for name in DIALS:
+        first = {one.choices[name] for one in found[:8]}
+        assert {one.choices[name] for one in found[8:]} <= first
+
+
+def test_a_gaussian_process_without_noise_proposes_other_points_after_its_startup(tmp_path: Path) -> None:
+    noisy, exact = (
+        searched(study({"kind": "gp", "startup": 4, "deterministic": exact}), tmp_path / f"{exact}.journal", 12)
+        for exact in (False, True)
+    )
+    assert xs(noisy)[:4] == xs(exact)[:4]
+    assert xs(noisy)[4:] != xs(exact)[4:]
+
+
+def test_a_sampler_of_one_goal_refuses_a_study_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KINDS["random"], "several_goals", False)
+    study("random")
+    with pytest.raises(SpecError, match="goals must be one for random, got 2: leave the others out, or choose tpe"):
+        study("random", goals=2)
+
+
+def test_group_needs_joint_densities() -> None:
+    with pytest.raises(
+        SpecError, match=r"space\.group: group needs multivariate: true, got null; set multivariate: true"
+    ):
+        study({"kind": "tpe", "group": True})
+
+
+def test_a_parameter_of_another_sampler_is_unknown_with_its_place_and_the_one_that_is_meant(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    text = "name: a\ntrial: {task: mqar, arch: gla, training: {steps: 1}}\nspace:\n  kind: nsga2\n  startup: 3\n  points: 5\n"
+    dials = "  dials: {trial.training.lr: {float: [0.1, 0.2]}}\n"
+    file.write_text(text + dials + "  beside: [{kind: tpe, start_up: 3, multivariate: yes}]\n")
+    with pytest.raises(SpecError) as caught:
+        codec.read_study(file)
+    unknown, slip, truth = (str(fault).removeprefix(f"{file}:") for fault in caught.value.faults)
+    assert unknown.startswith("5:3: space.startup: unknown key, expected population, crossover_prob, swapping_prob, ")
+    assert slip.startswith("8:24: space.beside[0].start_up: unknown key, expected startup, candidates, ")
+    assert slip.endswith("(did you mean 'startup'?)")
+    assert truth.startswith("8:51: space.beside[0].multivariate: got text 'yes', expected true or false")
+
+
+def test_a_sampler_is_set_from_the_command_line() -> None:
+    found = codec.read_study("hybrid_search", overrides=["space.multivariate=true", "space.startup=20"])
+    assert isinstance(found.space, Search)
+    assert found.space.sampler == read({"kind": "tpe", "multivariate": True, "startup": 20})
+
+
+def test_addresses_and_texts_of_searches_without_parameters_are_those_of_old_journals() -> None:
+    """Literals from before samplers had parameters."""
+    old = codec.read_study("hybrid_search", overrides=["budget=paper"])
+    assert isinstance(old.space, Search)
+    assert [old.address(arm) for arm in old.space.arms] == [
+        "hybrid_search/paper/anchors/250f2175",
+        "hybrid_search/paper/tpe/4fa189b0",
+        "hybrid_search/paper/random/4fa189b0",
+        "hybrid_search/paper/nsga2/4fa189b0",
+    ]
+    assert codec.key(old) == "677ebbf12e2f6f2e576a98ac9e2ef750dc6e430c2e200019f14178a4ed14bd89"
+    assert codec.plain(old.space)["beside"] == ["random", "nsga2"]
