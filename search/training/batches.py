@@ -6,7 +6,8 @@ N members, U distinct sets of sequences, S sequences of a set, B batch, T time, 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recallmap.search.trials.pools import HORIZON, Pool
-from recallmap.synth.batch import Batch
-from recallmap.synth.streams import Stream
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.sequences.prepared import Prepared
+from recallmap.search.sequences.request import Request
+from recallmap.search.trials.pools import HORIZON, Pool, moved
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
 
@@ -48,18 +50,24 @@ class Feed:
     ) -> None:
         self.device = device
         self.batch = specs[0].training.batch
-        self.fixed = specs[0].fixed
         self.order = _order(max(specs, key=lambda spec: spec.steps))
         members = lanes or [range(len(specs))]
         self.portions = [
             Portion([[_reader(specs[m], part, self.order) for m in lane] for lane in members])
             for part in range(max(1, len(specs[0].mix)))
         ]
+        for portion in self.portions:
+            portion.ask(0, self.batch)
 
     def keep(self, positions: list[int]) -> None:
         """Go on with the members at these positions alone."""
         for portion in self.portions:
             portion.keep(positions)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the training loop has waited for pools, the first ones included."""
+        return sum(portion.waited for portion in self.portions)
 
     @property
     def columns(self) -> list[list[int]]:
@@ -79,7 +87,7 @@ class Feed:
         taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
         for which in self.order[steps:]:
             portion = self.portions[which]
-            yield portion.at(taken[which], self.batch, self.device, fixed=self.fixed)
+            yield portion.at(taken[which], self.batch, self.device)
             taken[which] += 1
 
 
@@ -91,16 +99,24 @@ class Reader(NamedTuple):
 
 
 class Portion:
-    """One training task of every member, and the sequences of it that lie on the device."""
+    """One training task of every member, and the sequences of it that lie on the device. Those of the next horizon are asked
+    for as soon as those before are there.
+
+    steps   how many of the cohort's optimizer steps read it
+    waited  seconds spent on having pools
+    """
 
     def __init__(self, lanes: Sequence[Sequence[Reader]]) -> None:
         self.lanes = [list(lane) for lane in lanes]
-        self.streams = {
-            (asked.task, asked.seed): Stream(asked.task, asked.seed, "train") for lane in lanes for asked, _ in lane
-        }
+        self.fixed = lanes[0][0].asked.size is not None
+        self.steps = max(reader.steps for lane in lanes for reader in lane)
+        self.ahead = DrawnAhead()
         self.pools: list[Pool] = []  # a pool each lane
         self.pool_start = -1
+        self.rows: list[Tensor] = []  # [HORIZON, N or 1, B] each lane
+        self.rows_start = -1
         self.columns = [1] * len(lanes)  # the most Q so far in each lane: sums are in its order, to their last digit
+        self.waited = 0.0
 
     def keep(self, positions: list[int]) -> None:
         staying, first = set(positions), 0
@@ -113,6 +129,7 @@ class Portion:
         self.columns = [self.columns[number] for number, _ in kept]
         self.pools = [self.pools[number].of(own) for number, own in kept if self.pools]
         self.lanes = [[self.lanes[number][position] for position in own] for number, own in kept]
+        self.rows_start = -1
 
     @property
     def columns_of_members(self) -> list[int]:
@@ -123,28 +140,57 @@ class Portion:
         ends = np.cumsum([len(lane) for lane in self.lanes])
         self.columns = [max(found[end - len(lane) : end]) for end, lane in zip(ends, self.lanes, strict=True)]
 
-    def at(self, step: int, batch: int, device: torch.device, *, fixed: bool) -> list[tuple[Pool, Tensor]]:
+    def at(self, step: int, batch: int, device: torch.device) -> list[tuple[Pool, Tensor]]:
         """The pool and the rows [N, B] of every lane, of this portion's step number `step`."""
-        start = 0 if fixed else step - step % HORIZON
+        first = step - step % HORIZON
+        start = 0 if self.fixed else first
         if not self.pools or self.pool_start != start:
-            self._draw(start, batch, device, fixed=fixed)
-        if fixed:
-            rows = [np.stack([_shuffled(step, batch, a.seed, a.size) for a, _ in lane]) for lane in self.lanes]
-        else:
-            fresh = np.arange(batch) + (step - start) * batch
-            rows = [np.tile(fresh, (len(lane), 1)) for lane in self.lanes]
-        return [(pool, torch.tensor(own, device=device)) for pool, own in zip(self.pools, rows, strict=True)]
+            began = time.perf_counter()
+            self._draw(start, batch, device)
+            self.waited += time.perf_counter() - began
+            if not self.fixed:
+                self.ask(start + HORIZON, batch)
+        if self.rows_start != first:
+            self.rows, self.rows_start = [moved(rows, device) for rows in self._rows(first, batch)], first
+        return [
+            (pool, rows[step - first].expand(len(lane), -1))
+            for pool, rows, lane in zip(self.pools, self.rows, self.lanes, strict=True)
+        ]
 
-    def _draw(self, start: int, batch: int, device: torch.device, *, fixed: bool) -> None:
-        reading = [asked for lane in self.lanes for asked, steps in lane if fixed or steps > start]
-        drawn = {
-            asked: self.streams[asked.task, asked.seed].take(start * batch, asked.size or batch * HORIZON)
-            for asked in dict.fromkeys(reading)
+    def ask(self, start: int, batch: int) -> None:
+        """Have the sequences drawn that are read from step `start` on."""
+        self.ahead.ask(list(self._requests(start, batch).values()))
+
+    def _requests(self, start: int, batch: int) -> dict[Asked, Request]:
+        """The distinct sets of sequences that members read from step `start` on."""
+        columns: dict[Asked, int] = {}  # what all lanes that read a set have at least
+        for lane, own in zip(self.lanes, self.columns, strict=True):
+            for asked, steps in lane:
+                if self.fixed or steps > start:
+                    columns[asked] = min(own, columns.get(asked, own))
+        return {
+            asked: Request(
+                task=asked.task,
+                seed=asked.seed,
+                split="train",
+                start=start * batch,
+                count=asked.size or batch * HORIZON,
+                columns=least,
+                goes_on=not self.fixed,
+            )
+            for asked, least in columns.items()
         }
+
+    def _draw(self, start: int, batch: int, device: torch.device) -> None:
+        requests = self._requests(start, batch)
+        answers = self.ahead.take(list(requests.values()))
+        self.ahead.forget()  # of members that have left
+        drawn = {asked: answer.prepared for asked, answer in zip(requests, answers, strict=True)}
+        at_hand = next(iter(drawn))  # for those that have taken all their steps
         made: dict[Hashable, Pool] = {}  # lanes that read the same share it
         self.pools = []
         for number, lane in enumerate(self.lanes):
-            owned = tuple(asked if asked in drawn else reading[0] for asked, _ in lane)
+            owned = tuple(asked if asked in drawn else at_hand for asked, _ in lane)
             alike = owned, self.columns[number]
             if alike not in made:
                 made[alike] = _pool(owned, drawn, device, self.columns[number])
@@ -152,23 +198,43 @@ class Portion:
             self.columns[number] = made[alike].columns
         self.pool_start = start
 
+    def _rows(self, first: int, batch: int) -> list[Tensor]:
+        """Rows of every lane at the steps from `first` on, until the horizon: [., N or 1, B]."""
+        if not self.fixed:
+            fresh = torch.arange(HORIZON * batch).view(HORIZON, 1, batch)
+            return [fresh] * len(self.lanes)
+        steps = range(first, min(first + HORIZON, self.steps))
+        return [
+            torch.from_numpy(np.array([[_shuffled(step, batch, a.seed, a.size) for a, _ in lane] for step in steps]))
+            for lane in self.lanes
+        ]
+
 
 class EvaluationSet:
     """The sequences of a split for members of these groups, and the scoring of their answers."""
 
     def __init__(
-        self, asked: Mapping[int, Asked], split: Split, device: torch.device, groups: Sequence[Sequence[int]]
+        self,
+        asked: Mapping[int, Asked],
+        split: Split,
+        device: torch.device,
+        groups: Sequence[Sequence[int]],
+        ahead: DrawnAhead | None = None,
     ) -> None:
+        """`ahead` may have been asked for them already (`evaluated`)."""
         self.asked = dict(asked)
         self.tasks = {member: one.task for member, one in asked.items()}
-        self.batches = {one: Stream(one.task, one.seed, split).take(0, one.size or 0) for one in asked.values()}
+        requests = evaluated(asked.values(), split)
+        answers = dict(zip(requests, (ahead or DrawnAhead()).take(list(requests.values())), strict=True))
+        self.batches = {one: answer.batch for one, answer in answers.items() if answer.batch is not None}
+        sets = {one: answer.prepared for one, answer in answers.items()}
         made: dict[Hashable, Pool] = {}
         self.places: dict[int, tuple[Pool, int]] = {}  # of each member: its group's pool, and its position there
         for group in groups:
             members = [member for member in group if member in asked]
             owned = tuple(asked[member] for member in members)
             if members and owned not in made:
-                made[owned] = _pool(owned, self.batches, device)
+                made[owned] = _pool(owned, sets, device)
             self.places.update((member, (made[owned], position)) for position, member in enumerate(members))
 
     def pool(self, members: Sequence[int]) -> Pool:
@@ -194,7 +260,15 @@ class EvaluationSet:
         return self.tasks[member].score(batch, answers, probabilities)
 
 
-def _pool(owned: Sequence[Asked], drawn: Mapping[Asked, Batch], device: torch.device, columns: int = 1) -> Pool:
+def evaluated(asked: Iterable[Asked], split: Split) -> dict[Asked, Request]:
+    """The distinct ones of these sets."""
+    return {
+        one: Request(task=one.task, seed=one.seed, split=split, start=0, count=one.size or 0, scored=True)
+        for one in asked
+    }
+
+
+def _pool(owned: Sequence[Asked], drawn: Mapping[Asked, Prepared], device: torch.device, columns: int = 1) -> Pool:
     """The pool of a lane whose members read these."""
     sets = list(dict.fromkeys(owned))
     return Pool([drawn[one] for one in sets], [sets.index(one) for one in owned], device, columns)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recallmap.arch.backbone import Backbone
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.training.batches import Asked, EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import CapturedStep
 from recallmap.search.training.lane import Lane, answers, losses
@@ -162,9 +163,11 @@ class Cohort:
         step = (seconds - preparing) / taken
         return left * step * (1 - going / len(self.members)) > 2 * preparing
 
-    def evaluation_set(self, split: Split, asked: Mapping[int, Asked]) -> EvaluationSet:
-        """The sequences of a split for these members."""
-        return EvaluationSet(asked, split, self.device, self.groups)
+    def evaluation_set(
+        self, split: Split, asked: Mapping[int, Asked], ahead: DrawnAhead | None = None
+    ) -> EvaluationSet:
+        """The sequences of a split for these members, for which `ahead` may have been asked already."""
+        return EvaluationSet(asked, split, self.device, self.groups, ahead)
 
     def evaluate(self, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet) -> list[dict[str, float]]:
         """Scores of members, with their own parameters in a row each, on their own sequences of a split."""

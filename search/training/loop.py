@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recallmap.search.training.batches import Asked, EvaluationSet
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.training.batches import Asked, EvaluationSet, evaluated
 from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
 from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
 from recallmap.search.training.mixer_statistics import gauges
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.resume import resume, save
-from recallmap.synth.tasks import Task
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
+
+_EVALUATED: tuple[Literal["validation"], Literal["test"]] = ("validation", "test")
 
 
 def train(
@@ -36,20 +38,22 @@ def train(
 
     Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
     being finite fails alone."""
+    ahead, asked = DrawnAhead(), {split: _asked(specs, split) for split in _EVALUATED}
+    for split, of_split in asked.items():
+        ahead.ask(list(evaluated(of_split.values(), split).values()))
     cohort = Cohort(specs, device, at_once, starts)
     try:
-        return (yield from _train(cohort))
+        validation, test = (cohort.evaluation_set(split, of_split, ahead) for split, of_split in asked.items())
+        return (yield from _train(cohort, validation, test))
     finally:
         cohort.close()
 
 
-def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
+def _train(cohort: Cohort, validation: EvaluationSet, test: EvaluationSet) -> Generator[Progress, None, list[Outcome]]:
     started = time.perf_counter()
     specs = cohort.specs
     outcomes = [Outcome() for _ in specs]
     keepers = [BestCheckpoint(spec) for spec in specs]
-    validation = cohort.evaluation_set("validation", _asked(specs, lambda spec: (spec.task, spec.data.validation)))
-    test = cohort.evaluation_set("test", _asked(specs, lambda spec: (spec.task, spec.data.test)))
     stops = [evaluation_steps(spec.steps, spec.training.evaluations) for spec in specs]
     chosen = [row.clone() for row in cohort.weights(cohort.members)]  # each member's own parameters
 
@@ -108,10 +112,9 @@ def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
     return outcomes
 
 
-def _asked(specs: Sequence[TrialSpec], what: Callable[[TrialSpec], tuple[Task, int]]) -> dict[int, Asked]:
-    """The sequences that each member is evaluated on: of a task, and how many."""
-    read = {member: what(spec) for member, spec in enumerate(specs)}
-    return {member: Asked(task, specs[member].seed, size) for member, (task, size) in read.items()}
+def _asked(specs: Sequence[TrialSpec], split: Literal["validation", "test"]) -> dict[int, Asked]:
+    """The sequences that each member is evaluated on."""
+    return {member: Asked(spec.task, spec.seed, getattr(spec.data, split)) for member, spec in enumerate(specs)}
 
 
 class _Spent:
