@@ -58,9 +58,8 @@ class Cohort:
         models = [_model(spec) for spec in specs]
         for model, weights in zip(models, starts, strict=True) if starts else ():
             model.load_state_dict(weights)
-        self.groups = [
-            self.members[i : i + at_once] for i in range(0, len(specs), at_once)
-        ]  # of lanes, also of past ones
+        # The members of each lane at the beginning, by which they are evaluated to the end.
+        self.groups = [self.members[i : i + at_once] for i in range(0, len(specs), at_once)]
         self.feed = Feed(specs, device, self.groups)
         self.lanes = [
             Lane([specs[m] for m in group], [models[m] for m in group], device, self.steps) for group in self.groups
@@ -157,9 +156,9 @@ class Cohort:
         with its members."""
         if not 0 < going < len(self.members):
             return False
-        if not self.captured:
-            return True
         preparing = sum(captured.seconds for captured in self.captured)
+        if not preparing:
+            return True
         step = (seconds - preparing) / taken
         return left * step * (1 - going / len(self.members)) > 2 * preparing
 
@@ -180,11 +179,12 @@ class Cohort:
             [[weights[m] for m in own] for _, own in groups],
             [tests] * len(groups),
         )
-        return [
-            tests.score(member, answered, shares) | {"loss": float(total[0] / total[1])}
+        scores = {
+            member: tests.score(member, answered, shares) | {"loss": float(total[0] / total[1])}
             for (_, own), of_group in zip(groups, found, strict=True)
             for member, answered, shares, total in zip(own, *of_group, strict=True)
-        ]
+        }
+        return [scores[member] for member in members]
 
     @torch.no_grad()
     def _answered(

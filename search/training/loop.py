@@ -38,22 +38,22 @@ def train(
 
     Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
     being finite fails alone."""
-    ahead, asked = DrawnAhead(), {split: _asked(specs, split) for split in _EVALUATED}
-    for split, of_split in asked.items():
-        ahead.ask(list(evaluated(of_split.values(), split).values()))
+    ahead = DrawnAhead()
+    for split in _EVALUATED:
+        ahead.ask(list(evaluated(_asked(specs, split).values(), split).values()))
     cohort = Cohort(specs, device, at_once, starts)
     try:
-        validation, test = (cohort.evaluation_set(split, of_split, ahead) for split, of_split in asked.items())
-        return (yield from _train(cohort, validation, test))
+        return (yield from _train(cohort, ahead))
     finally:
         cohort.close()
 
 
-def _train(cohort: Cohort, validation: EvaluationSet, test: EvaluationSet) -> Generator[Progress, None, list[Outcome]]:
+def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[Outcome]]:
     started = time.perf_counter()
     specs = cohort.specs
     outcomes = [Outcome() for _ in specs]
     keepers = [BestCheckpoint(spec) for spec in specs]
+    validation, test = (cohort.evaluation_set(split, _asked(specs, split), ahead) for split in _EVALUATED)
     stops = [evaluation_steps(spec.steps, spec.training.evaluations) for spec in specs]
     chosen = [row.clone() for row in cohort.weights(cohort.members)]  # each member's own parameters
 

@@ -1,4 +1,4 @@
-"""Group trials by shape, train each group as one model, and give every trial the record it would have alone."""
+"""Train trials of equal shape as one cohort, and give every trial the record it would have alone."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.mixers import Attention, BaseConv
 from recallmap.search import codec
+from recallmap.search.sequences.drawn_ahead import drawing_ahead
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.loop import train
@@ -304,6 +305,14 @@ def test_a_file_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
         assert next(rest).step == 12
         for ours, theirs in zip(ended(rest), expected, strict=True):
             assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("case", ["steps", "vocabularies", "training sets and epochs"])
+def test_sequences_of_a_mixed_cohort_that_are_drawn_ahead_are_the_same(case: str) -> None:
+    with drawing_ahead(2):
+        ahead = ended(follow(CASES[case]))
+    for ours, theirs in zip(ahead, ended(follow(CASES[case])), strict=True):
+        assert_equal(ours, theirs)
 
 
 @pytest.mark.gpu

@@ -347,6 +347,7 @@ def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() 
         (None, 3, 100, True),  # a CPU has nothing to record
         (None, 4, 100, False),
         (None, 0, 100, False),
+        (0, 3, 100, True),  # nothing is recorded yet
         (10, 1, 100, True),  # 75 s saved, recording takes 10
         (10, 3, 100, True),  # 25 s
         (10, 3, 80, False),  # 20 s
@@ -361,7 +362,7 @@ def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
         (lane,) = cohort.lanes
         lane.captured = CapturedStep(lane)
         lane.captured.seconds = recording
-    assert cohort.better_fewer(going, taken=50, left=left, seconds=50 + (recording or 0)) is better
+    assert cohort.better_fewer(going, taken=50 if recording else 0, left=left, seconds=50 + (recording or 0)) is better
 
 
 @pytest.mark.gpu
