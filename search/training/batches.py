@@ -19,6 +19,7 @@ from torch import Tensor
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.sequences.prepared import Prepared
 from recallmap.search.sequences.request import Request
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials.pools import HORIZON, Pool, moved
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
@@ -140,6 +141,7 @@ class Portion:
         ends = np.cumsum([len(lane) for lane in self.lanes])
         self.columns = [max(found[end - len(lane) : end]) for end, lane in zip(ends, self.lanes, strict=True)]
 
+    @phase("drawing")
     def at(self, step: int, batch: int, device: torch.device) -> list[tuple[Pool, Tensor]]:
         """The pool and the rows [N, B] of every lane, of this portion's step number `step`."""
         first = step - step % HORIZON
@@ -213,6 +215,7 @@ class Portion:
 class EvaluationSet:
     """The sequences of a split for members of these groups, and the scoring of their answers."""
 
+    @phase("drawing")
     def __init__(
         self,
         asked: Mapping[int, Asked],

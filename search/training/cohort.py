@@ -18,6 +18,7 @@ from recallmap.search.training.batches import Asked, EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import CapturedStep
 from recallmap.search.training.lane import Lane, answers, losses
 from recallmap.search.training.padding import Layout, together
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.stacked_model import Stacked
 from recallmap.synth.task import Split
 
@@ -168,6 +169,7 @@ class Cohort:
         """The sequences of a split for these members, for which `ahead` may have been asked already."""
         return EvaluationSet(asked, split, self.device, self.groups, ahead)
 
+    @phase("evaluating")
     def evaluate(self, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet) -> list[dict[str, float]]:
         """Scores of members, with their own parameters in a row each, on their own sequences of a split."""
         weights = dict(zip(members, rows, strict=True))

@@ -18,7 +18,9 @@ from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
 from recallmap.search.training.mixer_statistics import gauges
 from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.resume import resume, save
+from recallmap.search.training.time_limit import TimeIsUp
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
@@ -37,11 +39,12 @@ def train(
     `starts` are each trial's initial weights by name; None: those of a new model.
 
     Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
-    being finite fails alone."""
+    being finite fails alone. Raises TimeIsUp once the cohort is saved, where its checkpoints have a time limit."""
     ahead = DrawnAhead()
     for split in _EVALUATED:
         ahead.ask(list(evaluated(_asked(specs, split).values(), split).values()))
-    cohort = Cohort(specs, device, at_once, starts)
+    with phase("building"):
+        cohort = Cohort(specs, device, at_once, starts)
     try:
         return (yield from _train(cohort, ahead))
     finally:
@@ -67,9 +70,17 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
     _report(cohort, outcomes, keepers, chosen, test, ended)
     spent = _Spent(cohort, started)
     since = [max((stop for stop in of if stop <= begin), default=0) for of in stops]  # the last evaluation of each
+
+    def stop_in_time(step: int) -> None:
+        if checkpoint is not None and checkpoint.limit.is_up_on(cohort.device):
+            spent.share([outcomes[m] for m in going])
+            save(checkpoint, cohort, outcomes, keepers, chosen, step)
+            raise TimeIsUp
+
     for step, _ in cohort.trained(begin) if going else ():
         due = [m for m in going if step in stops[m]]
         if not due:
+            stop_in_time(step)
             continue
         loss = cohort.mean_losses({m: step - since[m] for m in due})
         rows, bad = cohort.weights(due), cohort.bad_steps(due)
@@ -109,6 +120,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
         ended = []
         if not going:
             break
+        stop_in_time(step)
     return outcomes
 
 
@@ -136,6 +148,7 @@ class _Spent:
         self.until, self.preparing = now, self.preparing + preparing
 
 
+@phase("evaluating")
 def _report(
     cohort: Cohort,
     outcomes: list[Outcome],

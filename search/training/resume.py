@@ -9,10 +9,12 @@ from recallmap.search.training.checkpoints import CohortCheckpoint
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.outcome import Outcome
 from recallmap.search.training.padding import together
+from recallmap.search.training.phase_clock import phase
 
 SAVED = ("error", "steps", "seconds", "compile_seconds", "compiled")  # fields of an outcome, before its test
 
 
+@phase("writing")
 def save(
     checkpoint: CohortCheckpoint,
     cohort: Cohort,
@@ -21,6 +23,7 @@ def save(
     chosen: list[Tensor],
     step: int,
 ) -> None:
+    """Save a cohort after a step."""
     rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.state())}
     said = {
         "step": step,
