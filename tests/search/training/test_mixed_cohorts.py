@@ -26,6 +26,7 @@ from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.padding import Layout, row_of
 from recallmap.search.training.run_cohort import run_cohort
 from recallmap.search.training.stacked_model import Stacked
+from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 from recallmap.search.trial import Data, Portion, Schedule, Training, TrialSpec
 from recallmap.synth.tasks import (
     Compression,
@@ -236,6 +237,24 @@ def test_an_interrupted_mixed_cohort_ends_as_if_it_had_not_been(stop: int, at_on
     assert not (tmp_path / "checkpoints").exists()
     for ours, theirs in zip(found, expected, strict=True):
         (assert_equal if at_once == 1 else assert_close)(ours, theirs)
+
+
+@pytest.mark.parametrize("stop", [2, 8, 13])
+def test_a_mixed_cohort_whose_time_is_up_between_evaluations_goes_on_to_the_last_bit(
+    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [
+        trial(steps=16, evaluations=2),
+        trial(Mqar(vocab=50, length=16, pairs=1), steps=9),
+        trial(seed=1, steps=14),
+    ]
+    expected, asked = ended(follow(specs)), iter(range(1, 100))
+    monkeypatch.setattr(TimeLimit, "is_up_on", lambda *_: next(asked) == stop)
+    with checkpointing(CheckpointFolder(tmp_path, every=1e6)):
+        with pytest.raises(TimeIsUp):
+            ended(follow(specs))
+        for ours, theirs in zip(ended(follow(specs)), expected, strict=True):
+            assert_equal(ours, theirs)
 
 
 def test_a_mixed_cohort_goes_on_without_those_who_are_through(tmp_path: Path) -> None:
