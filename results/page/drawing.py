@@ -266,6 +266,7 @@ def _layout(view: View, bounds: View, **axes: dict[str, Any]) -> dict[str, Any]:
         "plot_bgcolor": style["paper"],
         "font": {"family": style["body"], "size": 13, "color": style["ink"]},
         "hovermode": "closest",
+        "margin": {"l": 56, "r": 16, "t": 56, "b": 48},
         "shapes": [
             {**across, "y0": y, "y1": y, "line": {"color": style["quiet"], "width": 1, "dash": "dot"}} for _, y in lines
         ],
