@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recallmap.search import codec
 from recallmap.search.cli.listings import stack_of
-from recallmap.search.documents import built_in, content_key, type_hints
+from recallmap.search.documents import built_in, content_key, outside, type_hints
 from recallmap.search.documents.built_in import TELLING
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged
 from recallmap.search.space.search_space import Search
@@ -26,6 +26,7 @@ def check(source: str) -> str:
     from recallmap.synth.tasks import Task
 
     names = {what: list(built_in.named(what)) for what in ("study", "arch", "suite")}
+    outside.join_installed()
     names["task"] = list(type_hints.kinds_of(Task))
     named = [what for what, known in names.items() if source in known]
     if not named and not os.path.exists(source):

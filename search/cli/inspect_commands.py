@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from recallmap.search.cli.app import Precision, app, device_of, refuse, remedy_of, terminal, write_rows
-from recallmap.search.cli.streams import say
+from recallmap.search.cli.streams import complain, say
 
 
 class What(StrEnum):
@@ -61,6 +61,15 @@ def check(
     from recallmap.search.cli.file_summary import check as summary
 
     say(f"ok: {summary(file)}")
+    for line in lines_of_outside():
+        say(line)
+
+
+def lines_of_outside() -> list[str]:
+    """What was executed of the user's own code, and what it defined."""
+    from recallmap.search.documents import outside
+
+    return [*(f"executed {one.summary}" for one in outside.loaded()), *outside.broken()]
 
 
 @app.command(name="list")
@@ -70,7 +79,11 @@ def list_(
 ) -> None:
     """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
     from recallmap.search.cli.listings import TABLES, markdown
+    from recallmap.search.documents import outside
 
+    outside.join_installed()
+    for line in outside.broken():
+        complain(line)
     table = TABLES[what.value]()
     if not as_markdown:
         terminal().print(table)

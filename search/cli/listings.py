@@ -39,7 +39,7 @@ def mixers() -> Table:
     table = _table("mixer", "equation", "state (floats)", "source", "differs", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
         facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
-        table.add_row(kind, *facts, "; ".join(spec().differs()), _options(spec))
+        table.add_row(kind, *facts, "; ".join(_differs(spec)), _options(spec))
     return table
 
 
@@ -193,6 +193,12 @@ def _trials(name: str) -> str:
         return str(codec.read_study(name).most_trials)
     except SpecError as error:
         return f"faulty: {error.faults[0]}"
+
+
+def _differs(spec: Any) -> tuple[str, ...]:
+    """The differences of a mixer at its defaults; none where it needs an option."""
+    found: tuple[str, ...] = () if type_hints.needed(spec) else spec().differs()
+    return found
 
 
 def _options(spec: type) -> str:

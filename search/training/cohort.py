@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recallmap.arch.backbone import Backbone
+from recallmap.search.training import foreign
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
@@ -63,6 +64,8 @@ class Cohort:
         for model, weights in zip(models, starts, strict=True) if starts else ():
             model.load_state_dict(weights)
         self.feed = Feed(specs, device)
+        alone = device.type == "cuda" and foreign.why_alone(specs, device)
+        at_once = 1 if alone else at_once
         # After all that may fail on a spec: it shares out threads until it is closed.
         self.model = Stacked(models, device, at_once, first.effort / max(1, first.steps))
         self.optimizer = AdamW(specs, self.model.flat)
@@ -74,7 +77,7 @@ class Cohort:
         self.losses: Callable[..., Tensor] = self.member_losses
         self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
-        self.captured = CapturedStep(self) if device.type == "cuda" else None
+        self.captured = CapturedStep(self) if device.type == "cuda" and not alone else None
         self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
         self.low_precision = first.training.dtype == "bfloat16"
 

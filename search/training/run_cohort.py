@@ -56,13 +56,15 @@ def follow_cohort(
     foreign.check(specs, where)
     name = device_name(where)  # before the members are shared out among threads of one core
     memory_needs.check_room(specs[0].needs, len(specs), where)
+    alone = foreign.why_alone(specs, where) if where.type == "cuda" else ""
+    one_by_one = {"members": f"one at a time: {alone}"} if alone else {}
     begin_afresh(where)
     with record_choices() as chosen:
         steps = LOOPS[type(specs[0])](specs, where)
 
         def record(member: int, outcome: Outcome) -> Record:
             spec, members = specs[member], len(specs)
-            ways = dict(chosen)
+            ways = dict(chosen) | one_by_one
             found = record_of(spec, outcome, study=study, device=where, members=members, implementation=ways)
             return replace(found, device=name)
 
