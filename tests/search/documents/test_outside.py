@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from recallmap.arch.mixers import Mixer
 from recallmap.arch.mixers.linear_attention import LinearAttention
 from recallmap.results.ledger import Ledger
+from recallmap.results.page.figure_data import figures
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.documents import outside, type_hints
@@ -76,6 +79,8 @@ trial:
   data: {validation: 8, test: 8}
 space: {kind: grid, axes: {trial.seed: [0, 1]}}
 """
+
+MINE = {"name": "mine", "width": 8, "stack": [{"kind": "block", "mixer": {"kind": "shift"}}]}
 
 TASK = '''
 from dataclasses import dataclass
@@ -405,3 +410,123 @@ def test_a_mixer_from_outside_that_sees_the_future_does_not_train(folder: Path) 
     )
     said = refused("run", "story.yaml", "--device", "cpu")
     assert "block 0 (shift): breaks the law of causality" in said
+
+
+# Torch modules. -----------------------------------------------------------------------------------
+
+LAYERS = """
+import torch
+from torch import nn
+
+class Mean(nn.Module):
+    def __init__(self, width: int, gain: float = 1.0):
+        super().__init__()
+        self.gain, self.linear = gain, nn.Linear(width, width)
+
+    def forward(self, x_BTD):
+        return self.gain * self.linear(x_BTD.cumsum(1) / torch.arange(1, x_BTD.shape[1] + 1)[:, None])
+
+class Stepped(Mean):
+    def step(self, x_BD, state):
+        count, total = (0, 0.0) if state is None else state
+        count, total = count + 1, total + x_BD
+        return self.gain * self.linear(total / count), (count, total)
+"""
+
+MODULE = """
+uses: [my_layers.py]
+name: mine
+width: 8
+stack: [{kind: block, mixer: {kind: module, of: "my_layers:Stepped", options: {gain: 2}}}]
+"""
+
+
+@pytest.fixture
+def layers(folder: Path) -> Path:
+    (folder / "my_layers.py").write_text(LAYERS, encoding="utf-8")
+    (folder / "mine.yaml").write_text(MODULE, encoding="utf-8")
+    return folder
+
+
+def test_a_torch_module_goes_from_check_to_table(layers: Path) -> None:
+    assert "torch module Mean, torch module Stepped" in recallmap("check", "mine.yaml")
+    assert "8   floats" in recallmap("cost", "mine.yaml")
+    assert "2 done, 0 failed" in recallmap("run", "story.yaml", "--device", "cpu")
+    table = recallmap("table", "story.yaml")
+    assert "| mine | 32 B |" in table
+    assert "defines module my_layers:Stepped" in table
+    assert "module" not in recallmap("list", "mixers", "--use", "my_mixers.py").split("\n\n")[0].split()
+
+
+def test_a_module_of_unknown_state_is_on_no_front(layers: Path) -> None:
+    plain = MODULE.replace("Stepped", "Mean").replace("name: mine", "name: vague")
+    (layers / "vague.yaml").write_text(plain, encoding="utf-8")
+    both = ("--set", "space.axes.trial.arch=[mine.yaml, vague.yaml]", "--device", "cpu")
+    assert "4 done" in recallmap("run", "story.yaml", *both)
+    table = recallmap("table", "runs/story.sqlite")
+    assert "| vague | unknown |" in table
+    assert "the state of module my_layers:Mean is unknown, so that it is on no front" in table
+    with Ledger(layers / "runs/story.sqlite") as ledger:
+        (view, *_) = figures(ledger.all(), [])["views"]
+    (vague,) = (mean for mean in view["means"] if mean.get("apart"))
+    assert vague["share"] == 0
+    assert sum(mean["share"] for mean in view["means"]) >= 1
+    assert "vague" not in view["seen"]
+
+
+def test_slips_in_a_module_are_told_at_their_places(layers: Path) -> None:
+    (layers / "mine.yaml").write_text(MODULE.replace("Stepped", "Steped"), encoding="utf-8")
+    assert "stack[0].mixer.of: of names no class" in (said := refused("check", "mine.yaml"))
+    assert "(did you mean 'my_layers:Stepped'?)" in said
+    (layers / "mine.yaml").write_text(MODULE.replace("gain", "gian"), encoding="utf-8")
+    assert "mine.yaml:5:86: stack[0].mixer.options.gian: options.gian is no parameter" in refused("check", "mine.yaml")
+    (layers / "mine.yaml").write_text(MODULE.replace("uses: [my_layers.py]\n", ""), encoding="utf-8")
+    assert "kind 'module' needs the file or module of its class: say uses:" in refused("check", "mine.yaml")
+
+
+# Other processes. ---------------------------------------------------------------------------------
+
+
+def test_specs_travel_to_a_process_that_has_never_seen_their_file(layers: Path, tmp_path: Path) -> None:
+    (layers / "my_gains.py").write_text("GAIN = 2.0\n", encoding="utf-8")
+    (layers / "my_mixers.py").write_text(f"from my_gains import GAIN\n{MIXERS}", encoding="utf-8")
+    own, module = codec.read_arch({**MINE, "uses": ["my_mixers.py"]}), codec.read_arch("mine.yaml")
+    data = pickle.dumps((outside.shipped(), pickle.dumps((own, module))))
+    (tmp_path / "data").write_bytes(data)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file in ("my_gains.py", "my_mixers.py", "my_layers.py"):
+        (layers / file).unlink()
+    code = (
+        "import pickle, sys\n"
+        "from recallmap.search import codec\n"
+        "from recallmap.search.documents import outside\n"
+        "sources, specs = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "outside.arrive(sources, '.')\n"
+        "for spec in pickle.loads(specs): print(codec.key(spec), spec.build(vocab=3) is None)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")], cwd=elsewhere, capture_output=True, text=True, check=False
+    )
+    assert told.stdout.split() == [codec.key(own), "False", codec.key(module), "False"], told.stderr
+    assert list(elsewhere.iterdir()) == []  # the files went with the process
+
+
+def test_ray_ships_the_named_files_to_its_workers(layers: Path) -> None:
+    mixed = MODULE.replace("my_layers.py", "my_layers.py, my_mixers.py").replace(
+        "stack: [", "stack: [{kind: block, mixer: shift}, "
+    )
+    (layers / "mine.yaml").write_text(mixed, encoding="utf-8")
+    words = ["run", "story.yaml", "--engine", "ray", "--device", "cpu"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "recallmap", *words],
+        cwd=layers,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "2 done, 0 failed" in ran.stdout, ran.stderr
+    recallmap("run", "story.yaml", "--device", "cpu", "--ledger", "inline.sqlite")
+    with Ledger(layers / "runs/story.sqlite") as through_ray, Ledger(layers / "inline.sqlite") as inline:
+        assert {r.key: r.scores for r in through_ray.all()} == {r.key: r.scores for r in inline.all()}
