@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
     known, apart = [m for m in means if not m.get("apart")], [m for m in means if m.get("apart")]
     seeds, states = [m.pop("seeds") or [m["mean"]] for m in known], [m["state"] for m in known]
     sure = any(len(own) > 1 for own in seeds)
-    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1) if known else []
+    shares: Iterable[float] = (
+        front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1) if known else ()
+    )
     shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(known, shares, strict=True)]
     shared += [{**{name: value for name, value in m.items() if name != "seeds"}, "share": 0.0} for m in apart]
     return {

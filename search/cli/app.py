@@ -41,7 +41,8 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except SpecError as error:
-            refuse(*map(str, error.faults))
+            outside = sys.modules.get("recallmap.search.documents.outside")
+            refuse(*map(str, error.faults), *(outside.broken() if outside is not None else ()))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except OSError as error:

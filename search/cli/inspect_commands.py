@@ -47,6 +47,9 @@ def check(
         str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
     ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
+    no_execute: Annotated[
+        bool, typer.Option("--no-execute", help="Only say which code the file would execute, and execute none.")
+    ] = False,
 ) -> None:
     """Check a file: print all its faults, or a summary."""
     from recallmap.search import codec
@@ -58,6 +61,12 @@ def check(
         return
     if file is None:
         refuse("check: got neither a file nor --schema, expected a FILE, or --schema task|arch|study")
+    if no_execute:
+        from recallmap.search.documents import built_in, outside
+
+        names = outside.would_execute(built_in.document(Path(file), "document"))
+        say(f"would execute {', '.join(names)}" if names else "would execute no code from outside")
+        return
     from recallmap.search.cli.file_summary import check as summary
 
     say(f"ok: {summary(file)}")

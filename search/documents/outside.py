@@ -18,9 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from recallmap.search.documents import outside_source, type_hints
+from recallmap.search.documents import built_in, outside_source, type_hints
 from recallmap.search.documents.nodes import Fault, Node, Place, SpecError
 from recallmap.search.documents.outside_source import Source, Unusable
+
+MOST_SAID = 8  # kinds and torch modules that a line names
 
 CODE = "code"  # the field that says what defined a spec
 
@@ -59,7 +61,8 @@ class Loaded:
         """`my_mixers.py+1a2b3c4d5e6f: mixer fade, torch modules MyLayer`."""
         said = [f"{family.noun} {kind}" for family, spec in self.specs for kind in kinds_said(spec)]
         said += [f"torch module {name}" for name in self.modules]
-        return f"{self.source.code}: {', '.join(said)}"
+        more = f" and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
+        return f"{self.source.code}: {', '.join(said[:MOST_SAID])}{more}"
 
 
 _loaded: dict[tuple[str, str], Loaded] = {}  # by name and code of the source
@@ -81,6 +84,12 @@ def use(names: Iterable[str]) -> None:
 def asked() -> tuple[str, ...]:
     """The names that the command line gave."""
     return tuple(_asked)
+
+
+def words() -> list[str]:
+    """The options that name, for another command, all code from outside that this process has executed."""
+    sources = [one.source for one in _loaded.values()]
+    return [word for source in sources for word in ("--use", source.said)]
 
 
 def ready(node: Node) -> Node:
@@ -118,6 +127,24 @@ def _wrapping(node: Node) -> Iterator[Node]:
         yield kind
     for part in parts:
         yield from _wrapping(part)
+
+
+def would_execute(node: Node) -> list[str]:
+    """What `uses` names in a document, and in the files of architectures that it names, without executing any of it: a file
+    with the beginning of its hash, or a module. Raises SpecError where a file is not there."""
+    said = node.get("uses")
+    names: list[str] = []
+    for part in said.value if said is not None and isinstance(said.value, tuple) else ():
+        here = Path(part.place.source).parent if part.place.line else Path()
+        try:
+            is_file = outside_source.is_path(str(part.value))
+            names.append(outside_source.found(part.value, here).code if is_file else str(part.value))
+        except Unusable as error:
+            raise SpecError(Fault(part.place, "uses", f"{part.value}: {line}") for line in error.lines) from error
+    for part in _text_nodes(node):
+        if part.value.endswith((".yaml", ".yml")):
+            names += would_execute(built_in.open_named(part, "arch"))
+    return list(dict.fromkeys(names))
 
 
 def join_installed() -> None:
@@ -376,6 +403,14 @@ def _union(family: Family) -> Any:
 
 def _wrapper() -> Any:
     return import_module(f"recallmap.{WRAPPER}")
+
+
+def _text_nodes(node: Node) -> Iterator[Node]:
+    if isinstance(node.value, str):
+        yield node
+    parts = node.value if isinstance(node.value, tuple) else node.value.values() if isinstance(node.value, dict) else ()
+    for part in parts:
+        yield from _text_nodes(part)
 
 
 def _texts(data: Any) -> Iterator[str]:

@@ -55,6 +55,11 @@ class Source:
         return self.name, self.code
 
     @property
+    def said(self) -> str:
+        """How the command line names it, seen from the working folder."""
+        return self.name if self.path is None else os.path.relpath(self.path)
+
+    @property
     def module(self) -> str:
         """Its name among imported modules. A file has one of its own, so that it stands in nobody's way."""
         return self.name if self.path is None else re.sub(r"\W", "_", f"uses_{self.code}")
@@ -62,11 +67,16 @@ class Source:
 
 def found(said: str, here: Path) -> Source:
     """The source that a user names: a path from the folder `here`, or a module. Nothing is executed. Raises Unusable."""
-    if said.endswith(".py") or "/" in said or os.sep in said:
+    if is_path(said):
         return _file(here / said)
     if not _DOTTED.fullmatch(said):
         raise Unusable(["expected a Python file such as my_mixers.py, or a module such as some_package.mixers"])
     return _module(said, here)
+
+
+def is_path(said: str) -> bool:
+    """True where a name means a file, whether it exists or not."""
+    return said.endswith(".py") or "/" in said or os.sep in said
 
 
 def executed(source: Source) -> ModuleType:

@@ -530,3 +530,27 @@ def test_ray_ships_the_named_files_to_its_workers(layers: Path) -> None:
     recallmap("run", "story.yaml", "--device", "cpu", "--ledger", "inline.sqlite")
     with Ledger(layers / "runs/story.sqlite") as through_ray, Ledger(layers / "inline.sqlite") as inline:
         assert {r.key: r.scores for r in through_ray.all()} == {r.key: r.scores for r in inline.all()}
+
+
+def test_check_says_which_code_a_file_would_execute_without_executing_it(folder: Path) -> None:
+    (folder / "my_mixers.py").write_text("raise SystemExit('executed')\n", encoding="utf-8")
+    (folder / "story.yaml").write_text(f"uses: [some.tasks]\n{STUDY}", encoding="utf-8")
+    said = recallmap("check", "story.yaml", "--no-execute")
+    assert said.startswith("would execute some.tasks, my_mixers.py+")
+    assert recallmap("check", "mine.yaml", "--no-execute").startswith("would execute my_mixers.py+")
+    (folder / "own.yaml").write_text("{name: own, stack: [{kind: block, mixer: mesa}]}\n", encoding="utf-8")
+    assert recallmap("check", "own.yaml", "--no-execute") == "would execute no code from outside\n"
+    (folder / "my_mixers.py").unlink()
+    assert "uses: my_mixers.py: no such file" in refused("check", "mine.yaml", "--no-execute")
+
+
+def test_the_winner_of_a_search_is_written_with_its_code_and_read_with_it(folder: Path) -> None:
+    sampler = "{kind: random, points: 2, dials: {trial.training.lr: {float: [1e-4, 1e-2], log: true}}}"
+    (folder / "search.yaml").write_text(STUDY.replace("{kind: grid, axes: {trial.seed: [0, 1]}}", sampler), "utf-8")
+    recallmap("run", "search.yaml", "--device", "cpu")
+    said = recallmap("best", "search.yaml", "-o", "winner.yaml")
+    assert "next: recallmap cost winner.yaml --use my_mixers.py" in said
+    assert "code: my_mixers.py+" in (folder / "winner.yaml").read_text(encoding="utf-8")
+    assert "shift" in recallmap("cost", "winner.yaml", "--use", "my_mixers.py")
+    (folder / "my_mixers.py").write_text(f"{MIXERS}\n# changed\n", encoding="utf-8")
+    assert "the code has changed since; leave code out" in refused("cost", "winner.yaml", "--use", "my_mixers.py")
