@@ -152,8 +152,9 @@ def join_installed() -> None:
     if _looked:
         return
     _looked.append(True)
+    entries = importlib.metadata.entry_points()
     for family in FAMILIES:
-        for entry in importlib.metadata.entry_points(group=family.group):
+        for entry in entries.select(group=family.group):
             if why := _join_entry(entry):
                 _installed[f"{family.group}: {entry.name}"] = why
 

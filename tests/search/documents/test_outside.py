@@ -19,7 +19,7 @@ from recallmap.results.page.figure_data import figures
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.documents import outside, type_hints
-from recallmap.search.documents.nodes import SpecError
+from recallmap.search.documents.nodes import Place, SpecError
 
 MIXERS = '''
 from dataclasses import dataclass
@@ -235,6 +235,27 @@ def test_data_of_other_code_is_not_read_as_if_it_were_of_this(folder: Path) -> N
     data["stack"][0]["mixer"]["code"] = "my_mixers.py+000000000000"
     with pytest.raises(SpecError, match="the code has changed since; leave code out"):
         codec.from_plain(type(arch), data)
+
+
+@pytest.mark.parametrize("family", outside.FAMILIES, ids=lambda family: family.noun)
+def test_a_spec_from_outside_is_its_class_with_one_more_field(family: outside.Family, folder: Path) -> None:
+    """Tried on all of ours, as if their classes came from a file."""
+    union = outside._union(family)
+    for kind, spec in type_hints.kinds_of(union).items():
+        if type_hints.needed(spec):
+            continue
+        mine, coded = (
+            type_hints.read(spec, type_hints.node_of({"kind": kind}, Place(""))),
+            outside._with_code(spec, "x+1"),
+        )
+        own = type_hints.read(coded, type_hints.node_of({"kind": kind}, Place("")))
+        assert isinstance(own, spec)
+        assert codec.plain(own) == {**codec.plain(mine), "code": "x+1"}
+        assert type_hints.read(coded, type_hints.node_of(codec.plain(own), Place(""))) == own
+        assert type_hints.names_of(coded, kind) == (*type_hints.names_of(spec, kind), "code")
+        assert codec.canonical(mine) == codec.canonical(
+            type_hints.read(union, type_hints.node_of({"kind": kind}, Place("")))
+        )
 
 
 def test_nothing_from_outside_changes_our_own_kinds(folder: Path) -> None:
@@ -456,6 +477,14 @@ def test_a_torch_module_goes_from_check_to_table(layers: Path) -> None:
     assert "| mine | 32 B |" in table
     assert "defines module my_layers:Stepped" in table
     assert "module" not in recallmap("list", "mixers", "--use", "my_mixers.py").split("\n\n")[0].split()
+
+
+def test_options_of_a_module_may_vary_in_a_space(layers: Path) -> None:
+    axis = "space.axes.trial.arch.stack[0].mixer.options.gain=[1,2]"
+    assert "4 trials, 4 to train" in recallmap("run", "story.yaml", "--set", axis, "--device", "cpu")
+    table = recallmap("table", "runs/story.sqlite")
+    assert "| mine gain=1 |" in table
+    assert "| mine gain=2 |" in table
 
 
 def test_a_module_of_unknown_state_is_on_no_front(layers: Path) -> None:
