@@ -11,6 +11,7 @@ from recallmap.results.ledger import Ledger
 from recallmap.search.documents import content_key
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Plan, Report, Work
+from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
 from recallmap.search.training.devices import default_device
@@ -32,7 +33,11 @@ def run(
     call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`, `part` and
     `seeds` are those of `Driver`. Raises LedgerError where the ledger cannot be written."""
     where = torch.device(device or default_device())
-    with Ledger(ledger_path) as ledger, checkpointing(CheckpointFolder(checkpoint_folder(ledger_path))) as checkpoints:
+    with (
+        Ledger(ledger_path) as ledger,
+        checkpointing(CheckpointFolder(checkpoint_folder(ledger_path))) as checkpoints,
+        drawing_ahead(workers_for(where.type)),
+    ):
         checkpoints.tidy(ledger.keys())
         driver = Driver(
             study,

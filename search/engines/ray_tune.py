@@ -35,6 +35,7 @@ from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
 from recallmap.search.engines.stopping import undisturbed
+from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, run_cohort
 from recallmap.search.training.checkpoints import CheckpointFolder
@@ -260,7 +261,8 @@ def _train(config: dict[str, Any]) -> None:
         tune.report({"progress": progress})
 
     _keep_to(cohort.share, cohort.device)
-    records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
+    with drawing_ahead(workers_for(cohort.device, cohort.share), lasting=True):
+        records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
     tune.report({"records": records})
 
 

@@ -17,10 +17,11 @@ from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.kernels import select
 from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench
 from recallmap.search.measurement.forward_latency import taken
+from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.training.batches import EvaluationSet
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.trials import memory_needs
-from recallmap.search.trials.pools import Pool
+from recallmap.search.trials.pools import HORIZON, Pool
 from recallmap.search.trials.settings import Data, Training
 from recallmap.search.trials.single import TrialSpec
 from recallmap.synth.tasks import Task
@@ -85,17 +86,21 @@ def bench_step(
     dtype: str = "float32",
     device: str = "cpu",
 ) -> list[Row]:
-    """Rows of milliseconds per step and member, data included: the median over `steps`, for the cohort and for its members
-    one by one. On a GPU the first member stands for all, because each costs a compilation.
+    """Rows of milliseconds per step and member, for the cohort and for its members one by one. On a GPU the first member
+    stands for all, because each costs a compilation.
 
-    `data ms` is drawing and gathering a batch, `optimizer ms` the optimizer, and the rest of a step is forward and backward;
-    `examining ms` is the evaluation of 512 sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is
-    their share of a large matrix product's on this device in this precision.
+    `ms a step and member` is the median over `steps`. It holds no drawing, because sequences come HORIZON steps at a time.
+    `mean ms a step and member` is over a whole horizon in the training loop, drawing included; one by one, the first
+    member's. `waiting` is the share of that time in which the loop waited for sequences. `data ms` is gathering a batch,
+    `optimizer ms` the optimizer, and the rest of a step is forward and backward; `examining ms` is the evaluation of 512
+    sequences. TFLOP/s count three forward passes by `arch.cost`; `of ceiling` is their share of a large matrix product's
+    on this device in this precision.
 
     Raises ValueError where the device has no memory for so many members, and RuntimeError where the losses disagree."""
     if dtype not in get_args(get_type_hints(Training)["dtype"]):
         raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
-    training = Training(steps=2 * steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
+    whole = 2 * steps + WARM_UPS + 4 * HORIZON
+    training = Training(steps=whole, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
     base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
     where = torch.device(device)
     most = memory_needs.fitting(base.needs, where)
@@ -109,8 +114,9 @@ def bench_step(
         )
     specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
     alone = specs if where.type == "cpu" else specs[:1]
-    together, losses, preparing = _time([specs], where, steps)
-    single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
+    with drawing_ahead(workers_for(where.type)):
+        together, losses, preparing = _time([specs], where, steps)
+        single, losses_alone, preparing_alone = _time([[s] for s in alone], where, steps)
     worst = float(((losses[: len(alone)] - losses_alone).abs() / losses_alone.abs()).max())
     if not worst < (AGREEMENT if dtype == "float32" else AGREEMENT_BF16):
         raise RuntimeError(
@@ -135,6 +141,7 @@ def bench_step(
         rows.append(
             row
             | {"trained": name, "ms a step and member": each["step"], "member steps/s": 1e3 / each["step"]}
+            | {"mean ms a step and member": each["mean"], "waiting": phases["waiting"] / phases["mean"]}
             | {"data ms": each["data"], "optimizer ms": each["optimizer"], "examining ms": each["examining"]}
             | {"TFLOP/s": reached, "of ceiling": reached / ceiling, "prepared s": before}
             | {"faster": single["step"] / len(alone) / each["step"]}
@@ -216,8 +223,8 @@ def _shape(text: str) -> Shape:
 def _time(
     cohorts: Sequence[Sequence[TrialSpec]], device: torch.device, steps: int
 ) -> tuple[dict[str, float], Tensor, float]:
-    """Median milliseconds of a step and its phases, over all cohorts one after the other; the losses [N] after the warm-up,
-    and seconds of preparation."""
+    """Milliseconds of a step (median, and mean in the loop) and of its phases (medians), over all cohorts one after the
+    other; the losses [N] after the warm-up, and seconds of preparation. The first cohort's mean stands for all."""
     total: dict[str, float] = {}
     losses, preparing = [], 0.0
     for specs in cohorts:
@@ -232,6 +239,8 @@ def _time(
             preparing += time.perf_counter() - began
             for phase, milliseconds in _phases(cohort, feed, steps).items():
                 total[phase] = total.get(phase, 0.0) + milliseconds
+            if specs is cohorts[0]:
+                total |= {name: len(cohorts) * mean for name, mean in _in_the_loop(cohort, feed).items()}
         finally:
             cohort.close()
     return total, torch.cat(losses), preparing
@@ -254,6 +263,23 @@ def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> 
         "optimizer": timed(lambda: cohort.optimize(cohort.model.flat, gradient_NP, rate_N1), steps),
         "examining": timed(lambda: cohort.evaluate(cohort.model.flat, tests), 3),
     }
+
+
+def _in_the_loop(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]]) -> dict[str, float]:
+    """Mean milliseconds of a step over a horizon, as in training, and those of it that the loop waited for sequences. The
+    clock starts at the first step of a horizon, when the sequences of the next one have just been asked for."""
+    (portion,) = cohort.feed.portions
+    held = portion.pool_start
+    while portion.pool_start == held:
+        cohort.train_step(*next(feed))
+
+    def horizon() -> None:
+        for _ in range(HORIZON):
+            cohort.train_step(*next(feed))
+
+    waited = cohort.feed.waited
+    milliseconds = taken(horizon, cohort.device)
+    return {"mean": milliseconds / HORIZON, "waiting": 1e3 * (cohort.feed.waited - waited) / HORIZON}
 
 
 def _ceiling(device: torch.device, dtype: torch.dtype) -> float:

@@ -6,6 +6,7 @@ N members, U distinct sets of sequences, S sequences of a set, B batch, T time, 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recallmap.search.trials.pools import HORIZON, Pool
-from recallmap.synth.streams import Stream
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.sequences.request import Request
+from recallmap.search.trials.pools import HORIZON, Pool, moved
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
 
@@ -33,10 +35,11 @@ class Feed:
     def __init__(self, specs: Sequence[TrialSpec], device: torch.device) -> None:
         self.device = device
         self.batch = specs[0].training.batch
-        self.portions = _portions(specs)
-        self.fixed = specs[0].training.epochs is not None or (specs[0].data.train is not None and not specs[0].mix)
         self.order = _order(specs[0])
         self.steps = len(self.order)
+        self.portions = _portions(specs, self.order)
+        for portion in self.portions:
+            portion.ask(0, self.batch)
         self.seeds = [s.seed for s in specs]
 
     def keep(self, positions: list[int]) -> None:
@@ -44,6 +47,11 @@ class Feed:
         self.seeds = [self.seeds[i] for i in positions]
         for portion in self.portions:
             portion.keep(positions)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the training loop has waited for pools, the first ones included."""
+        return sum(portion.waited for portion in self.portions)
 
     @property
     def columns(self) -> list[int]:
@@ -63,53 +71,107 @@ class Feed:
         taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
         for which in self.order[steps:]:
             portion = self.portions[which]
-            yield portion.at(taken[which], self.batch, self.device, fixed=self.fixed)
+            yield portion.at(taken[which], self.batch, self.device)
             taken[which] += 1
 
 
 class Portion:
-    """One training task of every member, and the sequences of it that lie on the device."""
+    """One training task of every member, and the sequences of it that lie on the device. Those of the next horizon are asked
+    for as soon as those before are there.
 
-    def __init__(self, tasks: Sequence[Task], seeds: Sequence[int], examples: Sequence[int | None]) -> None:
+    steps   how many of the cohort's optimizer steps read it
+    waited  seconds spent on having pools
+    """
+
+    def __init__(self, tasks: Sequence[Task], seeds: Sequence[int], examples: Sequence[int | None], steps: int) -> None:
         self.asked = list(zip(tasks, seeds, examples, strict=True))
-        self.streams = {(task, seed): Stream(task, seed, "train") for task, seed, _ in self.asked}
+        self.fixed = examples[0] is not None
+        self.steps = steps
+        self.ahead = DrawnAhead()
         self.pool: Pool | None = None
         self.pool_start = -1
+        self.rows: Tensor | None = None  # [HORIZON, N or 1, B]
+        self.rows_start = -1
         self.columns = 1  # the most Q so far: sums are in its order, to their last digit
+        self.waited = 0.0
 
     def keep(self, positions: list[int]) -> None:
         self.asked = [self.asked[i] for i in positions]
+        self.rows_start = -1
         if self.pool is not None:
             self.pool = self.pool.of(positions)
 
-    def at(self, step: int, batch: int, device: torch.device, *, fixed: bool) -> tuple[Pool, Tensor]:
+    def at(self, step: int, batch: int, device: torch.device) -> tuple[Pool, Tensor]:
         """The pool and the rows [N, B] of this portion's step number `step`."""
-        start = 0 if fixed else step - step % HORIZON
+        first = step - step % HORIZON
+        start = 0 if self.fixed else first
         if self.pool is None or self.pool_start != start:
-            self.pool, self.pool_start = self._draw(start * batch, batch * HORIZON, device), start
-        if fixed:
-            rows = np.stack([_shuffled(step, batch, seed, size) for _, seed, size in self.asked])
-        else:
-            rows = np.tile(np.arange(batch) + (step - start) * batch, (len(self.asked), 1))
-        return self.pool, torch.tensor(rows, device=device)
+            began = time.perf_counter()
+            self.pool, self.pool_start = self._draw(start, batch, device), start
+            self.waited += time.perf_counter() - began
+            if not self.fixed:
+                self.ask(start + HORIZON, batch)
+        if self.rows is None or self.rows_start != first:
+            self.rows, self.rows_start = moved(torch.from_numpy(self._rows(first, batch)), device), first
+        return self.pool, self.rows[step - first].expand(len(self.asked), -1)
 
-    def _draw(self, start: int, count: int, device: torch.device) -> Pool:
+    def ask(self, start: int, batch: int) -> None:
+        """Have the sequences drawn that are read from step `start` on."""
+        if start < self.steps:
+            self.ahead.ask(self._requests(start, batch))
+
+    def _requests(self, start: int, batch: int) -> list[Request]:
+        """The distinct sets of sequences from step `start` on."""
+        return [
+            Request(
+                task=task,
+                seed=seed,
+                split="train",
+                start=start * batch,
+                count=size or batch * HORIZON,
+                columns=self.columns,
+                goes_on=not self.fixed,
+            )
+            for task, seed, size in dict.fromkeys(self.asked)
+        ]
+
+    def _draw(self, start: int, batch: int, device: torch.device) -> Pool:
         keys = list(dict.fromkeys(self.asked))
-        batches = [self.streams[task, seed].take(start, size or count) for task, seed, size in keys]
-        pool = Pool(batches, [keys.index(asked) for asked in self.asked], device, self.columns)
+        sets = [answer.prepared for answer in self.ahead.take(self._requests(start, batch))]
+        self.ahead.forget()  # of members that have left
+        pool = Pool(sets, [keys.index(asked) for asked in self.asked], device, self.columns)
         self.columns = pool.columns
         return pool
+
+    def _rows(self, first: int, batch: int) -> NDArray[np.int64]:
+        """Rows of the steps from `first` on, until the horizon: [., N or 1, B]."""
+        if not self.fixed:
+            return np.arange(HORIZON * batch, dtype=np.int64).reshape(HORIZON, 1, batch)
+        return np.array(
+            [
+                [_shuffled(step, batch, seed, size) for _, seed, size in self.asked]
+                for step in range(first, min(first + HORIZON, self.steps))
+            ]
+        )
 
 
 class EvaluationSet:
     """The sequences of a split for every member, and the scoring of its answers."""
 
-    def __init__(self, asked: Sequence[tuple[Task, int, int]], split: Split, device: torch.device) -> None:
+    def __init__(
+        self,
+        asked: Sequence[tuple[Task, int, int]],
+        split: Split,
+        device: torch.device,
+        ahead: DrawnAhead | None = None,
+    ) -> None:
+        """`ahead` may have been asked for them already (`evaluated`)."""
         keys = list(dict.fromkeys(asked))
         self.tasks = [task for task, _, _ in asked]
-        self.batches = [Stream(task, seed, split).take(0, count) for task, seed, count in keys]
+        answers = (ahead or DrawnAhead()).take(evaluated(asked, split))
+        self.batches = [answer.batch for answer in answers if answer.batch is not None]
         self.owner = [keys.index(one) for one in asked]
-        self.pool = Pool(self.batches, self.owner, device)
+        self.pool = Pool([answer.prepared for answer in answers], self.owner, device)
 
     @property
     def wants_probabilities(self) -> bool:
@@ -133,13 +195,26 @@ class EvaluationSet:
         return self.tasks[member].score(batch, answers, probabilities)
 
 
-def _portions(specs: Sequence[TrialSpec]) -> list[Portion]:
+def evaluated(asked: Sequence[tuple[Task, int, int]], split: Split) -> list[Request]:
+    """The distinct sets of (task, seed, count)."""
+    return [
+        Request(task=task, seed=seed, split=split, start=0, count=count, scored=True)
+        for task, seed, count in dict.fromkeys(asked)
+    ]
+
+
+def _portions(specs: Sequence[TrialSpec], order: Sequence[int]) -> list[Portion]:
     seeds = [s.seed for s in specs]
     if not specs[0].mix:
-        return [Portion([s.task for s in specs], seeds, [s.data.train for s in specs])]
+        return [Portion([s.task for s in specs], seeds, [s.data.train for s in specs], len(order))]
     fixed = specs[0].training.epochs is not None
     return [
-        Portion([s.mix[i].task for s in specs], seeds, [s.mix[i].examples if fixed else None for s in specs])
+        Portion(
+            [s.mix[i].task for s in specs],
+            seeds,
+            [s.mix[i].examples if fixed else None for s in specs],
+            order.count(i),
+        )
         for i in range(len(specs[0].mix))
     ]
 

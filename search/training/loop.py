@@ -8,22 +8,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recallmap.search.training.batches import EvaluationSet
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.training.batches import EvaluationSet, evaluated
 from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
 from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
 from recallmap.search.training.mixer_statistics import gauges
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.resume import resume, save
+from recallmap.synth.tasks import Task
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
+
+_EVALUATED: tuple[Literal["validation"], Literal["test"]] = ("validation", "test")
 
 
 def train(
@@ -38,21 +42,28 @@ def train(
 
     Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
     finite fails alone."""
+    ahead = DrawnAhead()
+    for split in _EVALUATED:
+        ahead.ask(evaluated(_asked(specs, split), split))
     cohort = Cohort(specs, device, at_once, starts)
     try:
-        return (yield from _train(cohort))
+        return (yield from _train(cohort, ahead))
     finally:
         cohort.close()
 
 
-def _train(cohort: Cohort) -> Generator[Progress, None, list[Outcome]]:
+def _asked(specs: Sequence[TrialSpec], split: Literal["validation", "test"]) -> list[tuple[Task, int, int]]:
+    """The sequences that every trial is evaluated on: task, seed and count."""
+    return [(s.task, s.seed, s.data.validation if split == "validation" else s.data.test) for s in specs]
+
+
+def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[Outcome]]:
     started = time.perf_counter()
     specs, device = cohort.specs, cohort.device
     outcomes = [Outcome() for _ in specs]
     keepers = [BestCheckpoint(spec) for spec in specs]
-    validation = EvaluationSet([(s.task, s.seed, s.data.validation) for s in specs], "validation", device)
+    validation, test = (EvaluationSet(_asked(specs, split), split, device, ahead) for split in _EVALUATED)
     published = [s.task.protocol != "repaired" for s in specs]
-    test = EvaluationSet([(s.task, s.seed, s.data.test) for s in specs], "test", device)
     stops = evaluation_steps(cohort.steps, specs[0].training.evaluations)
     chosen_NP = cohort.model.flat.clone()
 

@@ -11,15 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recallmap.synth.batch import IGNORE, Batch
+from recallmap.search.sequences.prepared import Prepared
+from recallmap.synth.batch import IGNORE
 from recallmap.synth.streams import Stream
 from recallmap.synth.tasks import Task
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
-
-ROUND = 4  # positions read out are a multiple of this, so that the shape of batches seldom changes
-
-WORTHWHILE = 0.75  # logits are taken at scored positions alone where these are fewer than this share of all
 
 
 class Pool:
@@ -29,26 +26,22 @@ class Pool:
     """
 
     def __init__(
-        self, batches: Sequence[Batch], owner_N: Sequence[int], device: torch.device, columns: int = 1
+        self, sets: Sequence[Prepared], owner_N: Sequence[int], device: torch.device, columns: int = 1
     ) -> None:
         """`columns` is the least Q, by which successive pools keep their shape."""
-        self.owner = torch.tensor(owner_N, device=device)
-        masks = [_scored(batch) for batch in batches]
-        most = max(int(mask.sum(1).max(initial=0)) for mask in masks)
-        self.columns = max(columns, -(-most // ROUND) * ROUND)
-        everywhere = self.columns > WORTHWHILE * masks[0].shape[1]
-        positions = None if everywhere else [_positions(mask, self.columns) for mask in masks]
-        targets = [b.targets for b in batches]
-        weights = [
-            np.asarray(b.aux.get("weight", m), dtype=np.float32) * m for b, m in zip(batches, masks, strict=True)
-        ]
-        if positions is not None:
-            targets = [_take(t, p) for t, p in zip(targets, positions, strict=True)]
-            # where a sequence scores fewer positions than the longest, the rest repeat unscored ones
-            weights = [_take(w, p) for w, p in zip(weights, positions, strict=True)]
-        self.inputs = _stack([b.inputs for b in batches], device)
-        self.at = None if positions is None else _stack(positions, device)
-        self.targets, self.weight = _stack(targets, device), _stack(weights, device)
+        self.owner = moved(torch.tensor(owner_N), device)
+        self.columns = max(columns, *(one.columns for one in sets))
+        fitting = [one.with_columns(self.columns) for one in sets]
+        self.inputs = _stack([one.inputs for one in fitting], device)
+        positions = [one.at for one in fitting if one.at is not None]
+        self.at = _stack(positions, device) if positions else None
+        self.targets = _stack([one.targets for one in fitting], device)
+        if any(one.weight is not None for one in fitting):
+            self.weight = _stack([one.weights() for one in fitting], device)
+        elif self.targets.dim() == 3:
+            self.weight = (self.targets != IGNORE).float()
+        else:
+            self.weight = torch.ones(self.targets.shape[:3], device=device)
 
     def batch(self, rows_NB: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """inputs [N, B, T], at [N, B, Q] or None, targets and weight [N, B, Q]; a row of -1 is read but not scored."""
@@ -70,24 +63,22 @@ class Pool:
 @cache
 def positions(task: Task) -> int:
     """The approximate number of positions of a sequence that are read out."""
-    return int(Pool([Stream(task, 0, "train").take(0, 16)], [0], torch.device("cpu")).targets.shape[2])
+    some = Prepared.of(Stream(task, 0, "train").take(0, 16))
+    return some.width if some.at is None else some.columns
 
 
-def _scored(batch: Batch) -> NDArray[np.bool_]:
-    if batch.targets.ndim == 3:
-        return np.ones(batch.targets.shape[:2], dtype=bool)
-    return batch.targets != IGNORE
-
-
-def _positions(mask: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
-    """The scored positions of each sequence first, in order, then unscored ones up to `most` columns."""
-    return np.argsort(~mask, axis=1, kind="stable")[:, :most]
-
-
-def _take(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
-    index = positions.reshape(positions.shape + (1,) * (values.ndim - 2))
-    return np.take_along_axis(values, index, axis=1)
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device. A GPU fetches it when it comes to that, and the caller does not wait."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _stack(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
-    return torch.as_tensor(np.stack(arrays), device=device)
+    """[U, ...]: whole numbers travel in the type that they come in, and are int64 on the device."""
+    if device.type == "cuda":
+        kind = torch.from_numpy(np.empty(0, dtype=np.result_type(*arrays))).dtype
+        pinned = torch.empty((len(arrays), *arrays[0].shape), dtype=kind, pin_memory=True)
+        np.stack(arrays, out=pinned.numpy())
+        there = pinned.to(device, non_blocking=True)
+    else:
+        there = torch.as_tensor(np.stack(arrays), device=device)
+    return there if there.is_floating_point() else there.long()

@@ -315,7 +315,7 @@ def test_what_is_damaged_begins_anew(tmp_path: Path) -> None:
 
 def test_who_goes_on_has_as_much_room_for_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sequences ask for more or less, pools keep the room that one before had: sums go by it, to the last digit."""
-    monkeypatch.setattr("recallmap.search.trials.pools.HORIZON", 1)
+    monkeypatch.setattr("recallmap.search.training.batches.HORIZON", 1)
     dials: dict[str, Any] = {"letters": 6, "states": (3, 4), "alphabet": (3, 6), "out_degree": (1, 2), "words": (3, 5)}
     spec = replace(
         FRESH,

@@ -260,7 +260,7 @@ def test_a_step_is_compiled_where_that_saves_more_than_it_takes() -> None:
     assert few.saved < COMPILING / 1000
     assert COMPILING < more.saved < 2 * COMPILING
     assert COMPILING < long.saved < 2 * COMPILING
-    pool, rows = few.feed.portions[0].at(0, 8, cpu, fixed=few.feed.fixed)
+    pool, rows = few.feed.portions[0].at(0, 8, cpu)
     assert few.compile(pool.batch(rows)) == "not worth it: 12 steps"
     assert few.losses == few.member_losses
     assert few.optimize == few.optimizer.step
@@ -270,7 +270,7 @@ def test_a_step_is_compiled_where_that_saves_more_than_it_takes() -> None:
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
     assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
     assert cohort.losses != cohort.member_losses
     monkeypatch.setattr(
@@ -298,7 +298,7 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
 
     cpu = torch.device("cpu")
     cohort = Cohort([trial(backbone=arch(Mesa(heads=2, cg_steps=2)))], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
     monkeypatch.setattr(select, "why_not", note)
     cohort.compile(pool.batch(rows), backend="eager")
     assert set(asked) == {True}
@@ -317,7 +317,7 @@ def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
 ) -> None:
     cpu = torch.device("cpu")
     plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu, fixed=cohort.feed.fixed)
+    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
     compiled = cohort.compile
 
     def compile_step(batch: Any) -> str:
