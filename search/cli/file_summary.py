@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recallmap.search import codec
-from recallmap.search.cli.listings import stack_of
+from recallmap.search.cli.listings import has_unknown_state, stack_of
 from recallmap.search.documents import built_in, content_key, outside, type_hints
 from recallmap.search.documents.built_in import TELLING
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged
@@ -56,9 +56,15 @@ def _arch(source: str) -> str:
 
     spec = codec.read_arch(source)
     price = cost(spec, vocab=64, length=128)
+    grows = " and growing" if price.state_grows else ""
+    state = (
+        "an unknown state"
+        if has_unknown_state(spec)
+        else f"{price.state_bytes:,} bytes of state after 128 tokens{grows}"
+    )
     return (
         f"arch {spec.name}: width {spec.width}, {stack_of(spec.stack)}; {price.parameters:,} parameters for 64 "
-        f"token ids, {price.state_bytes:,} bytes of state after 128 tokens{' and growing' if price.state_grows else ''}"
+        f"token ids, {state}"
     )
 
 

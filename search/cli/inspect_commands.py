@@ -132,7 +132,7 @@ def cost(
     """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
-    from recallmap.search.cli.listings import stack_of
+    from recallmap.search.cli.listings import has_unknown_state, stack_of
 
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
@@ -142,6 +142,8 @@ def cost(
     say(f"state            {price.state_bytes:>16,}   bytes after {length} tokens")
     say(f"  fixed          {fixed:>16,}   floats")
     say(f"  growing        {price.growing_floats:>16,}   floats")
+    if has_unknown_state(spec):
+        say("  the state of a module is unknown: counted are the tokens that it reads again")
     say(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
 
 

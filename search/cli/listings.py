@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from recallmap.results.analysis import outside_code
+from recallmap.results.analysis.labels import flatten
 from recallmap.search import codec
 from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import Node, SpecError
@@ -186,6 +188,11 @@ def stack_of(stack: tuple[Any, ...]) -> str:
         inner = [getattr(part, name) for name in type_hints.plain(part) if name != "kind"]
         words.append(" + ".join(spec.kind for spec in inner if hasattr(spec, "kind")) or part.kind)
     return ", ".join(words)
+
+
+def has_unknown_state(spec: Any) -> bool:
+    """True for an architecture with a torch module whose state is unknown: its size is that of the tokens so far."""
+    return outside_code.has_unknown_state(dict(flatten(type_hints.plain(spec))))
 
 
 def _trials(name: str) -> str:

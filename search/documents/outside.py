@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from importlib import import_module
-from inspect import isabstract
+from inspect import getsourcelines, isabstract
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -129,9 +129,9 @@ def _wrapping(node: Node) -> Iterator[Node]:
         yield from _wrapping(part)
 
 
-def would_execute(node: Node) -> list[str]:
-    """What `uses` names in a document, and in the files of architectures that it names, without executing any of it: a file
-    with the beginning of its hash, or a module. Raises SpecError where a file is not there."""
+def would_execute(node: Node, seen: frozenset[str] = frozenset()) -> list[str]:
+    """What `uses` names in a document, and in the files of architectures that it names (but for those in `seen`), without
+    executing any of it: a file with the beginning of its hash, or a module. Raises SpecError where a file is not there."""
     said = node.get("uses")
     names: list[str] = []
     for part in said.value if said is not None and isinstance(said.value, tuple) else ():
@@ -143,7 +143,12 @@ def would_execute(node: Node) -> list[str]:
             raise SpecError(Fault(part.place, "uses", f"{part.value}: {line}") for line in error.lines) from error
     for part in _text_nodes(node):
         if part.value.endswith((".yaml", ".yml")):
-            names += would_execute(built_in.open_named(part, "arch"))
+            try:
+                inner = built_in.open_named(part, "arch")
+            except SpecError:  # no architecture, or one with faults, which an ordinary check tells
+                continue
+            if inner.place.source not in seen:
+                names += would_execute(inner, seen | {node.place.source, inner.place.source})
     return list(dict.fromkeys(names))
 
 
@@ -246,10 +251,8 @@ def _is_own(thing: type, module: ModuleType, source: Source) -> bool:
 
 def _join_entry(entry: importlib.metadata.EntryPoint) -> str:
     """Load an entry point, a class or a module; returns what is wrong with it."""
-    dist = entry.dist
-    code = f"{dist.name}=={dist.version}" if dist is not None else entry.value
-    source = Source(name=entry.module, code=code)
     try:
+        source = outside_source.found(entry.module, Path())
         module = outside_source.executed(source)
         thing = getattr(module, entry.attr, None) if entry.attr else module
         if isinstance(thing, type):
@@ -257,9 +260,9 @@ def _join_entry(entry: importlib.metadata.EntryPoint) -> str:
         elif isinstance(thing, ModuleType):
             _take(source)
         else:
-            return f"{entry.value} of {code} is neither a class nor a module"
+            return f"{entry.value} of {source.code} is neither a class nor a module"
     except Unusable as error:
-        return f"{code}: {'; '.join(error.lines)}"
+        return f"{entry.value}: {'; '.join(error.lines)}"
     return ""
 
 
@@ -273,7 +276,7 @@ def _register(source: Source, classes: Sequence[type]) -> None:
         if family is None or cls in joined or (isabstract(cls) and not _has_kind(cls)):
             continue  # a torch module, an interface of its own, or something else
         wrong = list(_wrong(cls, family)) or list(_taken(cls, family, specs))
-        faults += [f"class {cls.__name__}: {why}" for why in wrong]
+        faults += [f"class {cls.__name__}{_line_of(cls)}: {why}" for why in wrong]
         if not wrong:
             specs.append((family, _with_code(cls, source.code)))
     modules = [cls for cls in classes if _is_torch_module(cls)]
@@ -321,6 +324,14 @@ def kinds_said(spec: type) -> tuple[str, ...]:
     """The kinds that choose a spec; () where its `kind` is not a Literal."""
     said = type_hints.hints_of(spec).get("kind")
     return get_args(said) if get_origin(said) is Literal else ()
+
+
+def _line_of(cls: type) -> str:
+    """` in line 9`, where its source is known."""
+    try:
+        return f" in line {getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return ""
 
 
 def _is_of(cls: type, family: Family) -> bool:

@@ -7,6 +7,7 @@ import atexit
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -203,13 +204,23 @@ def _module(name: str, here: Path) -> Source:
         raise Unusable([f"no such module{meant}, expected an installed one, or a file such as my_mixers.py"])
     top = name.partition(".")[0]
     dists = importlib.metadata.packages_distributions().get(top, [])
-    if dists:
-        version = importlib.metadata.version(dists[0])
-        return Source(name=name, code=f"{dists[0]}=={version}")
+    installed = importlib.metadata.distribution(dists[0]) if dists else None
+    if installed is not None and not _is_editable(installed):
+        return Source(name=name, code=f"{dists[0]}=={installed.version}")
     digest = hashlib.sha256()
     for file in _files_of(known.origin, top):
         digest.update(file.read_bytes())
     return Source(name=name, code=f"{name}+{digest.hexdigest()[:HASH]}")
+
+
+def _is_editable(installed: importlib.metadata.Distribution) -> bool:
+    """True for a package whose files are those of a checkout (`pip install -e`), so that its version says little."""
+    told = installed.read_text("direct_url.json")
+    try:
+        data = json.loads(told or "{}")
+    except ValueError:
+        return False
+    return bool(data.get("dir_info", {}).get("editable"))
 
 
 def _files_of(origin: str | None, top: str) -> list[Path]:

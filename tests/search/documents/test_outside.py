@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from recallmap.arch.mixers import Mixer
@@ -20,6 +22,8 @@ from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.documents import outside, type_hints
 from recallmap.search.documents.nodes import Place, SpecError
+from recallmap.search.proposers.search_results import Candidate, Findings, shares_on_front
+from recallmap.search.training.run_cohort import failed
 
 MIXERS = '''
 from dataclasses import dataclass
@@ -329,6 +333,13 @@ def test_a_module_of_an_installed_package_is_known_by_its_version(package: Path,
     assert data["stack"][0]["mixer"]["code"] == "some-package==1.2"
 
 
+def test_a_package_that_is_installed_from_a_checkout_is_known_by_its_source(package: Path, folder: Path) -> None:
+    (package / "direct_url.json").write_text('{"url": "file:///a", "dir_info": {"editable": true}}', encoding="utf-8")
+    outside.use(["some_package.mixers"])
+    (one,) = outside.loaded()
+    assert one.source.code.startswith("some_package.mixers+")
+
+
 def test_an_installed_package_offers_its_kinds_by_entry_points(package: Path, folder: Path) -> None:
     (package / "entry_points.txt").write_text(
         "[recallmap.mixers]\nshift = some_package.mixers:Shift\nlost = some_package.mixers:Lost\n", encoding="utf-8"
@@ -396,18 +407,18 @@ def test_code_that_does_not_import_is_told_by_the_users_own_lines(folder: Path) 
         ),
         (
             ('Literal["shift"] = "shift"', 'Literal["mesa"] = "mesa"'),
-            "class Shift: kind 'mesa' exists already of recallmap",
+            "kind 'mesa' exists already of recallmap",
         ),
         (
             ('Literal["shift"]', "str"),
-            'class Shift: kind must be a Literal, the name in YAML, such as kind: Literal["shift"]',
+            'kind must be a Literal, the name in YAML, such as kind: Literal["shift"]',
         ),
-        (("    def flops(", "    def flop("), "class Shift: lacks flops, which every MixerSpec has"),
-        (("gain: float", "gain: Gain"), "class Shift: its type hints cannot be read: NameError: name 'Gain'"),
-        (("gain: float = 0.5", "code: float = 0.5"), "class Shift: its field 'code' is taken"),
+        (("    def flops(", "    def flop("), "lacks flops, which every MixerSpec has"),
+        (("gain: float", "gain: Gain"), "its type hints cannot be read: NameError: name 'Gain'"),
+        (("gain: float = 0.5", "code: float = 0.5"), "its field 'code' is taken"),
         (
             ("@dataclass(frozen=True, kw_only=True)", ""),
-            "class Shift: expected @dataclass(frozen=True, kw_only=True) above",
+            "expected @dataclass(frozen=True, kw_only=True) above",
         ),
     ],
     ids=["no spec", "ours", "no literal", "abstract", "hint", "taken", "undecorated"],
@@ -415,14 +426,16 @@ def test_code_that_does_not_import_is_told_by_the_users_own_lines(folder: Path) 
 def test_a_class_that_is_no_spec_is_told_with_a_remedy(change: tuple[str, str], said: str, folder: Path) -> None:
     text = "from __future__ import annotations\n" + MIXERS.replace("(MixerModule)", "(object)").replace(*change)
     (folder / "my_mixers.py").write_text(text, encoding="utf-8")
-    assert said in refused("check", "mine.yaml")
+    told = refused("check", "mine.yaml")
+    assert said in told
+    assert ("class Shift in line" in told) == ("defines nothing" not in said)
     assert outside.loaded() == ()
 
 
 def test_two_files_may_not_define_one_kind(folder: Path) -> None:
     (folder / "again.py").write_text(MIXERS, encoding="utf-8")
     said = refused("check", "mine.yaml", "--use", "again.py")
-    assert "class Shift: kind 'shift' exists already in again.py+" in said
+    assert "kind 'shift' exists already in again.py+" in said
 
 
 def test_a_mixer_from_outside_that_sees_the_future_does_not_train(folder: Path) -> None:
@@ -490,6 +503,8 @@ def test_options_of_a_module_may_vary_in_a_space(layers: Path) -> None:
 def test_a_module_of_unknown_state_is_on_no_front(layers: Path) -> None:
     plain = MODULE.replace("Stepped", "Mean").replace("name: mine", "name: vague")
     (layers / "vague.yaml").write_text(plain, encoding="utf-8")
+    assert "an unknown state" in recallmap("check", "vague.yaml")
+    assert "the state of a module is unknown" in recallmap("cost", "vague.yaml")
     both = ("--set", "space.axes.trial.arch=[mine.yaml, vague.yaml]", "--device", "cpu")
     assert "4 done" in recallmap("run", "story.yaml", *both)
     table = recallmap("table", "runs/story.sqlite")
@@ -501,6 +516,31 @@ def test_a_module_of_unknown_state_is_on_no_front(layers: Path) -> None:
     assert vague["share"] == 0
     assert sum(mean["share"] for mean in view["means"]) >= 1
     assert "vague" not in view["seen"]
+
+
+def test_a_module_of_unknown_state_wins_no_search_for_less_state(layers: Path) -> None:
+    plain = MODULE.replace("Stepped", "Mean").replace("name: mine", "name: vague")
+    (layers / "vague.yaml").write_text(plain, encoding="utf-8")
+    axes = {"trial.arch": ["mine.yaml", "vague.yaml"]}
+    base = {"task": {"kind": "parity", "length": 8}, "arch": "mine.yaml", "training": {"steps": 2, "batch": 4}}
+    study = codec.read_study({"name": "story", "trial": base, "space": {"kind": "grid", "axes": axes}})
+    candidates = tuple(
+        Candidate(
+            proposer="grid",
+            ordinal=number,
+            choices={},
+            trial=trial,
+            records=(failed(trial, "", study="story", device=torch.device("cpu")),),
+            chosen=(0.5 + 0.1 * number, 100.0 - number),  # the second is better in both
+            by_seed=((0.5 + 0.1 * number, 100.0 - number),),
+        )
+        for number, trial in enumerate(study.trials())
+    )
+    found = Findings(study=study, candidates=candidates, importances={}, agreements=())
+    assert [one.trial.name for one in found.on_front()] == ["mine"]
+    assert shares_on_front(found, np.random.default_rng(0)).tolist() == [1, 0]
+    alone = Findings(study=study, candidates=candidates[1:], importances={}, agreements=())
+    assert [one.trial.name for one in alone.on_front()] == ["vague"]
 
 
 def test_slips_in_a_module_are_told_at_their_places(layers: Path) -> None:
@@ -567,7 +607,7 @@ def test_check_says_which_code_a_file_would_execute_without_executing_it(folder:
     said = recallmap("check", "story.yaml", "--no-execute")
     assert said.startswith("would execute some.tasks, my_mixers.py+")
     assert recallmap("check", "mine.yaml", "--no-execute").startswith("would execute my_mixers.py+")
-    (folder / "own.yaml").write_text("{name: own, stack: [{kind: block, mixer: mesa}]}\n", encoding="utf-8")
+    (folder / "own.yaml").write_text("{name: own.yaml, stack: [{kind: block, mixer: mesa}]}\n", encoding="utf-8")
     assert recallmap("check", "own.yaml", "--no-execute") == "would execute no code from outside\n"
     (folder / "my_mixers.py").unlink()
     assert "uses: my_mixers.py: no such file" in refused("check", "mine.yaml", "--no-execute")
