@@ -104,10 +104,14 @@ class TorchModule(MixerSpec):
 
     @property
     def cls(self) -> type[nn.Module]:
-        """The class. Raises ValueError where its code was taken back."""
+        """The class. Raises ValueError where its code was taken back, or has changed."""
         found = _OFFERS.get(self.of)
         if found is None:
             raise ValueError(_nowhere(self.of))
+        if found.code != self.code:
+            raise ValueError(
+                f"of {self.of} is now defined by {found.code}, and was by {self.code}: read its document again"
+            )
         return found.cls
 
     @property

@@ -213,8 +213,8 @@ def _load(named: Iterable[tuple[str, Path, Place, str]]) -> None:
     faults = []
     for name, here, place, path in named:
         try:
-            source = outside_source.found(name, here)
-            if source.key not in _loaded:
+            source = _as_executed(outside_source.found(name, here))
+            if source.key not in _loaded or source.path is None:  # of a module, an entry point may have taken one class
                 for key in [key for key, one in _loaded.items() if _is_former(one.source, source)]:
                     _drop(key)
                 _take(source)
@@ -222,6 +222,12 @@ def _load(named: Iterable[tuple[str, Path, Place, str]]) -> None:
             faults += [Fault(place, path, f"{name}: {line}") for line in error.lines]
     if faults:
         raise SpecError(faults)
+
+
+def _as_executed(source: Source) -> Source:
+    """The source as it was when it was executed: Python imports a module once, whatever becomes of its files."""
+    known = (one.source for one in _loaded.values() if source.path is None and one.source.path is None)
+    return next((one for one in known if one.name == source.name), source)
 
 
 def _is_former(known: Source, new: Source) -> bool:
@@ -252,7 +258,7 @@ def _is_own(thing: type, module: ModuleType, source: Source) -> bool:
 def _join_entry(entry: importlib.metadata.EntryPoint) -> str:
     """Load an entry point, a class or a module; returns what is wrong with it."""
     try:
-        source = outside_source.found(entry.module, Path())
+        source = _as_executed(outside_source.found(entry.module, Path()))
         module = outside_source.executed(source)
         thing = getattr(module, entry.attr, None) if entry.attr else module
         if isinstance(thing, type):
@@ -280,6 +286,9 @@ def _register(source: Source, classes: Sequence[type]) -> None:
         if not wrong:
             specs.append((family, _with_code(cls, source.code)))
     modules = [cls for cls in classes if _is_torch_module(cls)]
+    others = [one.source.code for one in _loaded.values() if one.modules and one.source.name == source.name]
+    if modules and (other := next((code for code in others if code != source.code), None)):
+        faults.append(f"is the second of this name, after {other}, so that `of` would be ambiguous; rename one of them")
     if not faults and not specs and not modules and not joined.intersection(classes):
         bases = type_hints.either([f.base[1] for f in FAMILIES])
         faults.append(

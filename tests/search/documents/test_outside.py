@@ -340,6 +340,18 @@ def test_a_package_that_is_installed_from_a_checkout_is_known_by_its_source(pack
     assert one.source.code.startswith("some_package.mixers+")
 
 
+def test_a_module_has_more_kinds_than_an_entry_point_names(package: Path, folder: Path) -> None:
+    text = MIXERS.replace("class Shift(", "class Shove(").replace('"shift"', '"shove"')
+    (package.parent / "some_package/mixers.py").write_text(MIXERS + text, encoding="utf-8")
+    (package / "entry_points.txt").write_text(
+        "[recallmap.mixers]\nshift = some_package.mixers:Shift\n", encoding="utf-8"
+    )
+    (folder / "mine.yaml").write_text(
+        ARCH.replace("my_mixers.py", "some_package.mixers").replace("kind: shift, ", "kind: shove, ")
+    )
+    assert "mixer shift, mixer shove" in recallmap("check", "mine.yaml")
+
+
 def test_an_installed_package_offers_its_kinds_by_entry_points(package: Path, folder: Path) -> None:
     (package / "entry_points.txt").write_text(
         "[recallmap.mixers]\nshift = some_package.mixers:Shift\nlost = some_package.mixers:Lost\n", encoding="utf-8"
@@ -541,6 +553,21 @@ def test_a_module_of_unknown_state_wins_no_search_for_less_state(layers: Path) -
     assert shares_on_front(found, np.random.default_rng(0)).tolist() == [1, 0]
     alone = Findings(study=study, candidates=candidates[1:], importances={}, agreements=())
     assert [one.trial.name for one in alone.on_front()] == ["vague"]
+
+
+def test_a_file_that_changes_under_a_spec_is_noticed(layers: Path) -> None:
+    arch = codec.read_arch(layers / "mine.yaml")
+    (layers / "my_layers.py").write_text(LAYERS.replace("cumsum(1)", "cumsum(1) * 2"), encoding="utf-8")
+    assert codec.key(codec.read_arch(layers / "mine.yaml")) != codec.key(arch)
+    with pytest.raises(ValueError, match=r"my_layers:Stepped is now defined by my_layers\.py\+"):
+        arch.build(vocab=3)
+
+
+def test_two_files_of_one_name_may_not_both_have_torch_modules(layers: Path) -> None:
+    (layers / "other").mkdir()
+    (layers / "other/my_layers.py").write_text(f"{LAYERS}\n# another\n", encoding="utf-8")
+    said = refused("check", "mine.yaml", "--use", "other/my_layers.py")
+    assert "my_layers.py: is the second of this name, after my_layers.py+" in said
 
 
 def test_slips_in_a_module_are_told_at_their_places(layers: Path) -> None:
