@@ -13,7 +13,7 @@ def said_of(leaves: Mapping[str, Any]) -> list[str]:
     unknown: dict[str, None] = {}
     for at, kind in _parts(leaves):
         code, of = leaves.get(f"{at}code"), leaves.get(f"{at}of")
-        name = f"{kind} {of}" if of is not None else kind
+        name = f"{kind} {of}" if of is not None else f"{kind}"
         if code is not None:
             defined.setdefault(code, {})[name] = None
         if _is_unknown(leaves, at):
