@@ -165,6 +165,8 @@ def test_the_command_line_names_code_for_any_verb(folder: Path) -> None:
     assert "shift" not in recallmap("list", "mixers")
     schema = json.loads(recallmap("check", "--schema", "arch", "--use", "my_mixers.py"))
     assert set(schema["$defs"]["Shift"]["properties"]) == {"kind", "gain", "code"}
+    assert schema["$defs"]["BackboneSpec"]["properties"]["uses"]["items"] == {"type": "string"}
+    assert "uses" in json.loads(recallmap("check", "--schema", "study"))["$defs"]["StudySpec"]["properties"]
     done = recallmap("run", "story.yaml", "--use", "my_mixers.py", "--device", "cpu")
     assert "next: recallmap table story.yaml --use my_mixers.py" in done
 
