@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from recallmap.search.cli.app import Precision, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli.app import Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
 
 
@@ -152,11 +153,14 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="OP|kernels|growth|step|tasks",
+            metavar="OP|kernels|growth|step|study|tasks",
             help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
-            "optimizer step; tasks: sampling.",
+            "optimizer step; study: where the time of a study goes; tasks: sampling.",
         ),
     ],
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="For study: a built-in name or a file.")
+    ] = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(
@@ -175,10 +179,20 @@ def bench(
     members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step.")] = 8,
     dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
+    limit: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="Time for study, such as 90s, 9m or 1h30m.")
+    ] = "120s",
+    sets: Sets = [],  # noqa: B006
 ) -> None:
     """Time ops, training steps and tasks. Implementations of an op, or a cohort and its trials one by one, are timed once
-    their results agree. For tasks, print each task's source, chance, ceiling and sampling speed as Markdown."""
+    their results agree. A study trains for a while, and its records are not kept. For tasks, print each task's source,
+    chance, ceiling and sampling speed as Markdown."""
     from recallmap.search import codec
+
+    if study is not None and what != "study":
+        refuse(
+            f"bench {what}: got a second word, {study[:60]!r}, expected none; a study is timed with: bench study STUDY"
+        )
 
     if what == "tasks":
         from recallmap.search.cli import task_table
@@ -187,6 +201,19 @@ def bench(
             say(line, flush=True)
         return
     from recallmap.search.cli.listings import timings
+
+    if what == "study":
+        from recallmap.search.cli import study_bench
+
+        if study is None:
+            refuse("bench study: got no study, expected a built-in name or a file, such as: bench study demo --for 60s")
+        seconds = seconds_in(limit, "--for")
+        spec = codec.read_study(study, overrides=sets)
+        rows, line = study_bench.rows(spec, device=str(device_of(device)), seconds=seconds)
+        write_rows(output, rows)
+        terminal().print(timings([{name: row[name] for name in ("phase", "seconds", "share")} for row in rows]))
+        say(line)
+        return
     from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step
 
     where = str(device_of(device))

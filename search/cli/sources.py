@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallmap.results.exports.frame import FIELDS, leaves
 from recallmap.results.ledger import Ledger, LedgerError, LeftOut
-from recallmap.results.record import Record, read_records, records_in, unique
+from recallmap.results.record import SHORT, Record, address, read_records, records_in, unique
 from recallmap.results.storage.layout import Row
 from recallmap.search import codec
 from recallmap.search.documents import built_in, content_key, type_hints, yaml_text
@@ -201,6 +201,34 @@ def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Ca
         ledger.merge(*(each(place, skip_bad=skip_bad, say=say) for place in places))
         ledger.export(output)
         return len(ledger), len(ledger) - before
+
+
+def known(places: Sequence[Path], *, untraceable: bool, say: Callable[[str], None]) -> dict[str, Record]:
+    """The trained trials of several places by key, the first place first; failed trials count nowhere.
+
+    untraceable  accept records without a clean commit, and say how many
+
+    Raises LedgerError where a file cannot be read, where a record is of another schema, has another trial's key, or is
+    untraceable.
+    """
+    merged: dict[str, Record] = {}
+    for place in places:
+        found = [record for record in read(place) if record.status == "done"]
+        if wrong := next((record for record in found if address(record.spec) != record.key), None):
+            raise LedgerError(
+                f"{place}: the record {wrong.key[:SHORT]} of {wrong.arch} has the key of another trial, expected "
+                f"{address(wrong.spec)[:SHORT]}; train it again, and leave this one out"
+            )
+        if lost := sum(record.commit is None or record.commit.endswith("+") for record in found):
+            whole = type_hints.counted(len(found), "record")
+            few = f"{place}: {lost} of {whole} untraceable (no commit, or uncommitted changes)"
+            if not untraceable:
+                raise LedgerError(
+                    f"{few}; accept them with --known-untraceable, or train these trials again from a clean commit"
+                )
+            say(f"{few}, counted as trained")
+        merged = {record.key: record for record in found} | merged
+    return merged
 
 
 def by_file(path: Path) -> dict[str, list[Record]]:

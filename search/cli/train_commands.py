@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,12 +27,15 @@ from recallmap.search.cli.app import (
     words_given,
     write_text,
 )
+from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
+    from recallmap.results.record import Record
+    from recallmap.search.cli.progress_bar import Live
     from recallmap.search.engines.plan import Plan
     from recallmap.search.study.spec import StudySpec
 
@@ -79,15 +83,39 @@ def run(
             help="After the grid, train seeds 0..N-1 of the best setting of each architecture on each task setting.",
         ),
     ] = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Stop after a time, such as 90s, 9m or 1h30m. Cohorts are saved, the same command resumes; exit code 124.",
+        ),
+    ] = None,
+    known: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="RECORDS",
+            help="Count trials as trained that have records elsewhere: in a ledger, a .jsonl file or a folder. The ledger "
+            "gets copies of those that the study asks for.",
+        ),
+    ] = [],  # noqa: B006
+    known_untraceable: Annotated[
+        bool, typer.Option("--known-untraceable", help="Accept records for --known that name no clean commit.")
+    ] = False,
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and train nothing.")] = False,
 ) -> None:
-    """Train what the ledger lacks. The same command again resumes where it was stopped."""
+    """Train what the ledger lacks. The same command again resumes where it was stopped. Each run ends with a line on where
+    the time went."""
+    began = monotonic()  # before libraries are imported, which takes seconds
     from recallmap.search import codec
+    from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
+
+    end_by = NEVER if limit is None else TimeLimit.of(seconds_in(limit, "--for"), began)
     from recallmap.search.cli import sources
     from recallmap.search.cli.progress_bar import Live
     from recallmap.search.engines.driver import EngineError
-    from recallmap.search.engines.stopping import stoppable
+    from recallmap.search.engines.stopping import OUT_OF_TIME, stoppable
     from recallmap.search.space.search_space import Search
     from recallmap.search.study.differences import paths_of
     from recallmap.search.study.spec import MOST_POINTS
@@ -115,24 +143,29 @@ def run(
         refuse(
             f"--ledger: got {path}, a file of records, expected a ledger; make one with: recallmap merge {path} -o NAME.sqlite"
         )
+    elsewhere = sources.known(known, untraceable=known_untraceable, say=complain)
     console = terminal()
     for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
         console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
     if dry_run:
-        _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds)
+        _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds, elsewhere)
         return
-    with stoppable() as stop, Live(console, paths_of(spec)) as live:
+    with stoppable(end_by) as stop, Live(console, paths_of(spec)) as live:
         try:
-            where(spec, path, report=live, part=share, cohort_size=cohort_size, seeds=seeds)
+            where(
+                spec, path, report=live, part=share, cohort_size=cohort_size, seeds=seeds, known=elsewhere, limit=end_by
+            )
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except (KeyboardInterrupt, EngineError) as error:
             why = f": {error}" if isinstance(error, EngineError) else ""
+            why, code = (": time is up", OUT_OF_TIME) if isinstance(error, TimeIsUp) else (why, 1 if why else stop.code)
             with suppress(OSError):  # a terminal that was closed
-                complain(f"\nstopped{why}; {live.kept} in {path}. To resume:\n  {_same_command()}")
-            raise typer.Exit(1 if why else stop.code) from None
+                complain(f"\n{_time(live)}stopped{why}; {live.kept} in {path}. To resume:\n  {_same_command()}")
+            raise typer.Exit(code) from None
     if live.last is None:
         return
+    say(_time(live), end="")
     end = live.last
     say(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
     given = words_given(ledger, sets)
@@ -228,6 +261,11 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
     return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
 
 
+def _time(live: Live) -> str:
+    """The line on where the time of a run went; empty if it trained nothing."""
+    return f"{live.last.time.line()}\n" if live.last is not None and live.last.time.cohorts else ""
+
+
 def _same_command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
@@ -240,6 +278,7 @@ def _say_plan(
     part: tuple[int, int],
     cohort_size: int | None,
     seeds: int,
+    elsewhere: Mapping[str, Record],
 ) -> None:
     """Print the trials that `run` would train, and their cost."""
     from recallmap.results.ledger import Ledger
@@ -259,13 +298,15 @@ def _say_plan(
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
             say(line)
         return
-    work = plan(study, ledger.keys(), room=at_most(cohort_size) if cohort_size else room(device), part=part)
+    finished = ledger.keys() | elsewhere.keys()
+    work = plan(study, finished, room=at_most(cohort_size) if cohort_size else room(device), part=part)
     console.print(plan_of(work, rates))
     if too_large := pricing.too_large(work.missing, device):
         say(too_large)
     known = len(work.trials) - len(work.missing)
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
-    say(f"{counted(len(work.trials), 'trial')}, {known} known in {path}, {train}")
+    where = f"{path} and --known" if elsewhere else path
+    say(f"{counted(len(work.trials), 'trial')}, {known} known in {where}, {train}")
     if seeds:
-        more = counted(most_further(study, seeds, ledger), "further trial")
+        more = counted(most_further(study, seeds, ledger, elsewhere), "further trial")
         say(f"then at most {more}: seeds 0..{seeds - 1} of the best settings")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,9 @@ import torch
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
+from recallmap.search.engines import pricing
 from recallmap.search.engines.plan import Plan, Report, Work, share_of
+from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.engines.trial_sources import GridSource, LedgerBook, source_of, trials_of
 from recallmap.search.measurement.forward_latency import milliseconds
 from recallmap.search.proposers.generations import Inquiry
@@ -22,6 +24,9 @@ from recallmap.search.training import foreign
 from recallmap.search.training.devices import default_device
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.packing import at_most, pack, room
+from recallmap.search.training.phase_clock import phase
+from recallmap.search.training.run_cohort import RESUMED
+from recallmap.search.training.time_limit import NEVER, TimeLimit
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
 
@@ -40,6 +45,10 @@ class Driver:
     part         (i, n): every n-th cohort from the i-th on; n calls with a ledger each train the whole grid
     seeds        after the whole grid, so many seeds of its best settings; see `Further`
     saved        keys of trials that were interrupted together: each set is a cohort of its own, and is resumed
+    known        records from elsewhere, by key: their trials count as trained, and are copied into the ledger when asked for
+    limit        of the run: once it is up no cohort begins; before, none that can neither be saved nor end in time
+    saves        True where the engine saves cohorts in the middle of training
+    time         the account of the run's time
     """
 
     def __init__(
@@ -54,6 +63,10 @@ class Driver:
         part: tuple[int, int] = (1, 1),
         seeds: int = 0,
         saved: Sequence[frozenset[str]] = (),
+        known: Mapping[str, Record] | None = None,
+        limit: TimeLimit = NEVER,
+        saves: bool = True,
+        time: TimeSpent | None = None,
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
             raise ValueError("a search cannot be split into parts: its next points depend on all results")
@@ -68,12 +81,16 @@ class Driver:
         self.plan = Plan(trials=(), missing=(), cohorts=())
         self._planned: set[str] = set()
         self._report = report
-        self._book = LedgerBook(ledger)
-        self._source = source_of(study, ledger.path, self._measure, seeds)
+        self._book = LedgerBook(ledger, known)
+        self.limit, self.saves = limit, saves
+        self.time = time or TimeSpent()
+        with phase("proposing"):
+            self._source = source_of(study, ledger.path, self._measure, seeds)
         self._waiting: deque[Work] = deque()
+        self._put_off: list[Work] = []  # for want of time
         self._out: dict[int, Work] = {}
         self._ended = False
-        self._clock = _Clock(study, self._source, self._book)
+        self._clock = _Clock(study, self._source, self._book, self.time)
         if isinstance(self._source, Inquiry):
             self._meet()
             # A point may have its answer in the journal, and its records in a ledger that is gone.
@@ -86,19 +103,38 @@ class Driver:
     @property
     def finished(self) -> bool:
         """True when all is trained and kept."""
-        return self._ended and not self._waiting and not self._out
+        return self._ended and not self._waiting and not self._out and not self._put_off
+
+    @property
+    def out_of_time(self) -> bool:
+        """True where no further cohort begins in this call, though not all is trained: time is up, or too short for any."""
+        return not self.finished and (self.limit.is_up or (bool(self._put_off) and not self._waiting))
 
     def next(self) -> Work | None:
-        """A cohort to train now. None where all is done, or where the next depends on works that are out: then ask again
-        after the next `keep`."""
-        if not self._waiting and not self._out:
-            self._refill()
-        if not self._waiting:
+        """A cohort to train now. None where all is done, where time is up, or where the next depends on works that are out:
+        then ask again after the next `keep`."""
+        if self.limit.is_up:
             return None
-        work = self._waiting.popleft()
-        self._out[work.number] = work
-        return work
+        if not self._waiting and not self._out and not self._put_off:
+            self._refill()
+        while self._waiting:
+            work = self._waiting.popleft()
+            if not self._fits(work):
+                self._put_off.append(work)
+                continue
+            self._out[work.number] = work
+            self.time.begin(len(work.specs))
+            return work
+        return None
 
+    def _fits(self, work: Work) -> bool:
+        """False for a work that can neither be saved nor, by the rates of earlier records, end in time."""
+        if not self.limit.is_set or (self.saves and all(isinstance(spec, RESUMED) for spec in work.specs)):
+            return True
+        needed = pricing.seconds_of(work.specs, pricing.rates_on(self.where, self.ledger))
+        return needed is None or needed <= self.limit.left
+
+    @phase("proposing")
     def _refill(self) -> None:
         """Ask for trials until some must be trained, or none will come."""
         while not self._waiting and not self._ended:
@@ -115,6 +151,7 @@ class Driver:
     def _meet(self) -> None:
         """Plan, as known, trials of points that the ledger had before this call: they are not trained."""
         met = self._source.met().items() if isinstance(self._source, Inquiry) else ()
+        self._book.adopt(key for key, _ in met)
         known = {key: trial for key, trial in met if key in self._book.done and key not in self._planned}
         self._planned.update(known)
         self.plan = replace(self.plan, trials=(*self.plan.trials, *known.values()))
@@ -122,6 +159,7 @@ class Driver:
     def _take(self, wanted: Sequence[Trial]) -> None:
         """Plan the trials that are in our part and not in the ledger."""
         wanted = share_of(wanted, self.room, self.part)
+        self._book.adopt(map(content_key.key, wanted))
         new = {key: trial for trial in wanted if (key := content_key.key(trial)) not in self._planned}
         missing = [trial for trial in wanted if content_key.key(trial) not in self._book]
         foreign.check(missing, self.where)
@@ -139,6 +177,7 @@ class Driver:
             self._waiting.append(Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort)))
         self._clock.begin(missing)
 
+    @phase("evaluating")
     def _measure(self, spec: Trial) -> float:
         """Milliseconds of a forward pass, measured when no work is out."""
         if not isinstance(spec, TrialSpec):
@@ -162,6 +201,7 @@ class Driver:
         self._clock.finish(work)
         self._report(self._clock.report(self.plan, work, records=tuple(records)))
 
+    @phase("writing")
     def _add(self, record: Record) -> None:
         self.ledger.add(record)
         self._book.add(record)
@@ -171,8 +211,9 @@ class _Clock:
     """Counts of trials and the time left: by the share of points that have results, and within a generation by the effort
     (steps x operations) done."""
 
-    def __init__(self, study: StudySpec, source: Inquiry | GridSource, book: LedgerBook) -> None:
+    def __init__(self, study: StudySpec, source: Inquiry | GridSource, book: LedgerBook, spent: TimeSpent) -> None:
         self.source = source
+        self.time = spent
         self.book = book
         self.most = study.most_trials
         self.points = study.space.most_points if isinstance(study.space, Search) else 0
@@ -204,11 +245,14 @@ class _Clock:
         share = self.source.answered + (self.source.under_way * spent / self.total if self.total else 0.0)
         gained = share - self.first
         asked = self.source.answered + self.source.under_way
+        done, failed = self.book.ended("done"), self.book.ended("failed")
+        self.time.trials, self.time.failed = done + failed, failed
+        self.time.points = round((self.source.answered - self.first) * self.points)
         return Report(
             trials=len(plan.trials) + (round((1 - asked) * self.most) if self.points else 0),
             known=len(plan.trials) - len(plan.missing),
-            done=self.book.ended("done"),
-            failed=self.book.ended("failed"),
+            done=done,
+            failed=failed,
             cohort=work.number if work else 0,
             cohorts=len(plan.cohorts),
             seconds=seconds,
@@ -217,4 +261,5 @@ class _Clock:
             records=records,
             points=self.points,
             notes=notes,
+            time=self.time,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
+from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.packing import Room, pack
@@ -29,6 +30,7 @@ class Report:
     records: tuple[Record, ...] = ()
     points: int = 0  # of a search, all proposers together; 0 for a grid
     notes: tuple[str, ...] = ()  # lines about points that just got their results, or about further seeds
+    time: TimeSpent = field(default_factory=TimeSpent)  # where it went; it goes on until the run ends
 
 
 @dataclass(frozen=True, kw_only=True)

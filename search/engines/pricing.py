@@ -73,6 +73,11 @@ def priced(trials: Sequence[Trial]) -> list[Group]:
     ]
 
 
+def seconds_of(trials: Sequence[Trial], rates: Rates) -> float | None:
+    """Seconds of training these on one device; None where no rate is known."""
+    return sum(group.seconds(rates) for group in priced(trials)) if rates.known else None
+
+
 def operations_of(trial: Trial, seen: set[Hashable]) -> float:
     """Operations of training a trial, without stretches that were `seen` before; its own are added there."""
     new = {what: count for what, count in trial.stretches if what not in seen}

@@ -1,7 +1,8 @@
 """Ray Tune as the engine: a Tune trial is a cohort on one GPU (a share of it, or one CPU), on this machine or on a cluster.
 
-Tune only executes. The driver, in this process, plans the cohorts and keeps the records. So a killed driver loses its
-running cohorts, and Tune's own state is thrown away at the end.
+Tune only executes. The driver, in this process, plans the cohorts and keeps the records. Workers on this machine save their
+cohorts every few minutes, as the inline engine does; those of a cluster do not, so that a killed driver loses what they
+train. Tune's own state is thrown away at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,21 @@ import torch
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
-from recallmap.search.documents import outside
+from recallmap.search.documents import content_key, outside
 from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
-from recallmap.search.engines.stopping import undisturbed
+from recallmap.search.engines.stopping import is_noticed, undisturbed
+from recallmap.search.engines.time_spent import TimeSpent
+from recallmap.search.measurement import gpu_busy
 from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, run_cohort
-from recallmap.search.training.checkpoints import CheckpointFolder
+from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.devices import default_device
 from recallmap.search.training.outcome import Progress
+from recallmap.search.training.phase_clock import timing
+from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
 from recallmap.search.trials import Trial
 
 LIVES = 3  # attempts at a cohort whose worker dies; then it is halved
@@ -60,6 +65,10 @@ LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, an
 MARK = "RECALLMAP_RAY"  # variable by which Ray's processes are known as one driver's; it holds the driver's folder
 
 CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
+
+SHUTDOWN = 3.0  # seconds that Ray takes to end: by so much earlier cohorts are saved at a time limit
+
+HOME_BY = 2.0  # seconds after that at which workers are ended that have not saved their cohorts
 
 LOOK = 1.0  # seconds between looks for them
 
@@ -101,6 +110,8 @@ def run(
     part: tuple[int, int] = (1, 1),
     cohorts_per_gpu: int = 1,
     seeds: int = 0,
+    known: Mapping[str, Record] | None = None,
+    limit: TimeLimit = NEVER,
 ) -> Plan:
     """Train what the ledger lacks with Ray. Finished trials are in the ledger; after an interruption the same call resumes.
 
@@ -109,30 +120,48 @@ def run(
     cohorts_per_gpu  cohorts that share a GPU and its memory in equal parts: while one is compiled, others train
     address          a running cluster that this machine is a part of: "auto" or "host:port"; None: start Ray on this
                      machine, bound to loopback, and end it with the study
-    part, seeds      as for `Driver`
+    part, seeds      as for `Driver`, as are `known` and `limit`
 
     Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address,
-    EngineError where Ray itself does not start, or ends under way.
+    EngineError where Ray itself does not start, or ends under way, TimeIsUp at the limit.
     """
-    with Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
+    with timing() as clock, Ledger(ledger_path) as ledger, contextlib.ExitStack() as stack:
         _sweep()
-        stack.callback(
-            lambda: CheckpointFolder(checkpoints.checkpoint_folder(ledger_path)).tidy(ledger.keys())
-        )  # of what began without Ray
+        unfinished = CheckpointFolder(checkpoints.checkpoint_folder(ledger_path))
+        unfinished.tidy(ledger.keys())
+        limit = limit.earlier(SHUTDOWN)
+        stack.callback(lambda: unfinished.tidy(ledger.keys()))
         if address is not None:
             stack.enter_context(_joined(address))
         kind = torch.device(device or _device(address)).type
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
+        gpus = [torch.device("cuda", n) for n in range(torch.cuda.device_count())] if kind == "cuda" else []
+        busy = stack.enter_context(gpu_busy.sampled(gpu_busy.reader(gpus) if address is None else None))
         driver = Driver(
-            study, ledger, report=report, cohort_size=cohort_size, where=here, on=kind, part=part, seeds=seeds
+            study,
+            ledger,
+            report=report,
+            cohort_size=cohort_size,
+            where=here,
+            on=kind,
+            part=part,
+            seeds=seeds,
+            saved=unfinished.saved() if address is None else (),
+            known=known,
+            limit=limit,
+            saves=address is None,
+            time=TimeSpent(clock=clock, busy=busy),
         )
-        desk = _Desk(driver, kind, cohorts_per_gpu)
+        desk = _Desk(driver, kind, cohorts_per_gpu, folder=unfinished.folder if address is None else None)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
                 stack.enter_context(_started(folder, desk))
             with _watched(desk, folder):
                 _fit(desk, folder, _resources(kind, cohorts_per_gpu))
+        if driver.out_of_time:
+            is_noticed()
+            raise TimeIsUp
     return driver.plan
 
 
@@ -147,6 +176,8 @@ class _Cohort:
     device: str
     share: float = 1.0  # of a GPU
     turn: int = 1
+    folder: Path | None = None  # of checkpoints; None: a worker on another machine has none
+    limit: TimeLimit = NEVER  # of the run
 
     def __repr__(self) -> str:  # Tune names folders by it
         return f"{self.work.number}-{self.start}"
@@ -184,6 +215,7 @@ class _Desk:
     driver: Driver
     device: str
     cohorts_per_gpu: int = 1
+    folder: Path | None = None  # of checkpoints
     error: BaseException | None = None
     out: dict[str, _Cohort] = field(default_factory=dict)
     resting: list[tuple[float, _Cohort]] = field(default_factory=list)  # with the time at which they may go out again
@@ -192,16 +224,20 @@ class _Desk:
 
     @property
     def finished(self) -> bool:
-        return self.error is not None or (self.driver.finished and not self.waiting)
+        return self.error is not None or self.driver.out_of_time or (self.driver.finished and not self.waiting)
 
     def prepare(self) -> bool:
-        """True where there is a cohort to hand out; asks the driver for one if need be."""
+        """True where there is a cohort to hand out; asks the driver for one if need be. None is handed out once time is up."""
+        if self.driver.limit.is_up:
+            return False
         now = time.monotonic()
         self.waiting.extend(cohort for after, cohort in self.resting if after <= now)
         self.resting = [(after, cohort) for after, cohort in self.resting if after > now]
         if not self.waiting and (work := self.driver.next()) is not None:
             name, share = self.driver.study.name, 1 / self.cohorts_per_gpu
-            self.waiting.append(_Cohort(work, 0, len(work.specs), name, self.device, share))
+            limit = self.driver.limit if self.folder is not None else NEVER
+            members = len(work.specs)
+            self.waiting.append(_Cohort(work, 0, members, name, self.device, share, folder=self.folder, limit=limit))
         return bool(self.waiting)
 
     def ask(self, name: str) -> _Cohort | None:
@@ -215,9 +251,13 @@ class _Desk:
         with self._guarded():
             self.driver.progress(self.out[name].work, progress)
 
-    def keep(self, name: str, records: Sequence[Record]) -> None:
+    def keep(self, name: str, records: Sequence[Record] | None, seconds: Mapping[str, float] | None = None) -> None:
+        """Take back a cohort with its seconds by phase; without records where its worker saved it, because time is up."""
         with self._guarded():
-            self._keep(self.out.pop(name), records)
+            cohort = self.out.pop(name)
+            self.driver.time.add(seconds or {})
+            if records is not None:
+                self._keep(cohort, records)
 
     def lost(self, name: str, why: str) -> None:
         """Take back a cohort whose worker died LIVES times. It is trained in halves, so that only the trial at fault fails."""
@@ -260,10 +300,26 @@ def _train(config: dict[str, Any]) -> None:
     def tell(progress: Progress) -> None:
         tune.report({"progress": progress})
 
+    records: list[Record] | None = None
     _keep_to(cohort.share, cohort.device)
-    with drawing_ahead(workers_for(cohort.device, cohort.share), lasting=True):
+    workers = workers_for(cohort.device, cohort.share)
+    with timing() as clock, contextlib.suppress(TimeIsUp), _saving(cohort), drawing_ahead(workers, lasting=True):
         records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
-    tune.report({"records": records})
+    tune.report({"records": records, "seconds": [*clock.seconds().items()]})  # Tune would flatten a mapping
+
+
+@contextlib.contextmanager
+def _saving(cohort: _Cohort) -> Iterator[None]:
+    """Save this cohort in its folder while it trains, and remove its checkpoint when it has finished."""
+    if cohort.folder is None:
+        yield
+        return
+    with checkpointing(CheckpointFolder(cohort.folder)) as own:
+        own.shared = True
+        own.limited(cohort.limit)
+        own.owners = [content_key.key(spec) for spec in cohort.specs]
+        yield
+        own.clear()
 
 
 def _keep_to(share: float, device: str) -> None:
@@ -297,8 +353,10 @@ def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
 
         def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
             if result is not None:
-                desk.keep(trial_id, result["records"][:])
-                result["records"].clear()  # Tune holds on to the last result of every trial
+                records = result["records"]
+                desk.keep(trial_id, records and records[:], dict(result["seconds"]))
+                if records:
+                    records.clear()  # Tune holds on to the last result of every trial
 
         def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
             return True
@@ -314,6 +372,9 @@ def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
             desk.lost(trial.trial_id, _reason(trial.error_file))
 
         def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            if desk.driver.limit.left < -HOME_BY:
+                is_noticed()
+                raise TimeIsUp
             if isinstance(desk.error, EngineError):
                 raise KeyboardInterrupt  # at an Exception Tune tidies up with Ray's help, and waits for it
             if desk.error is not None:

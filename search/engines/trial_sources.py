@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,9 +59,9 @@ def further(grid: Sequence[Trial], seeds: int, book: Book) -> Further:
     )
 
 
-def most_further(study: StudySpec, seeds: int, ledger: Ledger) -> int:
+def most_further(study: StudySpec, seeds: int, ledger: Ledger, known: Mapping[str, Record] | None = None) -> int:
     """The most further trials that there are to train after the grid."""
-    book = LedgerBook(ledger)
+    book = LedgerBook(ledger, known)
     return len(further(study.trials(), seeds, book).missing(book))
 
 
@@ -76,10 +76,12 @@ def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
 
 
 class LedgerBook(Mapping[str, Record]):
-    """Records by key: those in the ledger that are done, and all of this call (a failed trial is not tried twice)."""
+    """Records by key: those in the ledger that are done, those known from elsewhere, and all of this call (a failed trial is
+    not tried twice)."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, known: Mapping[str, Record] | None = None) -> None:
         self.ledger = ledger
+        self.known = known or {}
         self.done = ledger.keys()
         self.read: dict[str, Record] = {}
         self.new: dict[str, Record] = {}  # of this call
@@ -90,26 +92,33 @@ class LedgerBook(Mapping[str, Record]):
         if earlier is None or earlier.status != "done":
             self.read[record.key] = self.new[record.key] = record
 
+    def adopt(self, keys: Iterable[str]) -> None:
+        """Copy these records into the ledger, where they are known from elsewhere and not in it."""
+        for key in keys:
+            if key in self.known and key not in self.done:
+                self.ledger.add(self.known[key])
+                self.done.add(key)
+
     def ended(self, status: str) -> int:
         """The number of trials of this call with this status."""
         return sum(record.status == status for record in self.new.values())
 
     def __contains__(self, key: object) -> bool:
-        return key in self.done or key in self.read
+        return key in self.done or key in self.read or key in self.known
 
     def __getitem__(self, key: str) -> Record:
         if key not in self.read:
             if key not in self.done:
-                raise KeyError(key)
+                return self.known[key]
             found = self.ledger.get(key)
             (self.read[key],) = [found] if found is not None else self.ledger.of({key})  # which says what is damaged
         return self.read[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.done | set(self.read))
+        return iter(self.done | set(self.read) | set(self.known))
 
     def __len__(self) -> int:
-        return len(self.done | set(self.read))
+        return len(self.done | set(self.read) | set(self.known))
 
 
 class GridSource:

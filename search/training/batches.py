@@ -18,6 +18,7 @@ from torch import Tensor
 
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.sequences.request import Request
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials.pools import HORIZON, Pool, moved
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
@@ -101,6 +102,7 @@ class Portion:
         if self.pool is not None:
             self.pool = self.pool.of(positions)
 
+    @phase("drawing")
     def at(self, step: int, batch: int, device: torch.device) -> tuple[Pool, Tensor]:
         """The pool and the rows [N, B] of this portion's step number `step`."""
         first = step - step % HORIZON
@@ -158,6 +160,7 @@ class Portion:
 class EvaluationSet:
     """The sequences of a split for every member, and the scoring of its answers."""
 
+    @phase("drawing")
     def __init__(
         self,
         asked: Sequence[tuple[Task, int, int]],

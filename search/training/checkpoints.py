@@ -1,6 +1,7 @@
 """Checkpoints of unfinished cohorts, from which an interrupted run resumes.
 
-Training saves at evaluations, every few minutes, where the engine has set a checkpoint folder.
+Training saves at evaluations, every few minutes, where the engine has set a checkpoint folder. Where the time of a run is
+up, it saves after any step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 from recallmap.results.atomic_write import FULL, begin, remedy, write_whole
 from recallmap.results.ledger import LedgerError
 from recallmap.search.documents import content_key
+from recallmap.search.training.time_limit import NEVER, TimeLimit
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
@@ -48,7 +50,9 @@ _HALF = re.compile(r"[0-9a-f]{32}\.partial|(?P<known>[0-9a-f]{32}\.through)|\.[0
 class CheckpointFolder:
     """A folder of unfinished cohorts, a safetensors file each. It is made when it is first needed.
 
-    every  seconds between two writings of a cohort
+    every   seconds between two writings of a cohort
+    limit   of the run, at which cohorts are saved and stop
+    shared  True where other processes save in it, too: it is left where it is empty
 
     Raises LedgerError where the folder is a link, because damaged files in it are removed.
     """
@@ -60,8 +64,14 @@ class CheckpointFolder:
                 "link, or put the ledger itself where it points to"
             )
         self.folder, self.every = folder, every
+        self.limit: TimeLimit = NEVER
+        self.shared = False
         self.used: list[tuple[Path, list[str]]] = []
         self.owners: list[str] = []  # keys, in the ledger, of the trials for which cohorts are trained now
+
+    def limited(self, limit: TimeLimit) -> None:
+        """Save cohorts at the end of this limit, and a few times before it: a phase that ends is not saved for itself."""
+        self.limit, self.every = limit, min(self.every, limit.seconds / 4)
 
     def tidy(self, done: Set[str]) -> None:
         """Remove what a killed driver left: checkpoints whose trials are all in the ledger (`done`: their keys), and partial
@@ -107,7 +117,7 @@ class CheckpointFolder:
 
     def _leave(self) -> None:
         """Remove the folder where it is empty."""
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
+        if not self.shared and self.folder.is_dir() and not any(self.folder.iterdir()):
             with suppress(OSError):  # a link to one
                 self.folder.rmdir()
 
@@ -125,7 +135,7 @@ class CohortCheckpoint:
         self.owners = folder.owners or self.keys
         name = hashlib.sha256("\n".join(self.trials).encode()).hexdigest()[:32]
         self.folder, self.path = folder, folder.folder / f"{name}{WHOLE}"
-        self.every, self.last = folder.every, time.monotonic()
+        self.every, self.limit, self.last = folder.every, folder.limit, time.monotonic()
         folder.used.append((self.path, self.trials))
 
     @property

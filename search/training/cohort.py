@@ -16,6 +16,7 @@ from recallmap.search.training import foreign
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.stacked_model import Stacked
 from recallmap.search.trials.pools import Pool
 
@@ -169,6 +170,7 @@ class Cohort:
         step = (seconds - self.captured.seconds) / taken
         return left * step * (1 - going / len(self.members)) > 2 * self.captured.seconds
 
+    @phase("evaluating")
     @torch.no_grad()
     def evaluate(self, flat_NP: Tensor, tests: EvaluationSet) -> list[dict[str, float]]:
         """Scores of every member on its own sequences of a split."""

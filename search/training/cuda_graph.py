@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from recallmap.search.training.phase_clock import phase
+
 Result = TypeVar("Result")
 
 MOST = 1500  # operations of a forward pass that is compiled: with more, the compiler takes many minutes
@@ -105,6 +107,7 @@ class CapturedStep:
         self.graphs.clear()
         self.pool = None
 
+    @phase("capturing")
     def _capture(self, batch: tuple[Tensor | None, ...]) -> _Graph:
         memory = self.cohort.memory()
         before = [t.clone() for t in memory]
@@ -119,6 +122,7 @@ class CapturedStep:
         torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 
+    @phase("compiling")
     def _prepare(self, buffers: list[Tensor | None]) -> None:
         """Compile the step and take a few; where the compiler fails, take them uncompiled."""
         said = self.cohort.compile(buffers)

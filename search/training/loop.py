@@ -21,7 +21,9 @@ from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
 from recallmap.search.training.mixer_statistics import gauges
 from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.resume import resume, save
+from recallmap.search.training.time_limit import TimeIsUp
 from recallmap.synth.tasks import Task
 
 if TYPE_CHECKING:
@@ -41,11 +43,12 @@ def train(
     `starts` are each trial's initial weights by name; None: those of a new model.
 
     Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
-    finite fails alone."""
+    finite fails alone. Raises TimeIsUp once the cohort is saved, where its checkpoints have a time limit."""
     ahead = DrawnAhead()
     for split in _EVALUATED:
         ahead.ask(evaluated(_asked(specs, split), split))
-    cohort = Cohort(specs, device, at_once, starts)
+    with phase("building"):
+        cohort = Cohort(specs, device, at_once, starts)
     try:
         return (yield from _train(cohort, ahead))
     finally:
@@ -69,17 +72,24 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
 
     checkpoint = checkpoint_of(specs, cohort.model.flat)
     known = resume(checkpoint, cohort, outcomes, keepers, chosen_NP)
-    begin = known or 0
+    begin, since, total_N = known or (0, 0, torch.zeros(()))  # losses summed since the last evaluation
     going = [m for m, (o, k) in enumerate(zip(outcomes, keepers, strict=True)) if o.error is None and not k.satisfied]
-    if known == cohort.steps:
+    if known and begin == cohort.steps:
         going = []
     ended = [m for m in range(len(specs)) if m not in going]
     _report(cohort, outcomes, keepers, chosen_NP, test, ended)
     spent = _Spent(cohort, started)
-    since, total_N = begin, torch.zeros(())  # losses summed since the last evaluation
+
+    def stop_in_time(step: int) -> None:
+        if checkpoint is not None and checkpoint.limit.is_up_on(device):
+            spent.share([outcomes[m] for m in going])
+            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step, since, total_N)
+            raise TimeIsUp
+
     for step, loss_N in cohort.trained(begin) if going else ():
         total_N = total_N + loss_N
         if step not in stops:
+            stop_in_time(step)
             continue
         loss, bad = (total_N / max(step - since, 1)).cpu().numpy(), cohort.bad_step.cpu().numpy()
         since, total_N = step, torch.zeros(())
@@ -107,7 +117,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
         if cohort.better_fewer(len(going), step - begin, cohort.steps - step, time.perf_counter() - started):
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if checkpoint is not None and checkpoint.due:
-            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step)
+            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step, since, total_N)
         yield Progress(
             step=step,
             steps=cohort.steps,
@@ -119,6 +129,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
         ended = []
         if not going:
             break
+        stop_in_time(step)
     return outcomes
 
 
@@ -141,6 +152,7 @@ class _Spent:
         self.until, self.preparing = now, self.preparing + preparing
 
 
+@phase("evaluating")
 def _report(
     cohort: Cohort,
     outcomes: list[Outcome],

@@ -9,10 +9,12 @@ from recallmap.search.training.best_checkpoint import BestCheckpoint
 from recallmap.search.training.checkpoints import CohortCheckpoint
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.phase_clock import phase
 
 SAVED = ("error", "steps", "seconds", "compile_seconds", "compiled")  # fields of an outcome, before its test
 
 
+@phase("writing")
 def save(
     checkpoint: CohortCheckpoint,
     cohort: Cohort,
@@ -20,16 +22,20 @@ def save(
     keepers: list[BestCheckpoint],
     chosen_NP: Tensor,
     step: int,
+    since: int,
+    total_N: Tensor,
 ) -> None:
+    """Save a cohort after a step. `total_N` are its losses summed since the evaluation after step `since`."""
     rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.rows())}
     said = {
         "step": step,
+        "since": since,
         "members": cohort.members,
         "columns": cohort.feed.columns,
         "outcomes": [{name: getattr(outcome, name) for name in SAVED} for outcome in outcomes],
         "keepers": [keeper.known() for keeper in keepers],
     }
-    checkpoint.save(rows | {"chosen": chosen_NP}, said)
+    checkpoint.save(rows | {"chosen": chosen_NP, "total": total_N.expand(len(cohort.members))}, said)
 
 
 def resume(
@@ -38,8 +44,9 @@ def resume(
     outcomes: list[Outcome],
     keepers: list[BestCheckpoint],
     chosen_NP: Tensor,
-) -> int | None:
-    """Resume these trials from their checkpoint: the steps taken so far; None where there is no checkpoint."""
+) -> tuple[int, int, Tensor] | None:
+    """Resume these trials from their checkpoint: the steps taken so far, and the last two as of `save`; None where there is no
+    checkpoint."""
     found = None if checkpoint is None else checkpoint.resume()
     if found is None:
         return None
@@ -56,4 +63,7 @@ def resume(
     cohort.clock.fill_(said["step"])
     cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions have none
     chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
-    return int(said["step"])
+    total = (
+        tensors["total"][rows] if "total" in tensors else torch.zeros(())
+    )  # earlier versions saved at evaluations alone
+    return int(said["step"]), int(said.get("since", said["step"])), total.to(cohort.device)

@@ -16,6 +16,7 @@ from recallmap.search.training import foreign, loop, online, phases
 from recallmap.search.training.devices import begin_afresh, default_device
 from recallmap.search.training.origin import device_name
 from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.trial_record import record_of
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.online import OnlineTrial
@@ -31,6 +32,8 @@ LOOPS: Mapping[
     PhasedTrial: phases.train,
     OnlineTrial: online.train,
 }
+
+RESUMED = (TrialSpec, PhasedTrial)  # kinds whose loop saves what it has in the middle of training
 
 
 def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None) -> list[Record]:
@@ -53,12 +56,13 @@ def follow_cohort(
             "trials of different shapes cannot train as one cohort; group them with recallmap.search.training.packing.pack"
         )
     where = torch.device(device or default_device())
-    foreign.check(specs, where)
-    name = device_name(where)  # before the members are shared out among threads of one core
-    memory_needs.check_room(specs[0].needs, len(specs), where)
-    alone = foreign.why_alone(specs, where) if where.type == "cuda" else ""
-    one_by_one = {"members": f"one at a time: {alone}"} if alone else {}
-    begin_afresh(where)
+    with phase("building"):
+        foreign.check(specs, where)
+        name = device_name(where)  # before the members are shared out among threads of one core
+        memory_needs.check_room(specs[0].needs, len(specs), where)
+        alone = foreign.why_alone(specs, where) if where.type == "cuda" else ""
+        one_by_one = {"members": f"one at a time: {alone}"} if alone else {}
+        begin_afresh(where)
     with record_choices() as chosen:
         steps = LOOPS[type(specs[0])](specs, where)
 
@@ -80,11 +84,13 @@ def follow_cohort(
 
 def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
     """Train a cohort; returns its records. A cohort that dies is halved and tried again, so that only the trial at fault
-    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written."""
+    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written, TimeIsUp once it is saved."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
         while True:
-            report(next(steps))
+            with phase("training"):
+                progress = next(steps)
+            report(progress)
     except StopIteration as end:
         return end.value
     except (LedgerError, SpecError):  # no trial's fault; a kind that must not train

@@ -14,6 +14,7 @@ from recallmap.search.documents import content_key
 from recallmap.search.training.devices import peak_bytes
 from recallmap.search.training.origin import commit, device_name, versions
 from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials import Trial
 from recallmap.search.trials.geometry import setting
 
@@ -24,6 +25,7 @@ EXAMINED = 2**30  # most bytes of sequences that are drawn for the chance of a f
 NO_COST = Cost(parameters=0, state_floats=0, state_bytes=0, growing_floats=0, flops_per_token=0.0, length=0)
 
 
+@phase("writing")
 def record_of(
     spec: Trial,
     outcome: Outcome,

@@ -1,0 +1,31 @@
+"""The bench of a study: it trains for a while in a folder of its own, and says where the time went."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from recallmap.search.engines import inline
+from recallmap.search.engines.plan import Report
+from recallmap.search.engines.stopping import stoppable
+from recallmap.search.engines.time_spent import TimeSpent
+from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
+
+
+def rows(study: StudySpec, *, device: str, seconds: float) -> tuple[list[dict[str, Any]], str]:
+    """Rows of `TimeSpent` of a study that trains from its beginning for so many seconds at most, and its line. What it trains
+    is not kept."""
+    spent = TimeSpent()
+
+    def report(told: Report) -> None:
+        nonlocal spent
+        spent = told.time
+
+    limit = TimeLimit.of(seconds)
+    with TemporaryDirectory(prefix="recallmap-bench-") as folder, stoppable(limit):
+        with suppress(TimeIsUp):
+            inline.run(study, Path(folder) / "bench.sqlite", report=report, device=device, limit=limit)
+        return [{"study": study.name, **row} for row in spent.rows()], spent.line()
