@@ -35,6 +35,12 @@ def check(source: str) -> str:
     return "\n".join(_SUMMARIES[what](source) for what in named or [_sort_of(source)])
 
 
+def code_of(source: str) -> list[str]:
+    """The code from outside that a file, or a document that comes with the package, would execute. Raises SpecError."""
+    ours = any(source in built_in.named(what) for what in ("study", "arch", "suite"))
+    return [] if ours else outside.would_execute(built_in.document(Path(source), "document"))
+
+
 def _sort_of(source: str) -> str:
     node = built_in.document(Path(source), "document")
     what = built_in.sort_of(node)

@@ -62,14 +62,12 @@ def check(
         return
     if file is None:
         refuse("check: got neither a file nor --schema, expected a FILE, or --schema task|arch|study")
-    if no_execute:
-        from recallmap.search.documents import built_in, outside
-
-        names = outside.would_execute(built_in.document(Path(file), "document"))
-        say(f"would execute {', '.join(names)}" if names else "would execute no code from outside")
-        return
     from recallmap.search.cli.file_summary import check as summary
+    from recallmap.search.cli.file_summary import code_of
 
+    if no_execute:
+        say(f"would execute {', '.join(code_of(file)) or 'no code from outside'}")
+        return
     say(f"ok: {summary(file)}")
     for line in lines_of_outside():
         say(line)

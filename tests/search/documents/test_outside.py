@@ -637,7 +637,8 @@ def test_check_says_which_code_a_file_would_execute_without_executing_it(folder:
     assert said.startswith("would execute some.tasks, my_mixers.py+")
     assert recallmap("check", "mine.yaml", "--no-execute").startswith("would execute my_mixers.py+")
     (folder / "own.yaml").write_text("{name: own.yaml, stack: [{kind: block, mixer: mesa}]}\n", encoding="utf-8")
-    assert recallmap("check", "own.yaml", "--no-execute") == "would execute no code from outside\n"
+    for name in ("own.yaml", "demo", "mesa"):
+        assert recallmap("check", name, "--no-execute") == "would execute no code from outside\n"
     (folder / "my_mixers.py").unlink()
     assert "uses: my_mixers.py: no such file" in refused("check", "mine.yaml", "--no-execute")
 
