@@ -30,7 +30,9 @@ from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
 
 WIDTHS = ("width", "d_model", "dim", "hidden_size")  # names of a constructor's parameter for the model's width
 
-COUNTED = 64  # tokens that are stepped through to count a state; the rest goes on in a straight line
+# Tokens that are stepped through to count a state: one that does not grow by then is taken to stay, one that grows is followed
+# further, beyond all lengths at which it is compared with what a module holds, and then goes on in a straight line.
+COUNTED, FOLLOWED = 64, 2048
 
 Value = bool | int | float | str | None
 Option = Value | tuple[Value, ...]
@@ -205,7 +207,7 @@ def _counted(spec: TorchModule, width: int, length: int) -> StateSize:
         torch.manual_seed(0)
         module: Any = spec.made(width).eval()
         state, floats = None, [0]
-        for _ in range(min(length + 1, COUNTED)):
+        while len(floats) <= min(length + 1, COUNTED if floats[-1] == floats[-2:][0] else FOLLOWED):
             try:
                 _, state = module.step(torch.randn(1, width), state)
             except Exception as error:

@@ -14,7 +14,7 @@ from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.cost import cost
 from recallmap.arch.mixers.mixer import StateSize
-from recallmap.arch.torch_module import COUNTED, TorchModule
+from recallmap.arch.torch_module import COUNTED, FOLLOWED, TorchModule
 
 WIDTH, TIME = 8, 11
 
@@ -122,7 +122,11 @@ def test_a_state_is_declared_or_counted_from_steps_or_unknown() -> None:
         StateSize(3 * WIDTH),
         StateSize(3 * WIDTH),
     ]
-    assert module("Cached", keep=10 * COUNTED).state_size(WIDTH, 2 * COUNTED) == StateSize(0, 2 * COUNTED * WIDTH)
+    wide = module("Cached", keep=COUNTED + 10)
+    assert wide.state_size(WIDTH, COUNTED) == StateSize(0, COUNTED * WIDTH)
+    assert wide.state_size(WIDTH, 3 * COUNTED) == StateSize((COUNTED + 9) * WIDTH)
+    endless = module("Cached", keep=2 * FOLLOWED)
+    assert endless.state_size(WIDTH, FOLLOWED + 100) == StateSize(0, (FOLLOWED + 100) * WIDTH)
     size = laws.counted_state(cached.build(WIDTH), WIDTH, lambda length: cached.state_size(WIDTH, length))
     assert size.holds, size.fault
 
