@@ -333,7 +333,7 @@ class _Reader:
 
     def _read(self, hint: Any, node: Node, path: str) -> Any:
         members = members_of(hint)
-        if Node in members:
+        if Node in members and not (node.value is None and NoneType in members):
             return node
         if isinstance(node.value, dict):
             return self._mapping(hint, node, path)
