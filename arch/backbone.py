@@ -142,6 +142,12 @@ class Backbone(nn.Module):
         cap = self.spec.soft_cap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
+    def vocabulary_axes(self) -> dict[str, int]:
+        """The axis of token ids of every parameter that has one, by name; none where the signal is vectors."""
+        if not isinstance(self.embedding, nn.Embedding):
+            return {}
+        return {"embedding.weight": 0} | ({} if self.head is None else {"head.weight": 0})
+
     def step(self, token: Tensor, state: State = None) -> tuple[Tensor, State]:
         """Decode: one token [B] (or vector [B, V]) -> logits [B, V] and the state to give to the next step."""
         logits_B1V, state = self(token[:, None], state, return_state=True)

@@ -282,6 +282,7 @@ def _say_plan(
 ) -> None:
     """Print the trials that `run` would train, and their cost."""
     from recallmap.results.ledger import Ledger
+    from recallmap.search.cli.cohort_listing import cohorts_of
     from recallmap.search.cli.file_summary import outlook_of, some_corners
     from recallmap.search.cli.listings import plan_of
     from recallmap.search.documents.type_hints import counted
@@ -298,9 +299,11 @@ def _say_plan(
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
             say(line)
         return
-    finished = ledger.keys() | elsewhere.keys()
-    work = plan(study, finished, room=at_most(cohort_size) if cohort_size else room(device), part=part)
+    space = at_most(cohort_size) if cohort_size else room(device)
+    work = plan(study, ledger.keys() | elsewhere.keys(), room=space, part=part)
     console.print(plan_of(work, rates))
+    for line in cohorts_of(work, space):
+        say(line)
     if too_large := pricing.too_large(work.missing, device):
         say(too_large)
     known = len(work.trials) - len(work.missing)

@@ -18,8 +18,9 @@ from recallmap.arch.kernels import select
 from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench
 from recallmap.search.measurement.forward_latency import taken
 from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
-from recallmap.search.training.batches import EvaluationSet
+from recallmap.search.training.batches import Asked
 from recallmap.search.training.cohort import Cohort
+from recallmap.search.training.lane import Lane
 from recallmap.search.trials import memory_needs
 from recallmap.search.trials.pools import HORIZON, Pool
 from recallmap.search.trials.settings import Data, Training
@@ -229,12 +230,13 @@ def _time(
     losses, preparing = [], 0.0
     for specs in cohorts:
         cohort = Cohort(specs, device)
-        cohort.saved = math.inf  # as in a long training
+        for lane in cohort.lanes:
+            lane.saved = math.inf  # as in a long training
         try:
             began = time.perf_counter()
             feed = iter(cohort.feed)
             for _ in range(WARM_UPS):
-                loss_N = cohort.train_step(*next(feed))
+                loss_N = cohort.train_step(next(feed))
             losses.append(loss_N.clone().cpu())
             preparing += time.perf_counter() - began
             for phase, milliseconds in _phases(cohort, feed, steps).items():
@@ -246,36 +248,39 @@ def _time(
     return total, torch.cat(losses), preparing
 
 
-def _phases(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]], steps: int) -> dict[str, float]:
-    gradient_NP, rate_N1 = torch.randn_like(cohort.model.flat), cohort.rates[0]
-    tests = EvaluationSet([(s.task, s.seed, s.data.validation) for s in cohort.specs], "validation", cohort.device)
+def _phases(cohort: Cohort, feed: Iterator[list[tuple[Pool, Tensor]]], steps: int) -> dict[str, float]:
+    gradients = [torch.randn_like(lane.flat) for lane in cohort.lanes]
+    asked = {member: Asked(s.task, s.seed, s.data.validation) for member, s in enumerate(cohort.specs)}
+    tests = cohort.evaluation_set("validation", asked)
 
     def data() -> object:
-        pool, rows_NB = next(feed)
-        return pool.batch(rows_NB)
+        return [pool.batch(rows_NB) for pool, rows_NB in next(feed)]
+
+    def optimize(lane: Lane, gradient_NP: Tensor) -> None:
+        lane.optimize(lane.flat, gradient_NP, lane.rates[0])
 
     def timed(call: Callable[[], object], times: int) -> float:
         return statistics.median(taken(call, cohort.device) for _ in range(times))
 
     return {
-        "step": timed(lambda: cohort.train_step(*next(feed)), steps),
+        "step": timed(lambda: cohort.train_step(next(feed)), steps),
         "data": timed(data, steps),
-        "optimizer": timed(lambda: cohort.optimize(cohort.model.flat, gradient_NP, rate_N1), steps),
-        "examining": timed(lambda: cohort.evaluate(cohort.model.flat, tests), 3),
+        "optimizer": timed(lambda: cohort.each(optimize, cohort.lanes, gradients), steps),
+        "examining": timed(lambda: cohort.evaluate(cohort.members, cohort.weights(cohort.members), tests), 3),
     }
 
 
-def _in_the_loop(cohort: Cohort, feed: Iterator[tuple[Pool, Tensor]]) -> dict[str, float]:
+def _in_the_loop(cohort: Cohort, feed: Iterator[list[tuple[Pool, Tensor]]]) -> dict[str, float]:
     """Mean milliseconds of a step over a horizon, as in training, and those of it that the loop waited for sequences. The
     clock starts at the first step of a horizon, when the sequences of the next one have just been asked for."""
     (portion,) = cohort.feed.portions
     held = portion.pool_start
     while portion.pool_start == held:
-        cohort.train_step(*next(feed))
+        cohort.train_step(next(feed))
 
     def horizon() -> None:
         for _ in range(HORIZON):
-            cohort.train_step(*next(feed))
+            cohort.train_step(next(feed))
 
     waited = cohort.feed.waited
     milliseconds = taken(horizon, cohort.device)

@@ -22,11 +22,11 @@ from recallmap.search.space.axis_values import NOWHERE, Point, axis_faults, begi
 from recallmap.search.space.corners import Given, Rarest, Scripted
 from recallmap.search.space.grid import Grid, Union
 from recallmap.search.space.parameters import Choices, Chooser, Scalar, Turner, parameter_faults, same_label
-from recallmap.search.trials.single import FREE
 
 ANCHORS = "anchors"  # the arm of the architectures to compare with
 
-INNER = FREE - {"stop_at"}  # of training: values of these are better or worse, and their trials train together
+# Options of training: values of these are better or worse, and their trials train together.
+INNER = {"lr", "weight_decay", "betas", "eps", "clip", "schedule"}
 
 MOST_CORNERS = 200  # that are read before a search; beyond it a sample that holds every end of every parameter
 

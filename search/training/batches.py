@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.sequences.prepared import Prepared
 from recallmap.search.sequences.request import Request
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials.pools import HORIZON, Pool, moved
@@ -27,25 +28,40 @@ if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
 
 
-class Feed:
-    """An iterator of (pool, rows [N, B]): the batch of each member at each optimizer step.
+class Asked(NamedTuple):
+    """Sequences that a member reads.
 
-    A member's batches depend on its own spec and seed alone, never on the rest of the cohort.
+    size  of a fixed set, or of a split; None: fresh ones at every step
     """
 
-    def __init__(self, specs: Sequence[TrialSpec], device: torch.device) -> None:
+    task: Task
+    seed: int
+    size: int | None
+
+
+class Feed:
+    """An iterator of (pool, rows [N, B]) for each lane of N members: the batch of each member at each optimizer step.
+
+    A member's batches depend on its own spec and seed alone, never on the rest of the cohort. One that has taken all its
+    steps stays in its lane and reads on, what is at hand.
+    """
+
+    def __init__(
+        self, specs: Sequence[TrialSpec], device: torch.device, lanes: Sequence[Sequence[int]] | None = None
+    ) -> None:
         self.device = device
         self.batch = specs[0].training.batch
-        self.order = _order(specs[0])
-        self.steps = len(self.order)
-        self.portions = _portions(specs, self.order)
+        self.order = _order(max(specs, key=lambda spec: spec.steps))
+        members = lanes or [range(len(specs))]
+        self.portions = [
+            Portion([[_reader(specs[m], part, self.order) for m in lane] for lane in members])
+            for part in range(max(1, len(specs[0].mix)))
+        ]
         for portion in self.portions:
             portion.ask(0, self.batch)
-        self.seeds = [s.seed for s in specs]
 
     def keep(self, positions: list[int]) -> None:
         """Go on with the members at these positions alone."""
-        self.seeds = [self.seeds[i] for i in positions]
         for portion in self.portions:
             portion.keep(positions)
 
@@ -55,25 +71,32 @@ class Feed:
         return sum(portion.waited for portion in self.portions)
 
     @property
-    def columns(self) -> list[int]:
-        """The columns of every portion's pools, which later pools keep."""
-        return [portion.columns for portion in self.portions]
+    def columns(self) -> list[list[int]]:
+        """The columns of the pools of every portion, by member; later pools keep them."""
+        return [portion.columns_of_members for portion in self.portions]
 
     @columns.setter
-    def columns(self, found: Sequence[int]) -> None:
+    def columns(self, found: Sequence[Sequence[int]]) -> None:
         for portion, columns in zip(self.portions, found, strict=True):
-            portion.columns = columns
+            portion.columns_of_members = list(columns)
 
-    def __iter__(self) -> Iterator[tuple[Pool, Tensor]]:
+    def __iter__(self) -> Iterator[list[tuple[Pool, Tensor]]]:
         return self.after(0)
 
-    def after(self, steps: int) -> Iterator[tuple[Pool, Tensor]]:
+    def after(self, steps: int) -> Iterator[list[tuple[Pool, Tensor]]]:
         """The batches after so many steps."""
         taken = [self.order[:steps].count(portion) for portion in range(len(self.portions))]
         for which in self.order[steps:]:
             portion = self.portions[which]
             yield portion.at(taken[which], self.batch, self.device)
             taken[which] += 1
+
+
+class Reader(NamedTuple):
+    """A member that reads a portion, at so many steps."""
+
+    asked: Asked
+    steps: int
 
 
 class Portion:
@@ -84,147 +107,189 @@ class Portion:
     waited  seconds spent on having pools
     """
 
-    def __init__(self, tasks: Sequence[Task], seeds: Sequence[int], examples: Sequence[int | None], steps: int) -> None:
-        self.asked = list(zip(tasks, seeds, examples, strict=True))
-        self.fixed = examples[0] is not None
-        self.steps = steps
+    def __init__(self, lanes: Sequence[Sequence[Reader]]) -> None:
+        self.lanes = [list(lane) for lane in lanes]
+        self.fixed = lanes[0][0].asked.size is not None
+        self.steps = max(reader.steps for lane in lanes for reader in lane)
         self.ahead = DrawnAhead()
-        self.pool: Pool | None = None
+        self.pools: list[Pool] = []  # a pool each lane
         self.pool_start = -1
-        self.rows: Tensor | None = None  # [HORIZON, N or 1, B]
+        self.rows: list[Tensor] = []  # [HORIZON, N or 1, B] each lane
         self.rows_start = -1
-        self.columns = 1  # the most Q so far: sums are in its order, to their last digit
+        self.columns = [1] * len(lanes)  # the most Q so far in each lane: sums are in its order, to their last digit
         self.waited = 0.0
 
     def keep(self, positions: list[int]) -> None:
-        self.asked = [self.asked[i] for i in positions]
+        staying, first = set(positions), 0
+        kept = []
+        for number, lane in enumerate(self.lanes):
+            own = [position for position in range(len(lane)) if first + position in staying]
+            first += len(lane)
+            if own:
+                kept.append((number, own))
+        self.columns = [self.columns[number] for number, _ in kept]
+        self.pools = [self.pools[number].of(own) for number, own in kept if self.pools]
+        self.lanes = [[self.lanes[number][position] for position in own] for number, own in kept]
         self.rows_start = -1
-        if self.pool is not None:
-            self.pool = self.pool.of(positions)
+
+    @property
+    def columns_of_members(self) -> list[int]:
+        return [columns for columns, lane in zip(self.columns, self.lanes, strict=True) for _ in lane]
+
+    @columns_of_members.setter
+    def columns_of_members(self, found: list[int]) -> None:
+        ends = np.cumsum([len(lane) for lane in self.lanes])
+        self.columns = [max(found[end - len(lane) : end]) for end, lane in zip(ends, self.lanes, strict=True)]
 
     @phase("drawing")
-    def at(self, step: int, batch: int, device: torch.device) -> tuple[Pool, Tensor]:
-        """The pool and the rows [N, B] of this portion's step number `step`."""
+    def at(self, step: int, batch: int, device: torch.device) -> list[tuple[Pool, Tensor]]:
+        """The pool and the rows [N, B] of every lane, of this portion's step number `step`."""
         first = step - step % HORIZON
         start = 0 if self.fixed else first
-        if self.pool is None or self.pool_start != start:
+        if not self.pools or self.pool_start != start:
             began = time.perf_counter()
-            self.pool, self.pool_start = self._draw(start, batch, device), start
+            self._draw(start, batch, device)
             self.waited += time.perf_counter() - began
             if not self.fixed:
                 self.ask(start + HORIZON, batch)
-        if self.rows is None or self.rows_start != first:
-            self.rows, self.rows_start = moved(torch.from_numpy(self._rows(first, batch)), device), first
-        return self.pool, self.rows[step - first].expand(len(self.asked), -1)
+        if self.rows_start != first:
+            self.rows, self.rows_start = [moved(rows, device) for rows in self._rows(first, batch)], first
+        return [
+            (pool, rows[step - first].expand(len(lane), -1))
+            for pool, rows, lane in zip(self.pools, self.rows, self.lanes, strict=True)
+        ]
 
     def ask(self, start: int, batch: int) -> None:
         """Have the sequences drawn that are read from step `start` on."""
-        if start < self.steps:
-            self.ahead.ask(self._requests(start, batch))
+        self.ahead.ask(list(self._requests(start, batch).values()))
 
-    def _requests(self, start: int, batch: int) -> list[Request]:
-        """The distinct sets of sequences from step `start` on."""
-        return [
-            Request(
-                task=task,
-                seed=seed,
+    def _requests(self, start: int, batch: int) -> dict[Asked, Request]:
+        """The distinct sets of sequences that members read from step `start` on."""
+        columns: dict[Asked, int] = {}  # what all lanes that read a set have at least
+        for lane, own in zip(self.lanes, self.columns, strict=True):
+            for asked, steps in lane:
+                if self.fixed or steps > start:
+                    columns[asked] = min(own, columns.get(asked, own))
+        return {
+            asked: Request(
+                task=asked.task,
+                seed=asked.seed,
                 split="train",
                 start=start * batch,
-                count=size or batch * HORIZON,
-                columns=self.columns,
+                count=asked.size or batch * HORIZON,
+                columns=least,
                 goes_on=not self.fixed,
             )
-            for task, seed, size in dict.fromkeys(self.asked)
-        ]
+            for asked, least in columns.items()
+        }
 
-    def _draw(self, start: int, batch: int, device: torch.device) -> Pool:
-        keys = list(dict.fromkeys(self.asked))
-        sets = [answer.prepared for answer in self.ahead.take(self._requests(start, batch))]
+    def _draw(self, start: int, batch: int, device: torch.device) -> None:
+        requests = self._requests(start, batch)
+        answers = self.ahead.take(list(requests.values()))
         self.ahead.forget()  # of members that have left
-        pool = Pool(sets, [keys.index(asked) for asked in self.asked], device, self.columns)
-        self.columns = pool.columns
-        return pool
+        drawn = {asked: answer.prepared for asked, answer in zip(requests, answers, strict=True)}
+        at_hand = next(iter(drawn))  # for those that have taken all their steps
+        made: dict[Hashable, Pool] = {}  # lanes that read the same share it
+        self.pools = []
+        for number, lane in enumerate(self.lanes):
+            owned = tuple(asked if asked in drawn else at_hand for asked, _ in lane)
+            alike = owned, self.columns[number]
+            if alike not in made:
+                made[alike] = _pool(owned, drawn, device, self.columns[number])
+            self.pools.append(made[alike])
+            self.columns[number] = made[alike].columns
+        self.pool_start = start
 
-    def _rows(self, first: int, batch: int) -> NDArray[np.int64]:
-        """Rows of the steps from `first` on, until the horizon: [., N or 1, B]."""
+    def _rows(self, first: int, batch: int) -> list[Tensor]:
+        """Rows of every lane at the steps from `first` on, until the horizon: [., N or 1, B]."""
         if not self.fixed:
-            return np.arange(HORIZON * batch, dtype=np.int64).reshape(HORIZON, 1, batch)
-        return np.array(
-            [
-                [_shuffled(step, batch, seed, size) for _, seed, size in self.asked]
-                for step in range(first, min(first + HORIZON, self.steps))
-            ]
-        )
+            fresh = torch.arange(HORIZON * batch).view(HORIZON, 1, batch)
+            return [fresh] * len(self.lanes)
+        steps = range(first, min(first + HORIZON, self.steps))
+        return [
+            torch.from_numpy(np.array([[_shuffled(step, batch, a.seed, a.size) for a, _ in lane] for step in steps]))
+            for lane in self.lanes
+        ]
 
 
 class EvaluationSet:
-    """The sequences of a split for every member, and the scoring of its answers."""
+    """The sequences of a split for members of these groups, and the scoring of their answers."""
 
     @phase("drawing")
     def __init__(
         self,
-        asked: Sequence[tuple[Task, int, int]],
+        asked: Mapping[int, Asked],
         split: Split,
         device: torch.device,
+        groups: Sequence[Sequence[int]],
         ahead: DrawnAhead | None = None,
     ) -> None:
         """`ahead` may have been asked for them already (`evaluated`)."""
-        keys = list(dict.fromkeys(asked))
-        self.tasks = [task for task, _, _ in asked]
-        answers = (ahead or DrawnAhead()).take(evaluated(asked, split))
-        self.batches = [answer.batch for answer in answers if answer.batch is not None]
-        self.owner = [keys.index(one) for one in asked]
-        self.pool = Pool([answer.prepared for answer in answers], self.owner, device)
+        self.asked = dict(asked)
+        self.tasks = {member: one.task for member, one in asked.items()}
+        requests = evaluated(asked.values(), split)
+        answers = dict(zip(requests, (ahead or DrawnAhead()).take(list(requests.values())), strict=True))
+        self.batches = {one: answer.batch for one, answer in answers.items() if answer.batch is not None}
+        sets = {one: answer.prepared for one, answer in answers.items()}
+        made: dict[Hashable, Pool] = {}
+        self.places: dict[int, tuple[Pool, int]] = {}  # of each member: its group's pool, and its position there
+        for group in groups:
+            members = [member for member in group if member in asked]
+            owned = tuple(asked[member] for member in members)
+            if members and owned not in made:
+                made[owned] = _pool(owned, sets, device)
+            self.places.update((member, (made[owned], position)) for position, member in enumerate(members))
 
-    @property
-    def wants_probabilities(self) -> bool:
-        return self.tasks[0].wants_probabilities
+    def pool(self, members: Sequence[int]) -> Pool:
+        """The sequences of these members, which are of one group."""
+        pool, _ = self.places[members[0]]
+        return pool.of([self.places[member][1] for member in members])
 
-    def of(self, members: Sequence[int]) -> EvaluationSet:
-        """The same for these members alone."""
-        part = object.__new__(EvaluationSet)
-        part.tasks, part.batches = [self.tasks[m] for m in members], self.batches
-        part.owner, part.pool = [self.owner[m] for m in members], self.pool.of(members)
-        return part
+    def inputs(self, member: int) -> Tensor:
+        """[S, T] (or [S, T, channels]): what a member reads."""
+        pool, position = self.places[member]
+        return pool.inputs[pool.owner[position]][: len(self.batches[self.asked[member]])]
 
     def score(self, member: int, answers: NDArray[Any], probabilities: NDArray[Any] | None) -> dict[str, float]:
         """The task's scores of one member's answers [S, Q] (probabilities [S, Q, V])."""
-        which = self.owner[member]
-        batch, at = self.batches[which], self.pool.at
-        if at is not None:
-            at_SQ = at[which].cpu().numpy()
+        pool, position = self.places[member]
+        batch = self.batches[self.asked[member]]
+        count = len(batch)
+        answers, probabilities = answers[:count], None if probabilities is None else probabilities[:count]
+        if pool.at is not None:
+            at_SQ = pool.at[pool.owner[position]][:count].cpu().numpy()
             answers = _put(answers, at_SQ, batch.targets.shape[1])
             probabilities = None if probabilities is None else _put(probabilities, at_SQ, batch.targets.shape[1])
         return self.tasks[member].score(batch, answers, probabilities)
 
 
-def evaluated(asked: Sequence[tuple[Task, int, int]], split: Split) -> list[Request]:
-    """The distinct sets of (task, seed, count)."""
-    return [
-        Request(task=task, seed=seed, split=split, start=0, count=count, scored=True)
-        for task, seed, count in dict.fromkeys(asked)
-    ]
+def evaluated(asked: Iterable[Asked], split: Split) -> dict[Asked, Request]:
+    """The distinct ones of these sets."""
+    return {
+        one: Request(task=one.task, seed=one.seed, split=split, start=0, count=one.size or 0, scored=True)
+        for one in asked
+    }
 
 
-def _portions(specs: Sequence[TrialSpec], order: Sequence[int]) -> list[Portion]:
-    seeds = [s.seed for s in specs]
-    if not specs[0].mix:
-        return [Portion([s.task for s in specs], seeds, [s.data.train for s in specs], len(order))]
-    fixed = specs[0].training.epochs is not None
-    return [
-        Portion(
-            [s.mix[i].task for s in specs],
-            seeds,
-            [s.mix[i].examples if fixed else None for s in specs],
-            order.count(i),
-        )
-        for i in range(len(specs[0].mix))
-    ]
+def _pool(owned: Sequence[Asked], drawn: Mapping[Asked, Prepared], device: torch.device, columns: int = 1) -> Pool:
+    """The pool of a lane whose members read these."""
+    sets = list(dict.fromkeys(owned))
+    return Pool([drawn[one] for one in sets], [sets.index(one) for one in owned], device, columns)
+
+
+def _reader(spec: TrialSpec, part: int, order: Sequence[int]) -> Reader:
+    """The member of this spec, as it reads this part of the mix, or all there is."""
+    if not spec.mix:
+        return Reader(Asked(spec.task, spec.seed, spec.data.train), spec.steps)
+    portion = spec.mix[part]
+    size = portion.examples if spec.fixed else None
+    return Reader(Asked(portion.task, spec.seed, size), order[: spec.steps].count(part))
 
 
 def _order(spec: TrialSpec) -> list[int]:
     """The portion that each optimizer step reads. Portions of a mix alternate in an order that is drawn anew every epoch.
-    It is the same for every seed, since all members of a cohort read sequences of one length at a time."""
+    It is the same for every seed, since all members of a cohort read sequences of one length at a time. Of a shorter training
+    it is the beginning."""
     training = spec.training
     if not spec.mix:
         size = spec.data.train

@@ -123,10 +123,10 @@ class CheckpointFolder:
 
 
 class CohortCheckpoint:
-    """The checkpoint of one cohort: of these trials, with these initial weights [N, P], under this version of PyTorch."""
+    """The checkpoint of one cohort: of these trials, with these initial weights (a row each), under this version of PyTorch."""
 
-    def __init__(self, folder: CheckpointFolder, specs: Sequence[TrialSpec], weights_NP: Tensor) -> None:
-        starts = weights_NP.detach().cpu().contiguous().numpy()
+    def __init__(self, folder: CheckpointFolder, specs: Sequence[TrialSpec], weights: Sequence[Tensor]) -> None:
+        starts = [row.detach().cpu().contiguous().numpy() for row in weights]
         self.trials = [
             hashlib.sha256(f"{torch.__version__}\n{content_key.key(spec)}\n".encode() + row.tobytes()).hexdigest()[:32]
             for spec, row in zip(specs, starts, strict=True)
@@ -269,7 +269,7 @@ def checkpointing(folder: CheckpointFolder) -> Iterator[CheckpointFolder]:
         _FOLDER.reset(token)
 
 
-def checkpoint_of(specs: Sequence[TrialSpec], weights: Tensor) -> CohortCheckpoint | None:
+def checkpoint_of(specs: Sequence[TrialSpec], weights: Sequence[Tensor]) -> CohortCheckpoint | None:
     """The checkpoint of a cohort of these trials and initial weights; None outside of `checkpointing`."""
     folder = _FOLDER.get()
     return None if folder is None else CohortCheckpoint(folder, specs, weights)

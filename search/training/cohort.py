@@ -1,48 +1,50 @@
-"""The live state of one cohort: trials of equal shape, stacked into one model with a leading member axis."""
+"""The live state of one cohort: members that train together, in lanes that each are one stacked model."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from recallmap.arch.backbone import Backbone
+from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.training import foreign
-from recallmap.search.training.adamw import AdamW, learning_rate
-from recallmap.search.training.batches import EvaluationSet, Feed
-from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
+from recallmap.search.training.batches import Asked, EvaluationSet, Feed
+from recallmap.search.training.cuda_graph import CapturedStep
+from recallmap.search.training.lane import Lane, answers, losses
+from recallmap.search.training.padding import Layout, together
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.stacked_model import Stacked
-from recallmap.search.trials.pools import Pool
+from recallmap.synth.task import Split
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
 
-TOKENS_AT_ONCE = 2**17  # of all members together in one evaluation pass; bounds the memory of the logits
+Result = TypeVar("Result")
 
-# Seconds that the compiler takes for a step, and that a compiled step saves: each, and by the spec's effort.
-COMPILING, SAVED_A_STEP, SAVED_OF_EFFORT = 20.0, 5e-4, 8e-13
+TOKENS_AT_ONCE = 2**17  # of all members of a lane together in one evaluation pass; bounds the memory of the logits
 
-
-def losses(logits_NBQV: Tensor, targets_NBQ: Tensor, weight_NBQ: Tensor) -> Tensor:
-    """[N]: each member's mean cross entropy over its scored positions (weight 0 elsewhere), or, for vectors, its mean
-    relative squared error."""
-    if targets_NBQ.dim() == logits_NBQV.dim():
-        error = (logits_NBQV.float() - targets_NBQ).square().sum(-1) / targets_NBQ.square().sum(-1)
-    else:
-        error = F.cross_entropy(
-            logits_NBQV.float().flatten(0, 2), targets_NBQ.clamp(min=0).flatten(), reduction="none"
-        ).view(targets_NBQ.shape)
-    return (error * weight_NBQ).flatten(1).sum(1) / weight_NBQ.flatten(1).sum(1).clamp(min=1e-9)
+# Operations of a member's step (a spec's effort) from which a single member is faster on more than one core. On two cores at
+# widths 32 to 512 (measured by hand), a step below 2e8 takes as long on both as on one, or longer; above 6e8 up to 1.8 times
+# less.
+LARGE = 4e8
 
 
 class Cohort:
-    """The live state of N members in training."""
+    """The live state of N members in training.
+
+    On a GPU all members are one lane: one call of a stacked model, padded to the widest vocabulary. On a CPU a small model
+    already fills a core, and stacked tensors leave its cache. So each member is a lane of its own (`at_once` of them), with
+    nothing padded, and lanes are shared out among threads of one core each. A single member stays on one core, too, and
+    gives the same bits as in a cohort, unless its step is large. On a GPU, too, each member is a lane of its own where a kind
+    from outside does not run under torch.vmap as it does alone.
+    """
 
     def __init__(
         self,
@@ -51,113 +53,107 @@ class Cohort:
         at_once: int | None = None,
         starts: Sequence[Mapping[str, Tensor]] | None = None,
     ) -> None:
-        first = specs[0]
-        length, vocab = first.task.shape
+        alone = device.type == "cuda" and bool(foreign.why_alone(specs, device))
+        at_once = at_once or (1 if device.type == "cpu" or alone else len(specs))
         self.specs = list(specs)
         self.device = device
         self.members = list(range(len(specs)))  # those still in training, as indices into specs
-        models = [
-            s.arch.build(vocab=vocab, seed=s.seed, signal=s.task.signal, readout=s.task.readout, length=length).use(
-                s.training.implementation
-            )
-            for s in specs
-        ]
+        self.steps = max(s.steps for s in specs)
+        models = [_model(spec) for spec in specs]
         for model, weights in zip(models, starts, strict=True) if starts else ():
             model.load_state_dict(weights)
-        self.feed = Feed(specs, device)
-        alone = device.type == "cuda" and foreign.why_alone(specs, device)
-        at_once = 1 if alone else at_once
+        # The members of each lane at the beginning, by which they are evaluated to the end.
+        self.groups = [self.members[i : i + at_once] for i in range(0, len(specs), at_once)]
+        self.feed = Feed(specs, device, self.groups)
+        self.lanes = [
+            Lane([specs[m] for m in group], [models[m] for m in group], device, self.steps, captured=not alone)
+            for group in self.groups
+        ]
+        self.bases = [lane.base for lane in self.lanes]  # of groups
+        effort = specs[0].effort / max(1, specs[0].steps)
+        shared_out = device.type == "cpu" and (len(specs) > 1 or effort < LARGE)
         # After all that may fail on a spec: it shares out threads until it is closed.
-        self.model = Stacked(models, device, at_once, first.effort / max(1, first.steps))
-        self.optimizer = AdamW(specs, self.model.flat)
-        self.steps = self.feed.steps
-        rates = np.stack([learning_rate(s.training.schedule, s.training.lr, self.steps) for s in specs], axis=1)
-        self.rates = torch.tensor(rates, dtype=torch.float32, device=device)[..., None]
-        self.bad_step = torch.full((len(specs),), -1, device=device)
-        self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # optimizer steps taken
-        self.losses: Callable[..., Tensor] = self.member_losses
-        self.whole: Callable[..., Tensor] | None = None  # the same compiled
-        self.optimize: Callable[..., None] = self.optimizer.step
-        self.captured = CapturedStep(self) if device.type == "cuda" and not alone else None
-        self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
-        self.low_precision = first.training.dtype == "bfloat16"
+        self.crew = Crew(len(self.groups)) if shared_out else None
 
-    def answers(self, base: Backbone, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.low_precision):
-            return self.model.logits(base, flat_NP, inputs_NBT, at_NBQ).float()
-
-    def member_losses(self, base: Backbone, flat_NP: Tensor, *batch: Any) -> Tensor:
-        """[N]; `batch` as Pool.batch gives it."""
-        inputs, at, targets, weight = batch
-        return losses(self.answers(base, flat_NP, inputs, at), targets, weight)
-
-    def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
-        """Compile losses, for batches of this shape, and optimizer steps. Returns "yes", or why losses are not compiled."""
-        if self.saved < COMPILING:
-            return f"not worth it: {self.steps:,} steps"
-        if self.whole is None:
-            self.whole, self.optimize = compiled(self.member_losses, backend), compiled(self.optimizer.step, backend)
-        # With a gradient, as in training: without one, another implementation of an op may be chosen.
-        one = self.model.flat[:1].detach().requires_grad_()
-        with Operations() as operations:
-            self.member_losses(self.model.base, one, *(None if t is None else t[:1] for t in batch))
-        if operations.count > MOST:
-            self.losses = self.member_losses
-            return f"no: a forward pass is {operations.count:,} operations, more than {MOST:,}"
-        self.losses = self.whole
-        return "yes"
-
-    def gradient(self, base: Backbone, flat_NP: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses [N] and their gradients [N, P]."""
-        flat_NP = flat_NP.detach().requires_grad_()
-        loss_N = self.losses(base, flat_NP, *batch)
-        (gradient_NP,) = torch.autograd.grad(loss_N.sum(), flat_NP)
-        return loss_N.detach(), gradient_NP
+    @property
+    def captured(self) -> list[CapturedStep]:
+        """The captured steps of lanes, on a GPU."""
+        return [lane.captured for lane in self.lanes if lane.captured]
 
     def trained(self, after: int) -> Iterator[tuple[int, Tensor]]:
-        """Train from step `after` on: yields the number of steps taken and the losses [N] of the last. A cohort without steps
-        yields once, with losses of nan."""
-        if self.steps == 0:
-            yield 0, torch.full((len(self.specs),), math.nan)
-        for step, (pool, rows_NB) in enumerate(self.feed.after(after), after + 1):
-            yield step, self.train_step(pool, rows_NB)
+        """Train from step `after` on: yields the number of steps taken and the losses [N] of the last. Where a member takes no
+        step it yields before the first, with losses of nan."""
+        if after == 0 and min(s.steps for s in self.specs) == 0:
+            yield 0, torch.full((len(self.members),), math.nan)
+        for step, batches in enumerate(self.feed.after(after), after + 1):
+            yield step, self.train_step(batches)
 
-    def train_step(self, pool: Pool, rows_NB: Tensor) -> Tensor:
-        """One optimizer step of every member; its losses [N], not yet brought to the host."""
-        batch = pool.batch(rows_NB)
-        return self.captured(*batch) if self.captured else self.update(*batch)
+    def train_step(self, batches: Sequence[tuple[Any, Tensor]]) -> Tensor:
+        """One optimizer step of every member, from a pool and rows for each lane; losses [N], not yet brought to the host."""
+        found = self.each(Lane.train_step, self.lanes, *zip(*batches, strict=True))
+        return found[0] if len(found) == 1 else torch.cat(found)
 
-    def update(self, *batch: Tensor | None) -> Tensor:
-        """Take the step. Everything that outlasts it is written in place, so that a GPU can replay it."""
-        loss_N, gradient_NP = self.model.over_members(self.gradient, self.model.flat, *batch)
-        self.bad_step.copy_(torch.where((self.bad_step < 0) & ~loss_N.isfinite(), self.clock, self.bad_step))
-        self.optimize(self.model.flat, gradient_NP, self.rates.index_select(0, self.clock)[0])
-        self.clock.add_(1)
-        return loss_N
+    def each(self, work: Callable[..., Result], *of_lanes: Sequence[Any]) -> list[Result]:
+        """`work` for every lane, shared out among threads; its results in order."""
+        if self.crew is None or len(of_lanes[0]) == 1:
+            return [work(*given) for given in zip(*of_lanes, strict=True)]
+        return self.crew.map(work, *of_lanes)
 
-    def rows(self) -> list[Tensor]:
-        """All tensors of members that a step writes, [N, ...] each."""
-        return [self.model.flat, self.bad_step, *self.optimizer.memory()]
+    def weights(self, members: Sequence[int]) -> list[Tensor]:
+        """Each of these members' own parameters in a row. They change with the next step."""
+        place = self._places()
+        return [place[member][0].weights(place[member][1]) for member in members]
 
-    def memory(self) -> list[Tensor]:
-        """All tensors that a step writes."""
-        return [*self.rows(), self.clock]
+    def bad_steps(self, members: Sequence[int]) -> list[int]:
+        """The step at which the loss of each was not finite for the first time, from 0; -1: at none."""
+        bad = torch.cat([lane.bad_step for lane in self.lanes]).tolist()
+        return [bad[self.members.index(member)] for member in members]
+
+    def mean_losses(self, steps: Mapping[int, int]) -> list[float]:
+        """The mean loss of each of these members over so many last steps, of which the sum begins anew."""
+        sums = torch.cat([lane.loss_sum for lane in self.lanes]).cpu()
+        place = self._places()
+        for member in steps:
+            lane, position = place[member]
+            lane.loss_sum[position] = 0.0
+        return [
+            float(sums[self.members.index(member)] / count) if count else math.nan for member, count in steps.items()
+        ]
+
+    def state(self) -> list[Tensor]:
+        """All that steps have written, [N, ...] each: a member's row is what it would be alone, with zeros behind it."""
+        place = self._places()
+        rows = [place[member][0].member(place[member][1]) for member in self.members]
+        return [together(values) for values in zip(*rows, strict=True)]
+
+    def restore(self, step: int, states: Sequence[Sequence[Tensor]]) -> None:
+        """Go on after so many steps from the state of every member."""
+        place = self._places()
+        for member, state in zip(self.members, states, strict=True):
+            lane, position = place[member]
+            lane.put(position, state)
+        for lane in self.lanes:
+            lane.clock.fill_(step)
 
     def close(self) -> None:
         """End the cohort's threads."""
-        if self.model.crew is not None:
-            self.model.crew.dismiss()
+        if self.crew is not None:
+            self.crew.dismiss()
 
     def keep(self, positions: list[int]) -> None:
         """Go on with the members at these positions alone."""
-        index = torch.tensor(positions, device=self.device)
+        staying, lanes, first = set(positions), [], 0
+        for lane in self.lanes:
+            count = len(lane.bad_step)
+            own = [position for position in range(count) if first + position in staying]
+            first += count
+            if own:
+                lanes.append(lane)
+            if 0 < len(own) < count:
+                lane.keep(own)
+        self.lanes = lanes
         self.members = [self.members[i] for i in positions]
-        self.model.flat = self.model.flat[index]
-        self.optimizer.keep(index)
-        self.rates, self.bad_step = self.rates[:, index], self.bad_step[index]
         self.feed.keep(positions)
-        if self.captured:
-            self.captured.forget()
 
     def better_fewer(self, going: int, taken: int, left: int, seconds: float) -> bool:
         """True where the `left` steps are faster with the `going` members alone, after steps `taken` in so many seconds. On a
@@ -165,32 +161,111 @@ class Cohort:
         with its members."""
         if not 0 < going < len(self.members):
             return False
-        if self.captured is None:
+        preparing = sum(captured.seconds for captured in self.captured)
+        if not preparing:
             return True
-        step = (seconds - self.captured.seconds) / taken
-        return left * step * (1 - going / len(self.members)) > 2 * self.captured.seconds
+        step = (seconds - preparing) / taken
+        return left * step * (1 - going / len(self.members)) > 2 * preparing
+
+    def evaluation_set(
+        self, split: Split, asked: Mapping[int, Asked], ahead: DrawnAhead | None = None
+    ) -> EvaluationSet:
+        """The sequences of a split for these members, for which `ahead` may have been asked already."""
+        return EvaluationSet(asked, split, self.device, self.groups, ahead)
 
     @phase("evaluating")
+    def evaluate(self, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet) -> list[dict[str, float]]:
+        """Scores of members, with their own parameters in a row each, on their own sequences of a split."""
+        weights = dict(zip(members, rows, strict=True))
+        groups = [(n, own) for n, group in enumerate(self.groups) if (own := [m for m in group if m in weights])]
+        found = self.each(
+            self._answered,
+            [self.bases[number] for number, _ in groups],
+            [own for _, own in groups],
+            [[weights[m] for m in own] for _, own in groups],
+            [tests] * len(groups),
+        )
+        scores = {
+            member: tests.score(member, answered, shares) | {"loss": float(total[0] / total[1])}
+            for (_, own), of_group in zip(groups, found, strict=True)
+            for member, answered, shares, total in zip(own, *of_group, strict=True)
+        }
+        return [scores[member] for member in members]
+
     @torch.no_grad()
-    def evaluate(self, flat_NP: Tensor, tests: EvaluationSet) -> list[dict[str, float]]:
-        """Scores of every member on its own sequences of a split."""
-        count, length = tests.pool.inputs.shape[1:3]
-        at_once = max(1, TOKENS_AT_ONCE // (len(flat_NP) * length))
+    def _answered(
+        self, base: Backbone, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet
+    ) -> tuple[NDArray[Any], Sequence[NDArray[Any] | None], NDArray[np.float64]]:
+        """Answers [n, S, Q] of members of one group, the probabilities that their tasks want [S, Q, V], and [n, 2]: summed
+        losses and weights."""
+        specs = [self.specs[m] for m in members]
+        low_precision = specs[0].training.dtype == "bfloat16"
+        model = Stacked(base, [s.task.shape[1] for s in specs], self.device)
+        flat_NP = model.layout.padded(rows)
+        pool = tests.pool(members)
+        length, count = pool.inputs.shape[2], int(pool.counts_N.max())
+        at_once = max(1, TOKENS_AT_ONCE // (len(members) * length))
+        wanting = [n for n, member in enumerate(members) if tests.tasks[member].wants_probabilities]
         predictions, probabilities, loss = [], [], []
         for start in range(0, count, at_once):
-            rows = torch.arange(start, min(start + at_once, count), device=self.device).expand(len(flat_NP), -1)
-            inputs, at, targets, weight = tests.pool.batch(rows)
-            (logits,) = self.model.over_members(lambda *given: (self.answers(*given),), flat_NP, inputs, at)
+            rows_B = torch.arange(start, min(start + at_once, count), device=self.device)
+            rows_NB = torch.where(rows_B < pool.counts_N[:, None], rows_B, -1)
+            inputs, at, targets, weight = pool.batch(rows_NB)
+            logits = answers(model, low_precision, flat_NP, inputs, at)
             vectors = targets.dim() == logits.dim()
             predictions.append((logits if vectors else logits.argmax(-1)).cpu().numpy())
-            if tests.wants_probabilities:
-                probabilities.append(logits.softmax(-1).cpu().numpy())
+            if wanting:
+                probabilities.append(logits[wanting].softmax(-1).cpu().numpy())
             scored = weight.flatten(1).sum(1)
-            loss.append(torch.stack([losses(logits, targets, weight) * scored, scored]).cpu().numpy())
-        total = np.stack(loss).sum(axis=0, dtype=np.float64)
-        answers = np.concatenate(predictions, axis=1)
-        shares = np.concatenate(probabilities, axis=1) if probabilities else [None] * len(flat_NP)
-        return [
-            tests.score(member, answers[member], shares[member]) | {"loss": float(total[0, member] / total[1, member])}
-            for member in range(len(flat_NP))
-        ]
+            loss.append(torch.stack([losses(logits, targets, weight) * scored, scored], dim=1).cpu().numpy())
+        shares: list[NDArray[Any] | None] = [None] * len(members)
+        for number, n in enumerate(wanting):
+            vocab = specs[n].task.shape[1]
+            shares[n] = np.concatenate([part[number] for part in probabilities])[..., :vocab]
+        return np.concatenate(predictions, axis=1), shares, np.stack(loss).sum(axis=0, dtype=np.float64)
+
+    def parameters(self, member: int, row: Tensor) -> dict[str, Tensor]:
+        """A member's own parameters by name."""
+        layout = Layout(self.base_of(member), [self.specs[member].task.shape[1]], self.device)
+        return {name: value[0] for name, value in layout.parameters(row[None]).items()}
+
+    def base_of(self, member: int) -> Backbone:
+        """A model that lends a member its form."""
+        return next(base for base, group in zip(self.bases, self.groups, strict=True) if member in group)
+
+    def _places(self) -> dict[int, tuple[Lane, int]]:
+        """The lane of every member, and its position there."""
+        places = [(lane, position) for lane in self.lanes for position in range(len(lane.bad_step))]
+        return dict(zip(self.members, places, strict=True))
+
+
+class Crew:
+    """Threads of one core each."""
+
+    def __init__(self, lanes: int) -> None:
+        self.cores = torch.get_num_threads()
+        torch.set_num_threads(1)  # of the caller, too, whose own work is small
+        self.threads = ThreadPoolExecutor(min(self.cores, lanes), initializer=torch.set_num_threads, initargs=(1,))
+
+    def dismiss(self) -> None:
+        """End the threads, and give the caller its cores back."""
+        self.threads.shutdown(cancel_futures=True)
+        torch.set_num_threads(self.cores)
+
+    def map(self, work: Callable[..., Result], *given: Sequence[Any]) -> list[Result]:
+        """`work` for all that is given, in order."""
+        grad = torch.is_grad_enabled()
+
+        def one(*part: Any) -> Result:
+            with torch.set_grad_enabled(grad):  # a thread does not inherit the mode
+                return work(*part)
+
+        return list(self.threads.map(one, *given))
+
+
+def _model(spec: TrialSpec) -> Backbone:
+    length, vocab = spec.task.shape
+    model = spec.arch.build(
+        vocab=vocab, seed=spec.seed, signal=spec.task.signal, readout=spec.task.readout, length=length
+    )
+    return model.use(spec.training.implementation)

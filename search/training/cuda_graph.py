@@ -41,7 +41,7 @@ class Step(Protocol):
     clock: Tensor  # [1]: optimizer steps taken
     losses: Callable[..., Tensor]
 
-    def member_losses(self, base: Any, flat_NP: Tensor, *batch: Any) -> Tensor:
+    def member_losses(self, flat_NP: Tensor, *batch: Any) -> Tensor:
         """The losses, not compiled."""
 
     def compile(self, batch: list[Tensor | None]) -> str:

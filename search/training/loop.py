@@ -1,7 +1,4 @@
-"""Train one cohort: trials of equal shape, stacked into one model whose every parameter has a leading member axis.
-
-N members, P parameters of one member, S sequences of a pool, B batch, T time, Q positions read out, V vocabulary
-"""
+"""Train one cohort: trials of equal shape, each to its own last step and evaluated after steps of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
-from recallmap.search.training.batches import EvaluationSet, evaluated
+from recallmap.search.training.batches import Asked, EvaluationSet, evaluated
 from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
 from recallmap.search.training.checkpoints import checkpoint_of
 from recallmap.search.training.cohort import TOKENS_AT_ONCE, Cohort
@@ -24,7 +21,6 @@ from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.resume import resume, save
 from recallmap.search.training.time_limit import TimeIsUp
-from recallmap.synth.tasks import Task
 
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
@@ -39,14 +35,14 @@ def train(
     at_once: int | None = None,
     starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> Generator[Progress, None, list[Outcome]]:
-    """Train trials of equal shape together (their `shape`), `at_once` of them in a call of the stacked model.
+    """Train trials of equal shape together (their `shape`), `at_once` of them in a lane; None: as `Cohort` says.
     `starts` are each trial's initial weights by name; None: those of a new model.
 
-    Yields a Progress at every evaluation and returns an Outcome for every spec, in order. A member whose loss stops being
-    finite fails alone. Raises TimeIsUp once the cohort is saved, where its checkpoints have a time limit."""
+    Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
+    being finite fails alone. Raises TimeIsUp once the cohort is saved, where its checkpoints have a time limit."""
     ahead = DrawnAhead()
     for split in _EVALUATED:
-        ahead.ask(evaluated(_asked(specs, split), split))
+        ahead.ask(list(evaluated(_asked(specs, split).values(), split).values()))
     with phase("building"):
         cohort = Cohort(specs, device, at_once, starts)
     try:
@@ -55,69 +51,64 @@ def train(
         cohort.close()
 
 
-def _asked(specs: Sequence[TrialSpec], split: Literal["validation", "test"]) -> list[tuple[Task, int, int]]:
-    """The sequences that every trial is evaluated on: task, seed and count."""
-    return [(s.task, s.seed, s.data.validation if split == "validation" else s.data.test) for s in specs]
-
-
 def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[Outcome]]:
     started = time.perf_counter()
-    specs, device = cohort.specs, cohort.device
+    specs = cohort.specs
     outcomes = [Outcome() for _ in specs]
     keepers = [BestCheckpoint(spec) for spec in specs]
-    validation, test = (EvaluationSet(_asked(specs, split), split, device, ahead) for split in _EVALUATED)
-    published = [s.task.protocol != "repaired" for s in specs]
-    stops = evaluation_steps(cohort.steps, specs[0].training.evaluations)
-    chosen_NP = cohort.model.flat.clone()
+    validation, test = (cohort.evaluation_set(split, _asked(specs, split), ahead) for split in _EVALUATED)
+    stops = [evaluation_steps(spec.steps, spec.training.evaluations) for spec in specs]
+    chosen = [row.clone() for row in cohort.weights(cohort.members)]  # each member's own parameters
 
-    checkpoint = checkpoint_of(specs, cohort.model.flat)
-    known = resume(checkpoint, cohort, outcomes, keepers, chosen_NP)
-    begin, since, total_N = known or (0, 0, torch.zeros(()))  # losses summed since the last evaluation
+    checkpoint = checkpoint_of(specs, chosen)
+    known = resume(checkpoint, cohort, outcomes, keepers, chosen)
+    begin = known or 0
     going = [m for m, (o, k) in enumerate(zip(outcomes, keepers, strict=True)) if o.error is None and not k.satisfied]
-    if known and begin == cohort.steps:
-        going = []
+    if known is not None:
+        going = [m for m in going if known < specs[m].steps]
     ended = [m for m in range(len(specs)) if m not in going]
-    _report(cohort, outcomes, keepers, chosen_NP, test, ended)
+    _report(cohort, outcomes, keepers, chosen, test, ended)
     spent = _Spent(cohort, started)
+    since = [max((stop for stop in of if stop <= begin), default=0) for of in stops]  # the last evaluation of each
 
     def stop_in_time(step: int) -> None:
-        if checkpoint is not None and checkpoint.limit.is_up_on(device):
+        if checkpoint is not None and checkpoint.limit.is_up_on(cohort.device):
             spent.share([outcomes[m] for m in going])
-            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step, since, total_N)
+            save(checkpoint, cohort, outcomes, keepers, chosen, step)
             raise TimeIsUp
 
-    for step, loss_N in cohort.trained(begin) if going else ():
-        total_N = total_N + loss_N
-        if step not in stops:
+    for step, _ in cohort.trained(begin) if going else ():
+        due = [m for m in going if step in stops[m]]
+        if not due:
             stop_in_time(step)
             continue
-        loss, bad = (total_N / max(step - since, 1)).cpu().numpy(), cohort.bad_step.cpu().numpy()
-        since, total_N = step, torch.zeros(())
-        flat_NP = cohort.model.flat
-        scores = cohort.evaluate(flat_NP, validation.of(cohort.members))
-        on_test = cohort.evaluate(flat_NP, test.of(cohort.members)) if any(published) else [{}] * len(cohort.members)
-        on = []  # members that train on
-        for position, member in enumerate(cohort.members):
-            if member not in going:
-                continue  # it stays in the cohort: a smaller one would cost more than it saves
+        loss = cohort.mean_losses({m: step - since[m] for m in due})
+        rows, bad = cohort.weights(due), cohort.bad_steps(due)
+        scores = cohort.evaluate(due, rows, validation)
+        published = [m for m in due if specs[m].task.protocol != "repaired"]
+        on_test = dict(zip(published, cohort.evaluate(published, cohort.weights(published), test), strict=True))
+        on = []  # members of these that train on
+        for position, member in enumerate(due):
             outcome, keeper = outcomes[member], keepers[member]
-            outcome.steps = step
+            outcome.steps = since[member] = step
             if bad[position] >= 0 or not math.isfinite(scores[position]["loss"]):
                 when = bad[position] + 1 if bad[position] >= 0 else step
-                outcome.error = f"diverged: the loss was not finite at step {when} of {cohort.steps}"
+                outcome.error = f"diverged: the loss was not finite at step {when} of {specs[member].steps}"
                 continue
-            if keeper.see(step, float(loss[position]), scores[position], on_test[position]):
-                chosen_NP[member] = flat_NP[position]
-            if not keeper.satisfied and step < cohort.steps:
+            if keeper.see(step, loss[position], scores[position], on_test.get(member, {})):
+                chosen[member] = rows[position].clone()
+            if not keeper.satisfied and step < specs[member].steps:
                 on.append(member)
-        through = [m for m in going if m not in on]
-        _report(cohort, outcomes, keepers, chosen_NP, test, through)
+        through = [m for m in due if m not in on]
+        _report(cohort, outcomes, keepers, chosen, test, through)
         spent.share([outcomes[m] for m in going])
-        ended, going = [*ended, *through], on
-        if cohort.better_fewer(len(going), step - begin, cohort.steps - step, time.perf_counter() - started):
+        # A member that is through stays in its lane where a smaller one would cost more than it saves.
+        ended, going = [*ended, *through], [m for m in going if m not in through]
+        left = max((specs[m].steps for m in going), default=step) - step
+        if cohort.better_fewer(len(going), step - begin, left, time.perf_counter() - started):
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if checkpoint is not None and checkpoint.due:
-            save(checkpoint, cohort, outcomes, keepers, chosen_NP, step, since, total_N)
+            save(checkpoint, cohort, outcomes, keepers, chosen, step)
         yield Progress(
             step=step,
             steps=cohort.steps,
@@ -133,6 +124,11 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
     return outcomes
 
 
+def _asked(specs: Sequence[TrialSpec], split: Literal["validation", "test"]) -> dict[int, Asked]:
+    """The sequences that each member is evaluated on."""
+    return {member: Asked(spec.task, spec.seed, getattr(spec.data, split)) for member, spec in enumerate(specs)}
+
+
 class _Spent:
     """The wall time of a cohort, shared equally among the members that still train."""
 
@@ -144,11 +140,11 @@ class _Spent:
         """Share what passed since the last call among these."""
         now = time.perf_counter()
         captured = self.cohort.captured
-        preparing = captured.seconds - self.preparing if captured else 0.0
+        preparing = sum(one.seconds for one in captured) - self.preparing
         for outcome in outcomes:
             outcome.seconds += (now - self.until - preparing) / len(outcomes)
             outcome.compile_seconds += preparing / len(outcomes)
-            outcome.compiled = captured.compiled if captured else outcome.compiled
+            outcome.compiled = captured[0].compiled if captured else outcome.compiled
         self.until, self.preparing = now, self.preparing + preparing
 
 
@@ -157,7 +153,7 @@ def _report(
     cohort: Cohort,
     outcomes: list[Outcome],
     keepers: list[BestCheckpoint],
-    chosen_NP: Tensor,
+    chosen: list[Tensor],
     test: EvaluationSet,
     through: Sequence[int],
 ) -> None:
@@ -165,28 +161,33 @@ def _report(
     done = [member for member in through if outcomes[member].error is None]
     if not done:
         return
-    flat_NP = chosen_NP[torch.tensor(done, device=cohort.device)]
-    tested = test.of(done)
-    scores = cohort.evaluate(flat_NP, tested)
-    further = [
-        cohort.evaluate(
-            flat_NP,
-            EvaluationSet(
-                [(cohort.specs[m].tests[i], cohort.specs[m].seed, cohort.specs[m].data.test) for m in done],
-                "test",
-                cohort.device,
-            ),
-        )
-        for i in range(len(cohort.specs[0].tests))
-    ]
-    parameters = cohort.model.parameters(flat_NP)
+    rows = [chosen[member] for member in done]
+    scores = cohort.evaluate(done, rows, test)
+    further = _further(cohort, {member: chosen[member] for member in done})
     for position, member in enumerate(done):
         outcome, keeper = outcomes[member], keepers[member]
-        own = {name: value[position] for name, value in parameters.items()}
-        inputs_ST = tested.pool.inputs[tested.owner[position]]
-        further_figures = gauges(cohort.model.base, own, inputs_ST, TOKENS_AT_ONCE // inputs_ST.shape[1])
+        own = cohort.parameters(member, rows[position])
+        inputs_ST = test.inputs(member)
+        further_figures = gauges(cohort.base_of(member), own, inputs_ST, TOKENS_AT_ONCE // inputs_ST.shape[1])
         outcome.scores, outcome.validation = scores[position] | further_figures, keeper.best
-        outcome.tests = [one[position] for one in further]
+        outcome.tests = further[member]
         outcome.curve, outcome.selected_step = keeper.curve, keeper.best_step
         outcome.published_choice = keeper.published
         outcome.weights = {name: value.cpu() for name, value in own.items()}
+
+
+def _further(cohort: Cohort, chosen: Mapping[int, Tensor]) -> dict[int, list[dict[str, float]]]:
+    """Scores of these members on their further tests, those of one length together."""
+    scores: dict[int, list[dict[str, float]]] = {member: [] for member in chosen}
+    for number in range(max(len(cohort.specs[member].tests) for member in chosen)):
+        by_length: dict[int, dict[int, Asked]] = {}
+        for member in chosen:
+            spec = cohort.specs[member]
+            for task in spec.tests[number : number + 1]:
+                by_length.setdefault(task.shape[0], {})[member] = Asked(task, spec.seed, spec.data.test)
+        for asked in by_length.values():
+            rows = [chosen[member] for member in asked]
+            found = cohort.evaluate(list(asked), rows, cohort.evaluation_set("test", asked))
+            for member, of_member in zip(asked, found, strict=True):
+                scores[member].append(of_member)
+    return scores

@@ -29,7 +29,7 @@ def train(specs: Sequence[PhasedTrial], device: torch.device) -> Generator[Progr
         together: dict[Hashable, list[list[int]]] = {}
         for members in alike.values():
             spec = specs[members[0]]
-            together.setdefault((spec.parts[number].shape, spec.phases[number].expand), []).append(members)
+            together.setdefault((spec.parts[number].alike, spec.phases[number].expand), []).append(members)
         for cohort in together.values():
             leaders = [members[0] for members in cohort]
             parts = [specs[m].parts[number] for m in leaders]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from recallmap.search.training.best_checkpoint import BestCheckpoint
 from recallmap.search.training.checkpoints import CohortCheckpoint
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.outcome import Outcome
+from recallmap.search.training.padding import together
 from recallmap.search.training.phase_clock import phase
 
 SAVED = ("error", "steps", "seconds", "compile_seconds", "compiled")  # fields of an outcome, before its test
@@ -20,22 +20,19 @@ def save(
     cohort: Cohort,
     outcomes: list[Outcome],
     keepers: list[BestCheckpoint],
-    chosen_NP: Tensor,
+    chosen: list[Tensor],
     step: int,
-    since: int,
-    total_N: Tensor,
 ) -> None:
-    """Save a cohort after a step. `total_N` are its losses summed since the evaluation after step `since`."""
-    rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.rows())}
+    """Save a cohort after a step."""
+    rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.state())}
     said = {
         "step": step,
-        "since": since,
         "members": cohort.members,
         "columns": cohort.feed.columns,
         "outcomes": [{name: getattr(outcome, name) for name in SAVED} for outcome in outcomes],
         "keepers": [keeper.known() for keeper in keepers],
     }
-    checkpoint.save(rows | {"chosen": chosen_NP, "total": total_N.expand(len(cohort.members))}, said)
+    checkpoint.save(rows | {"chosen": together(chosen)}, said)
 
 
 def resume(
@@ -43,10 +40,9 @@ def resume(
     cohort: Cohort,
     outcomes: list[Outcome],
     keepers: list[BestCheckpoint],
-    chosen_NP: Tensor,
-) -> tuple[int, int, Tensor] | None:
-    """Resume these trials from their checkpoint: the steps taken so far, and the last two as of `save`; None where there is no
-    checkpoint."""
+    chosen: list[Tensor],
+) -> int | None:
+    """Resume these trials from their checkpoint: the steps taken so far; None where there is no checkpoint."""
     found = None if checkpoint is None else checkpoint.resume()
     if found is None:
         return None
@@ -55,15 +51,15 @@ def resume(
         vars(outcome).update(said["outcomes"][place_in])
         vars(keeper).update(said["keepers"][place_in])
     kept = [member for member, place_in in enumerate(which) if place_in in said["members"]]
-    if kept and kept != cohort.members:
-        cohort.keep(kept)
-    rows = torch.tensor([said["members"].index(which[member]) for member in kept], dtype=torch.int64)
-    for number, tensor in enumerate(cohort.rows() if kept else ()):
-        tensor.copy_(tensors[f"row {number}"][rows])
-    cohort.clock.fill_(said["step"])
-    cohort.feed.columns = said.get("columns", cohort.feed.columns)  # files of earlier versions have none
-    chosen_NP.copy_(tensors["chosen"][torch.tensor(which)])
-    total = (
-        tensors["total"][rows] if "total" in tensors else torch.zeros(())
-    )  # earlier versions saved at evaluations alone
-    return int(said["step"]), int(said.get("since", said["step"])), total.to(cohort.device)
+    if kept:
+        if kept != cohort.members:
+            cohort.keep(kept)
+        rows = [said["members"].index(which[member]) for member in kept]
+        numbers = range(sum(name.startswith("row ") for name in tensors))
+        cohort.restore(int(said["step"]), [[tensors[f"row {number}"][row] for number in numbers] for row in rows])
+        # A file of an earlier version has one number for all members, or none.
+        if columns := said.get("columns"):
+            cohort.feed.columns = [[of[row] if isinstance(of, list) else of for row in rows] for of in columns]
+    for member, place_in in enumerate(which):
+        chosen[member] = tensors["chosen"][place_in][: len(chosen[member])].to(cohort.device)
+    return int(said["step"])

@@ -1,4 +1,4 @@
-"""Group trials by shape, train each group as one model, and give every trial the record it would have alone."""
+"""Train trials of equal shape as one cohort, and give every trial the record it would have alone."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def follow_cohort(
     with phase("building"):
         foreign.check(specs, where)
         name = device_name(where)  # before the members are shared out among threads of one core
-        memory_needs.check_room(specs[0].needs, len(specs), where)
         alone = foreign.why_alone(specs, where) if where.type == "cuda" else ""
         one_by_one = {"members": f"one at a time: {alone}"} if alone else {}
+        memory_needs.check_room(memory_needs.largest_of([s.needs for s in specs]), len(specs), where)
         begin_afresh(where)
     with record_choices() as chosen:
         steps = LOOPS[type(specs[0])](specs, where)

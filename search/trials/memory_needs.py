@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -42,6 +42,12 @@ def fitting(needs: Needs, device: torch.device) -> int:
     model = max(needs[MODEL], 1.0)
     left = held_by(device) - (sum(needs.values()) - needs[MODEL]) / 2
     return int(min(max(left, 0.0), 2.0**62) // model)
+
+
+def largest_of(every: Sequence[Needs]) -> Needs:
+    """The largest of several trials' needs, path by path."""
+    paths = dict.fromkeys(path for needs in every for path in needs)
+    return {path: max(needs.get(path, 0.0) for needs in every) for path in paths}
 
 
 def largest(needs: Needs) -> str:

@@ -174,7 +174,7 @@ class PhasedTrial:
     @property
     def shape(self) -> Hashable:
         """A value that is equal for trials that can train as one cohort; a shared first phase is learned once."""
-        return (self.parts[0].shape, self.phases[0].expand, len(self.phases))
+        return (self.parts[0].alike, self.phases[0].expand, len(self.phases))
 
     @property
     def family(self) -> Hashable:

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from recallmap.search.sequences.prepared import Prepared
 from recallmap.synth.batch import IGNORE
-from recallmap.synth.streams import Stream
 from recallmap.synth.tasks import Task
 
 HORIZON = 64  # steps whose fresh sequences are drawn at once
+
+FEW = 2**18  # tokens of the sequences that positions are counted in
 
 
 class Pool:
     """Sequences of U sets, and the set that each of N members reads. Members that need the same set share it.
 
-    inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q]
+    inputs [U, S, T], at [U, S, Q] or None (every position), targets and weight [U, S, Q]; S is that of the largest set, and
+    counts_N [N] says how many sequences each member has
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Pool:
     ) -> None:
         """`columns` is the least Q, by which successive pools keep their shape."""
         self.owner = moved(torch.tensor(owner_N), device)
+        self.counts_N = moved(torch.tensor([len(sets[owner].inputs) for owner in owner_N]), device)
         self.columns = max(columns, *(one.columns for one in sets))
         fitting = [one.with_columns(self.columns) for one in sets]
         self.inputs = _stack([one.inputs for one in fitting], device)
@@ -56,14 +59,15 @@ class Pool:
         part = object.__new__(Pool)
         part.inputs, part.at, part.targets, part.weight = self.inputs, self.at, self.targets, self.weight
         part.columns = self.columns
-        part.owner = self.owner[torch.tensor(positions, device=self.owner.device)]
+        index = torch.tensor(positions, device=self.owner.device)
+        part.owner, part.counts_N = self.owner[index], self.counts_N[index]
         return part
 
 
 @cache
 def positions(task: Task) -> int:
     """The approximate number of positions of a sequence that are read out."""
-    some = Prepared.of(Stream(task, 0, "train").take(0, 16))
+    some = Prepared.of(task.sample(np.random.default_rng(0), max(1, min(16, FEW // task.shape[0])), "train"))
     return some.width if some.at is None else some.columns
 
 
@@ -73,12 +77,12 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _stack(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
-    """[U, ...]: whole numbers travel in the type that they come in, and are int64 on the device."""
-    if device.type == "cuda":
-        kind = torch.from_numpy(np.empty(0, dtype=np.result_type(*arrays))).dtype
-        pinned = torch.empty((len(arrays), *arrays[0].shape), dtype=kind, pin_memory=True)
-        np.stack(arrays, out=pinned.numpy())
-        there = pinned.to(device, non_blocking=True)
-    else:
-        there = torch.as_tensor(np.stack(arrays), device=device)
+    """[U, S, ...]; a set of fewer sequences ends in zeros, which no row reads. Whole numbers travel in the type that they come
+    in, and are int64 on the device."""
+    kind = torch.from_numpy(np.empty(0, dtype=np.result_type(*arrays))).dtype
+    shape = (len(arrays), max(map(len, arrays)), *arrays[0].shape[1:])
+    whole = torch.zeros(shape, dtype=kind, pin_memory=device.type == "cuda")
+    for place, array in zip(whole.numpy(), arrays, strict=True):
+        place[: len(array)] = array
+    there = whole.to(device, non_blocking=True)
     return there if there.is_floating_point() else there.long()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -12,13 +12,11 @@ from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.cost import Cost, cost
 from recallmap.arch.stack import flatten
 from recallmap.search.trials import memory_needs
-from recallmap.search.trials.geometry import geometry
+from recallmap.search.trials.geometry import Shape, answers
 from recallmap.search.trials.memory_needs import MODEL
 from recallmap.search.trials.pools import HORIZON, positions
 from recallmap.search.trials.settings import MOST_STEPS, VERSION, Data, Portion, Training
 from recallmap.synth.tasks import Task
-
-FREE = {"lr", "weight_decay", "betas", "eps", "clip", "schedule", "stop_at"}  # of Training: members may differ in these
 
 BYTES_A_PARAMETER = 20  # weights, gradient, two moments, the best checkpoint
 
@@ -82,17 +80,33 @@ class TrialSpec:
         return self.arch.name
 
     @property
-    def shape(self) -> Hashable:
-        """A value that is equal for trials that can train as one cohort: they may differ in values (seed, learning rate,
-        decay, the task within one geometry), not in tensor shapes."""
-        training = tuple(getattr(self.training, f.name) for f in fields(self.training) if f.name not in FREE)
-        mix = tuple((geometry(p.task), p.examples) for p in self.mix)
-        return (self.arch, geometry(self.task), training, self.data, mix, tuple(geometry(t) for t in self.tests))
+    def shape(self) -> Shape:
+        """A value that is equal for trials that can train as one cohort."""
+        return Shape(
+            architecture=self.arch,
+            length=self.task.shape[0],
+            answers=answers(self.task),
+            batch=self.training.batch,
+            dtype=self.training.dtype,
+            implementation=self.training.implementation,
+            sequences="fixed" if self.fixed else "fresh",
+            mix=tuple((p.task.shape[0], count) for p, count in zip(self.mix, self._batches, strict=False)),
+        )
+
+    @property
+    def alike(self) -> Hashable:
+        """A value that is equal for trials that can train as one cohort without padding, and end together."""
+        return self.shape, self.task.shape[1], self.steps
 
     @property
     def family(self) -> Hashable:
         """A value that is equal for trials that share their beginning in a cohort: here each is on its own."""
         return self
+
+    @property
+    def fixed(self) -> bool:
+        """True where training reads the same sequences every epoch, False where each step reads fresh ones."""
+        return self.training.epochs is not None or (self.data.train is not None and not self.mix)
 
     @property
     def epoch(self) -> int:
@@ -132,9 +146,16 @@ class TrialSpec:
     @property
     def bytes(self) -> float:
         """Approximate bytes of GPU memory that training needs: weights, gradient, moments, and the activations of a step."""
-        kept = self._kept(self._length)
-        kept += KEPT_OF_LOGITS * self._number * self.task.shape[1] * max(positions(task) for task in self._trained)
-        return BYTES_A_PARAMETER * self.price().parameters + self.training.batch * kept
+        return BYTES_A_PARAMETER * self.price().parameters + self.training.batch * self.kept(*self.read_out)
+
+    @property
+    def read_out(self) -> tuple[int, int]:
+        """The approximate number of positions of a sequence that are read out, and the number of logits at each."""
+        return max(positions(task) for task in self._trained), self.task.shape[1]
+
+    def kept(self, places: int, vocab: int) -> float:
+        """Approximate bytes that a step keeps of a sequence, with so many positions read out and so many logits at each."""
+        return self._kept(self._length) + KEPT_OF_LOGITS * self._number * vocab * places
 
     @property
     def needs(self) -> dict[str, float]:

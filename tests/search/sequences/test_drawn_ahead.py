@@ -175,7 +175,8 @@ def test_who_stays_reads_what_it_reads_alone(case: str) -> None:
     specs = [replace(COHORTS[case][0], seed=seed) for seed in (0, 1, 2)]
     with drawing_ahead(2):
         feed = Feed(specs, CPU)
-        for step, ((pool, rows), (own_pool, own_rows)) in enumerate(zip(feed, Feed(specs[2:], CPU), strict=True), 1):
+        for step, (batches, alone) in enumerate(zip(feed, Feed(specs[2:], CPU), strict=True), 1):
+            ((pool, rows),), ((own_pool, own_rows),) = batches, alone
             ours, own = pool.batch(rows), own_pool.batch(own_rows)
             assert torch.equal(ours[0][-1], own[0][0])
             assert float(ours[3][-1].sum()) == float(own[3].sum())
@@ -353,9 +354,9 @@ def test_on_a_gpu_batches_are_those_of_a_cpu(case: str) -> None:
     with drawing_ahead(3):
         on_gpu, on_cpu = (Feed(COHORTS[case], device) for device in (torch.device("cuda"), CPU))
         kept = [  # all before any is read: copies to the device are not waited for
-            [None if part is None else part.clone() for part in pool.batch(rows)] for pool, rows in on_gpu
+            [None if part is None else part.clone() for part in pool.batch(rows)] for ((pool, rows),) in on_gpu
         ]
-        for batch, (pool, rows) in zip(kept, on_cpu, strict=True):
+        for batch, ((pool, rows),) in zip(kept, on_cpu, strict=True):
             for one, other in zip(batch, pool.batch(rows), strict=True):
                 assert (one is None) == (other is None)
                 if one is not None and other is not None:

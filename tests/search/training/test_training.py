@@ -29,8 +29,9 @@ from recallmap.search import codec
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import Feed
 from recallmap.search.training.best_checkpoint import evaluation_steps
-from recallmap.search.training.cohort import COMPILING, Cohort
+from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.cuda_graph import CapturedStep, compiled
+from recallmap.search.training.lane import COMPILING, Lane
 from recallmap.search.training.loop import train
 from recallmap.search.training.outcome import Outcome
 from recallmap.search.training.packing import at_most, pack, room
@@ -72,6 +73,14 @@ def outcomes(specs: list[TrialSpec], at_once: int) -> list[Outcome]:
             next(steps)
         except StopIteration as end:
             return end.value
+
+
+def lane_of(specs: list[TrialSpec], device: str = "cpu") -> tuple[Lane, list[Any]]:
+    """All of these in one lane, and their first batch."""
+    cohort = Cohort(specs, torch.device(device), len(specs))
+    (lane,), ((pool, rows),) = cohort.lanes, next(iter(cohort.feed))
+    cohort.close()
+    return lane, list(pool.batch(rows))
 
 
 def broken(says: str) -> Any:
@@ -170,7 +179,7 @@ def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
 
 def test_a_fixed_set_is_gone_through_whole_every_epoch() -> None:
     spec = trial(RECALL, train=20, steps=None, epochs=2)
-    rows = [rows[0].tolist() for _, rows in Feed([spec], torch.device("cpu"))]
+    rows = [rows[0].tolist() for ((_, rows),) in Feed([spec], torch.device("cpu"))]
     assert [len(r) for r in rows] == [8] * 6
     epochs = [[i for r in part for i in r] for part in (rows[:3], rows[3:])]
     assert all(sorted(e) == [-1] * 4 + list(range(20)) for e in epochs)
@@ -247,43 +256,36 @@ def test_what_is_read_out_takes_room_and_half_the_digits_half_of_it() -> None:
 @pytest.fixture
 def worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few the steps."""
-    monkeypatch.setattr("recallmap.search.training.cohort.COMPILING", 0.0)
+    monkeypatch.setattr("recallmap.search.training.lane.COMPILING", 0.0)
 
 
 def test_a_step_is_compiled_where_that_saves_more_than_it_takes() -> None:
     """By the steps, and by what each of all members computes."""
-    cpu = torch.device("cpu")
-    few, more = Cohort([trial()], cpu), Cohort([trial(steps=60_000)], cpu)
-    long = Cohort(
-        [trial(Mqar(vocab=2**14, length=2**12, pairs=4), batch=2**11, steps=800, seed=s) for s in (0, 1)], cpu
-    )
+    (few, batch), (more, _) = lane_of([trial()]), lane_of([trial(steps=60_000)])
+    wide = [trial(Mqar(vocab=2**14, length=2**12, pairs=4), batch=2**11, steps=800, seed=s) for s in (0, 1)]
+    (long,) = Cohort(wide, torch.device("cpu"), 2).lanes
     assert few.saved < COMPILING / 1000
     assert COMPILING < more.saved < 2 * COMPILING
     assert COMPILING < long.saved < 2 * COMPILING
-    pool, rows = few.feed.portions[0].at(0, 8, cpu)
-    assert few.compile(pool.batch(rows)) == "not worth it: 12 steps"
+    assert few.compile(batch) == "not worth it: 12 steps"
     assert few.losses == few.member_losses
     assert few.optimize == few.optimizer.step
 
 
 @pytest.mark.usefixtures("worth_compiling")
 def test_a_step_of_more_operations_than_compile_in_minutes_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
-    assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
-    assert cohort.losses != cohort.member_losses
+    (plain, _), (lane, batch) = lane_of([trial()]), lane_of([trial()])
+    assert lane.compile(batch, backend="eager") == "yes"
+    assert lane.losses != lane.member_losses
     monkeypatch.setattr(
-        "recallmap.search.training.cohort.MOST", 10
+        "recallmap.search.training.lane.MOST", 10
     )  # as if this shape had more operations than the one before
-    assert re.fullmatch(
-        r"no: a forward pass is \d+ operations, more than 10", cohort.compile(pool.batch(rows), backend="eager")
-    )
-    assert cohort.losses == cohort.member_losses
-    assert_close(cohort.update(*pool.batch(rows)), plain.update(*pool.batch(rows)))
-    monkeypatch.setattr("recallmap.search.training.cohort.MOST", 1500)
-    assert cohort.compile(pool.batch(rows), backend="eager") == "yes"
-    assert cohort.losses != cohort.member_losses
+    assert re.fullmatch(r"no: a forward pass is \d+ operations, more than 10", lane.compile(batch, backend="eager"))
+    assert lane.losses == lane.member_losses
+    assert_close(lane.update(*batch), plain.update(*batch))
+    monkeypatch.setattr("recallmap.search.training.lane.MOST", 1500)
+    assert lane.compile(batch, backend="eager") == "yes"
+    assert lane.losses != lane.member_losses
 
 
 @pytest.mark.usefixtures("worth_compiling")
@@ -296,11 +298,9 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
         asked.append(differentiable)
         return why_not(*args, differentiable=differentiable, **kwargs)
 
-    cpu = torch.device("cpu")
-    cohort = Cohort([trial(backbone=arch(Mesa(heads=2, cg_steps=2)))], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
+    lane, batch = lane_of([trial(backbone=arch(Mesa(heads=2, cg_steps=2)))])
     monkeypatch.setattr(select, "why_not", note)
-    cohort.compile(pool.batch(rows), backend="eager")
+    lane.compile(batch, backend="eager")
     assert set(asked) == {True}
 
 
@@ -315,27 +315,25 @@ def test_before_compiling_the_ops_are_those_that_training_calls(monkeypatch: pyt
 def test_a_step_that_the_compiler_cannot_build_stays_as_it_is(
     says: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu = torch.device("cpu")
-    plain, cohort = Cohort([trial()], cpu), Cohort([trial()], cpu)
-    pool, rows = cohort.feed.portions[0].at(0, 8, cpu)
-    compiled = cohort.compile
+    (plain, _), (lane, batch) = lane_of([trial()]), lane_of([trial()])
+    compiled = lane.compile
 
     def compile_step(batch: Any) -> str:
         said = compiled(batch, backend=broken(says))
-        cohort.optimize = cohort.optimizer.step
+        lane.optimize = lane.optimizer.step
         return said
 
-    monkeypatch.setattr(cohort, "compile", compile_step)
-    captured = CapturedStep(cohort)
+    monkeypatch.setattr(lane, "compile", compile_step)
+    captured = CapturedStep(lane)
     losses: list[Tensor] = []
-    monkeypatch.setattr(captured, "_warm_up", lambda buffers: losses.append(cohort.update(*buffers)))
-    captured._prepare(list(pool.batch(rows)))
+    monkeypatch.setattr(captured, "_warm_up", lambda buffers: losses.append(lane.update(*buffers)))
+    captured._prepare(batch)
     assert captured.compiled == f"no: RuntimeError: {told}"
-    assert_close(losses, [plain.update(*pool.batch(rows))])
+    assert_close(losses, [plain.update(*batch)])
 
 
 def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() -> None:
-    captured = CapturedStep(Cohort([trial()], torch.device("cpu")))
+    captured = CapturedStep(lane_of([trial()])[0])
     assert captured.compiled == "yes"
     captured.said["no: too long"] = None
     assert captured.compiled == "no: too long"
@@ -349,6 +347,7 @@ def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() 
         (None, 3, 100, True),  # a CPU has nothing to record
         (None, 4, 100, False),
         (None, 0, 100, False),
+        (0, 3, 100, True),  # nothing is recorded yet
         (10, 1, 100, True),  # 75 s saved, recording takes 10
         (10, 3, 100, True),  # 25 s
         (10, 3, 80, False),  # 20 s
@@ -358,11 +357,12 @@ def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() 
 def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
     recording: float | None, going: int, left: int, better: bool
 ) -> None:
-    cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"))
+    cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"), 4)
     if recording is not None:
-        cohort.captured = CapturedStep(cohort)
-        cohort.captured.seconds = recording
-    assert cohort.better_fewer(going, taken=50, left=left, seconds=50 + (recording or 0)) is better
+        (lane,) = cohort.lanes
+        lane.captured = CapturedStep(lane)
+        lane.captured.seconds = recording
+    assert cohort.better_fewer(going, taken=50 if recording else 0, left=left, seconds=50 + (recording or 0)) is better
 
 
 @pytest.mark.gpu
@@ -392,7 +392,7 @@ def test_on_a_gpu_a_step_that_the_compiler_cannot_build_is_trained_as_it_is(monk
     def step(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
         return compiled(function, broken("no room") if function.__name__ == "member_losses" else backend)
 
-    monkeypatch.setattr("recallmap.search.training.cohort.compiled", step)
+    monkeypatch.setattr("recallmap.search.training.lane.compiled", step)
     specs = [trial(), trial(seed=1)]
     for record, spec in zip(run_cohort(specs, device=torch.device("cuda")), specs, strict=True):
         assert record.implementation["compiled step"] == "no: RuntimeError: no room"
@@ -415,17 +415,17 @@ def test_on_a_gpu_steps_of_every_length_share_their_memory() -> None:
     mix = tuple(Portion(task=Mqar(vocab=32, length=n, pairs=4), examples=64) for n in (16, 24, 40))
     specs = [replace(trial(seed=s, steps=30), mix=mix) for s in (0, 1)]
     cohort, other = (Cohort(specs, torch.device("cuda")) for _ in range(2))
-    other.captured = None
+    other.lanes[0].captured = None
     ours, theirs = (torch.stack([loss_N.clone() for _, loss_N in own.trained(0)]) for own in (cohort, other))
     assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
-    assert cohort.captured is not None
-    graphs = [captured.graph for captured in cohort.captured.graphs.values()]
+    (captured,) = cohort.captured
+    graphs = [step.graph for step in captured.graphs.values()]
     assert (len(graphs), len({graph.pool() for graph in graphs})) == (3, 1)
 
 
 def test_cohorts_hold_trials_of_equal_shape() -> None:
     same = [trial(seed=s, lr=lr) for s in (0, 1) for lr in (1e-3, 1e-2)]
-    other = [trial(steps=13), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
+    other = [trial(batch=4), trial(backbone=arch(Attention(heads=4))), trial(Mqar(vocab=32, length=32, pairs=2))]
     assert len({s.shape for s in same}) == 1
     assert len({s.shape for s in same + other}) == 4
     assert pack([same[0], other[0], *same[1:]], at_most(3)) == [[0, 2, 3], [1], [4]]
@@ -515,9 +515,9 @@ def test_small_members_have_a_core_each_and_the_caller_has_its_cores_back(member
 
 def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = trial()
-    monkeypatch.setattr("recallmap.search.training.stacked_model.LARGE", spec.effort / spec.steps)
-    assert Cohort([spec], torch.device("cpu")).model.crew is None
-    crew = Cohort([spec, trial(seed=1)], torch.device("cpu")).model.crew
+    monkeypatch.setattr("recallmap.search.training.cohort.LARGE", spec.effort / spec.steps)
+    assert Cohort([spec], torch.device("cpu")).crew is None
+    crew = Cohort([spec, trial(seed=1)], torch.device("cpu")).crew
     assert crew is not None
     crew.dismiss()
 
