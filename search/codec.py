@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from recallmap.search.documents import type_hints
+from recallmap.search.documents import outside, type_hints
 from recallmap.search.documents.built_in import BUILT_IN as BUILT_IN
 from recallmap.search.documents.built_in import FORMER as FORMER
 from recallmap.search.documents.built_in import TELLING as TELLING
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def read_task(source: Source, *, overrides: Sequence[str] = ()) -> Task:
     """A task from a file, a mapping, or its kind alone, with `option=value` laid over it. Raises SpecError."""
-    node = task_document(source)
+    node = outside.ready(task_document(source))
     for text in overrides:
         node = patched(node, override(text, door="option", like="length=32"))
     task: Task = type_hints.read(_hint("task"), node)
@@ -56,7 +56,7 @@ def read_task(source: Source, *, overrides: Sequence[str] = ()) -> Task:
 
 def read_arch(source: Source) -> BackboneSpec:
     """An architecture from a file, a name of the zoo, or a mapping. Raises SpecError."""
-    arch: BackboneSpec = type_hints.read(_hint("arch"), document(source, "arch"))
+    arch: BackboneSpec = type_hints.read(_hint("arch"), outside.ready(document(source, "arch")))
     return arch
 
 
@@ -67,7 +67,8 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     """
     from recallmap.search.study import overlay
 
-    chosen = overlay.with_budget(document(source, "study"), [override(text) for text in overrides])
+    whole = outside.ready(document(source, "study"))
+    chosen = overlay.with_budget(whole, [override(text) for text in overrides])
     spec: StudySpec = type_hints.read(_hint("study"), chosen)
     spec.check(chosen)
     return spec
@@ -88,7 +89,12 @@ def schema(what: str) -> dict[str, Any]:
     """The JSON schema of a task, an arch, a trial or a study, for editors."""
     from recallmap.search.documents import json_schema as schemas
 
+    outside.join_installed()
     found = schemas.of(_hint(what), named=openers() if what in ("trial", "study") else ())
+    named = {"arch": "BackboneSpec", "study": "StudySpec"}.get(what)
+    if named is not None:
+        uses = {"description": outside.ABOUT_USES, "type": "array", "items": {"type": "string"}}
+        found["$defs"][named]["properties"]["uses"] = uses
     if what == "trial":  # without a kind it is a model trained once
         plain, *others = (spec.__name__ for spec in type_hints.members_of(_hint("trial")))
         told = [{"$ref": f"#/$defs/{name}", "required": ["kind"]} for name in others]

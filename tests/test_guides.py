@@ -1,7 +1,8 @@
 """The guides of docs/ and the README: their commands run, their files are read, their links lead somewhere.
 
-A block ```sh is run line by line in an empty folder. Blocks with a further word (slow, cluster, mixer) need minutes, machines
-or a changed checkout: their lines are parsed alone. A line <!-- file: NAME --> above a block says that the block is that file.
+A block ```sh is run line by line in an empty folder, where the files of the guide lie. Blocks with a further word (slow,
+cluster, mixer) need minutes, machines or a changed checkout: their lines are parsed alone. A line <!-- file: NAME --> above a
+block says that the block is that file.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def test_the_commands_of_a_guide_run_in_an_empty_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(ROOT / "results")
     for block in blocks(guide):
-        if block.file.endswith(".yaml"):
+        if block.file.endswith((".yaml", ".py")) and "/" not in block.file:  # others are of a checkout
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
         if block.info == "sh":
             for program, *words in block.lines():
@@ -119,7 +120,8 @@ def test_the_readme_is_short() -> None:
 
 def test_the_mixer_of_its_guide_keeps_its_story_and_is_one_that_a_union_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {block.file: block.text for block in blocks(ROOT / "docs/bring-your-own-mixer.md") if block.info == "python"}
-    mixer, story = (loaded(path, text, monkeypatch) for path, text in own.items())
+    mixer = loaded("arch/mixers/leaky.py", own["my_leaky.py"], monkeypatch)
+    story = loaded(path := "tests/arch/mixers/test_leaky.py", own[path], monkeypatch)
     (told,) = (name for name in vars(story) if name.startswith("test_"))
     vars(story)[told]()
     spec = mixer.Leaky(keep=0.95)

@@ -93,9 +93,9 @@ class MixerSpec(ABC):
 
     kind: str
 
-    equation: ClassVar[str]  # the recurrence in one line
-    state_formula: ClassVar[str]  # floats a mixer carries, in one line
-    source: ClassVar[str]  # paper and equation
+    equation: ClassVar[str] = ""  # the recurrence in one line
+    state_formula: ClassVar[str] = ""  # floats a mixer carries, in one line
+    source: ClassVar[str] = ""  # paper and equation
 
     def differs(self) -> tuple[str, ...]:
         """Differences of this mixer, with its options, from the layer that its kind's name promises: a phrase each, empty where

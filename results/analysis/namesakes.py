@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recallmap.results.analysis.outside_code import said_of
+
 _UNSCALED = "reads with scale 1, the published layer with 1 / sqrt(K)"
 
 _BASELINE = {"conv_v": False, "out_gate": False, "out_norm": "head"}
@@ -51,7 +53,8 @@ NAMESAKES = (
 
 
 def remark(leaves: Mapping[str, Any]) -> str:
-    """The words on an architecture with these parameters by dotted path (see `leaves_of`); "" where its name is right."""
+    """The words on an architecture with these parameters by dotted path (see `leaves_of`), and on its code from outside; ""
+    where its name is right and all of it is ours."""
     kinds = {path.removesuffix("kind"): kind for path, kind in leaves.items() if path.endswith(".kind")}
     said = [
         one.said
@@ -59,4 +62,4 @@ def remark(leaves: Mapping[str, Any]) -> str:
         for one in NAMESAKES
         if one.kind == kind and all(leaves.get(at + dial) == value for dial, value in one.dials.items())
     ]
-    return "; ".join(dict.fromkeys(said))
+    return "; ".join(dict.fromkeys([*said, *said_of(leaves)]))

@@ -14,7 +14,9 @@ from recallmap.results.score_tables.table import size
 
 
 def caption_of(means: list[dict[str, Any]], index: Index, percent: bool, near: float) -> str:
-    """The figure's message: the best recall, the best with a fixed state, and nearly the same with less state."""
+    """The figure's message: the best recall, the best with a fixed state, and nearly the same with less state; all of them
+    among those whose state is known."""
+    means = [mean for mean in means if not mean.get("apart")]
     if not means:
         return ""
 

@@ -13,7 +13,7 @@ from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.published_figures import Column, Published
 from recallmap.results.page.captions import caption_of
 from recallmap.results.page.name_index import Index, carried
-from recallmap.results.page.points import NEAR, common_fields, interval_of, millionths
+from recallmap.results.page.points import NEAR, apart_of, common_fields, interval_of, millionths
 from recallmap.results.record import Record
 from recallmap.results.score_tables.columns import Sheet, tables_about
 from recallmap.results.score_tables.table import MAD, Cell, protocol_of
@@ -76,6 +76,7 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
         "half": carried(half_width(cell.interval)),
         "count": cell.seeds,  # of many trials, whose hyper-parameters are not the same
         "trials": [index.trial[key] for key in cell.keys],
+        **apart_of(own),
     }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from recallmap.results.analysis.confidence import half_width, t_interval
 from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front_band, front_shares
 from recallmap.results.page import thinning
 from recallmap.results.page.name_index import Index, carried
@@ -20,11 +21,15 @@ NEAR = 0.05  # distance from the best within which a smaller state is worth a me
 
 def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
     """The means with the number of bootstrap draws of seeds that put them on the front, and the front's band, which needs two
-    seeds of one of them."""
-    seeds, states = [m.pop("seeds") or [m["mean"]] for m in means], [m["state"] for m in means]
+    seeds of one of them. A mean whose state is unknown is `apart`, on no front."""
+    known, apart = [m for m in means if not m.get("apart")], [m for m in means if m.get("apart")]
+    seeds, states = [m.pop("seeds") or [m["mean"]] for m in known], [m["state"] for m in known]
     sure = any(len(own) > 1 for own in seeds)
-    shares = front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1)
-    shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(means, shares, strict=True)]
+    shares: Iterable[float] = (
+        front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1) if known else ()
+    )
+    shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(known, shares, strict=True)]
+    shared += [{**{name: value for name, value in m.items() if name != "seeds"}, "share": 0.0} for m in apart]
     return {
         "means": thinning.means(shared),
         "of": len(means),
@@ -45,7 +50,13 @@ def point_of(own: list[Measure], index: Index) -> dict[str, Any]:
         "half": carried(half_width(t_interval(values))),
         "trials": [index.trial[key] for key in own[0].keys],
         "seeds": values,
+        **apart_of(own),
     }
+
+
+def apart_of(own: Sequence[Measure]) -> dict[str, Any]:
+    """{"apart": True} for an architecture whose state is unknown."""
+    return {"apart": True} if has_unknown_state(own[0].leaves) else {}
 
 
 def common_fields(own: Sequence[Measure]) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from recallmap.results.analysis.labels import leaves_of, row_names
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number
+from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.record import Record
 from recallmap.results.score_tables.notes import remarks_of
 from recallmap.results.score_tables.table import Cell, Line, Table, Unit
@@ -18,7 +19,7 @@ COSTS: dict[
     str, tuple[Unit, Callable[[Record], float | None]]
 ] = {  # what a trial took; speed is of trials as they trained
     "parameters": ("count", lambda r: r.parameters),
-    "state": ("bytes", lambda r: r.state_bytes),
+    "state": ("bytes", lambda r: None if has_unknown_state(leaves_of(r)) else r.state_bytes),
     "operations a token": ("count", lambda r: r.flops_per_token),
     "steps": ("count", lambda r: r.steps),
     "seconds a trial": ("seconds", lambda r: r.seconds),

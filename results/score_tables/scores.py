@@ -10,6 +10,7 @@ from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number, by_size
+from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.published_figures import Column, Published
 from recallmap.results.analysis.selection import On
 from recallmap.results.record import Record
@@ -169,6 +170,8 @@ def _line(sheet: Sheet, own: list[Measure]) -> Line:
 
 def states_of(own: Sequence[Measure]) -> str:
     """The sizes of an architecture's state, "1–4 kB, grows"."""
+    if has_unknown_state(own[0].leaves):
+        return "unknown"
     sizes = sorted({m.state_bytes for m in own})
     (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
     state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"

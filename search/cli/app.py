@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from recallmap.search.cli.sources import Found
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 MANY_RECORDS = 5000  # a page of so many takes seconds to make
 
@@ -37,7 +41,8 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except SpecError as error:
-            refuse(*map(str, error.faults))
+            outside = sys.modules.get("recallmap.search.documents.outside")
+            refuse(*map(str, error.faults), *(outside.broken() if outside is not None else ()))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except OSError as error:
@@ -57,9 +62,51 @@ class Verbs(TyperGroup):
             if _is_ledger_error(error):
                 refuse(str(error))
             raise
+        finally:
+            if (outside := sys.modules.get("recallmap.search.documents.outside")) is not None:
+                outside.forget()
 
 
-app = typer.Typer(
+Use = Annotated[
+    list[str],
+    typer.Option(
+        "--use", metavar="FILE|MODULE", help="Execute a Python file or module, and take its mixers, tasks and samplers."
+    ),
+]
+
+
+class Application(typer.Typer):
+    """An application whose commands all have --use."""
+
+    def command(self, name: str | None = None, **said: Any) -> Callable[[Verb], Verb]:
+        register = super().command(name, **said)
+
+        def add(verb: Verb) -> Verb:
+            register(_with_use(verb))
+            return verb
+
+        return add
+
+
+def _with_use(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with one more option, which it does not see."""
+
+    @functools.wraps(verb)
+    def wrapped(*args: Any, use: list[str], **said: Any) -> Any:
+        if use:
+            from recallmap.search.documents import outside
+
+            outside.use(use)
+        return verb(*args, **said)
+
+    own = inspect.signature(verb, eval_str=True)
+    option = inspect.Parameter("use", inspect.Parameter.KEYWORD_ONLY, default=[], annotation=Use)
+    wrapped.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+    wrapped.__annotations__ = {**verb.__annotations__, "use": Use}
+    return wrapped
+
+
+app = Application(
     cls=Verbs,
     name="recallmap",
     help="Maps the memory capacity of sequence models against their recall on synthetic tasks.",
@@ -186,7 +233,14 @@ def with_note(found: Found) -> Found:
 
 def words_given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
     """The options of a command, repeated for the next one."""
-    return [*(["--ledger", str(ledger)] if ledger else []), *(word for text in sets for word in ("--set", text))]
+    from recallmap.search.documents import outside
+
+    used = [word for name in outside.asked() for word in ("--use", name)]
+    return [
+        *(["--ledger", str(ledger)] if ledger else []),
+        *(word for text in sets for word in ("--set", text)),
+        *used,
+    ]
 
 
 def device_of(name: str | None) -> torch.device:

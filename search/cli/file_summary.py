@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recallmap.search import codec
-from recallmap.search.cli.listings import stack_of
-from recallmap.search.documents import built_in, content_key, type_hints
+from recallmap.search.cli.listings import has_unknown_state, stack_of
+from recallmap.search.documents import built_in, content_key, outside, type_hints
 from recallmap.search.documents.built_in import TELLING
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged
 from recallmap.search.space.search_space import Search
@@ -26,12 +26,19 @@ def check(source: str) -> str:
     from recallmap.synth.tasks import Task
 
     names = {what: list(built_in.named(what)) for what in ("study", "arch", "suite")}
+    outside.join_installed()
     names["task"] = list(type_hints.kinds_of(Task))
     named = [what for what, known in names.items() if source in known]
     if not named and not os.path.exists(source):
         meant = type_hints.guess(Path(source).stem, [name for known in names.values() for name in known])
         raise fault(Place(source), "", f"no file, and no built-in study, arch, suite or task{meant}")
     return "\n".join(_SUMMARIES[what](source) for what in named or [_sort_of(source)])
+
+
+def code_of(source: str) -> list[str]:
+    """The code from outside that a file, or a document that comes with the package, would execute. Raises SpecError."""
+    ours = any(source in built_in.named(what) for what in ("study", "arch", "suite"))
+    return [] if ours else outside.would_execute(built_in.document(Path(source), "document"))
 
 
 def _sort_of(source: str) -> str:
@@ -55,9 +62,15 @@ def _arch(source: str) -> str:
 
     spec = codec.read_arch(source)
     price = cost(spec, vocab=64, length=128)
+    grows = " and growing" if price.state_grows else ""
+    state = (
+        "an unknown state"
+        if has_unknown_state(spec)
+        else f"{price.state_bytes:,} bytes of state after 128 tokens{grows}"
+    )
     return (
         f"arch {spec.name}: width {spec.width}, {stack_of(spec.stack)}; {price.parameters:,} parameters for 64 "
-        f"token ids, {price.state_bytes:,} bytes of state after 128 tokens{' and growing' if price.state_grows else ''}"
+        f"token ids, {state}"
     )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from recallmap.search.cli.app import Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
 from recallmap.search.cli.durations import seconds_in
-from recallmap.search.cli.streams import say
+from recallmap.search.cli.streams import complain, say
 
 
 class What(StrEnum):
@@ -48,6 +48,9 @@ def check(
         str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
     ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
+    no_execute: Annotated[
+        bool, typer.Option("--no-execute", help="Only say which code the file would execute, and execute none.")
+    ] = False,
 ) -> None:
     """Check a file: print all its faults, or a summary."""
     from recallmap.search import codec
@@ -60,8 +63,21 @@ def check(
     if file is None:
         refuse("check: got neither a file nor --schema, expected a FILE, or --schema task|arch|study")
     from recallmap.search.cli.file_summary import check as summary
+    from recallmap.search.cli.file_summary import code_of
 
+    if no_execute:
+        say(f"would execute {', '.join(code_of(file)) or 'no code from outside'}")
+        return
     say(f"ok: {summary(file)}")
+    for line in lines_of_outside():
+        say(line)
+
+
+def lines_of_outside() -> list[str]:
+    """What was executed of the user's own code, and what it defined."""
+    from recallmap.search.documents import outside
+
+    return [*(f"executed {one.summary}" for one in outside.loaded()), *outside.broken()]
 
 
 @app.command(name="list")
@@ -71,7 +87,11 @@ def list_(
 ) -> None:
     """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
     from recallmap.search.cli.listings import TABLES, markdown
+    from recallmap.search.documents import outside
 
+    outside.join_installed()
+    for line in outside.broken():
+        complain(line)
     table = TABLES[what.value]()
     if not as_markdown:
         terminal().print(table)
@@ -111,7 +131,7 @@ def cost(
     """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
-    from recallmap.search.cli.listings import stack_of
+    from recallmap.search.cli.listings import has_unknown_state, stack_of
 
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
@@ -121,6 +141,8 @@ def cost(
     say(f"state            {price.state_bytes:>16,}   bytes after {length} tokens")
     say(f"  fixed          {fixed:>16,}   floats")
     say(f"  growing        {price.growing_floats:>16,}   floats")
+    if has_unknown_state(spec):
+        say("  the state of a module is unknown: counted are the tokens that it reads again")
     say(f"operations       {price.flops_per_token:>16,.0f}   per token, forward, mean over {length} tokens")
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from recallmap.results.analysis import outside_code
+from recallmap.results.analysis.labels import flatten
 from recallmap.search import codec
 from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import Node, SpecError
@@ -41,7 +43,7 @@ def mixers() -> Table:
     table = _table("mixer", "equation", "state (floats)", "source", "differs", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
         facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
-        table.add_row(kind, *facts, "; ".join(spec().differs()), _options(spec))
+        table.add_row(kind, *facts, "; ".join(_differs(spec)), _options(spec))
     return table
 
 
@@ -199,11 +201,22 @@ def stack_of(stack: tuple[Any, ...]) -> str:
     return ", ".join(words)
 
 
+def has_unknown_state(spec: Any) -> bool:
+    """True for an architecture with a torch module whose state is unknown: its size is that of the tokens so far."""
+    return outside_code.has_unknown_state(dict(flatten(type_hints.plain(spec))))
+
+
 def _trials(name: str) -> str:
     try:
         return str(codec.read_study(name).most_trials)
     except SpecError as error:
         return f"faulty: {error.faults[0]}"
+
+
+def _differs(spec: Any) -> tuple[str, ...]:
+    """The differences of a mixer at its defaults; none where it needs an option."""
+    found: tuple[str, ...] = () if type_hints.needed(spec) else spec().differs()
+    return found
 
 
 def _options(spec: type) -> str:

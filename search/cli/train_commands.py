@@ -189,6 +189,7 @@ def best(
     architecture of the winner."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
+    from recallmap.search.documents import outside
     from recallmap.search.proposers import search_results
     from recallmap.search.proposers.journal import Journal
 
@@ -214,7 +215,8 @@ def best(
         say(line)
     if output is not None:
         write_text(output, text)
-        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output)])}")
+        code = outside.words() if outside.CODE in text else []
+        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:

@@ -36,6 +36,8 @@ Opener = Callable[[Node], Node]  # turns text that stands for a whole document i
 
 _CANONICAL = "_canonical"  # where a spec keeps its canonical text
 
+_JOINED: dict[frozenset[Any], list[type]] = {}  # specs from outside, by the members of the union that they have joined
+
 _KEYS = re.compile(r"\[\d{1,9}\]|[^.\[\]]+")  # of a path
 
 _BAD: Any = object()  # stands for a part that has faults
@@ -186,6 +188,11 @@ def dials(spec: type) -> tuple[Field[Any], ...]:
     return tuple(sorted(said, key=lambda f: f.name != "kind"))
 
 
+def needed(spec: type) -> list[str]:
+    """The names that a document of this spec must set."""
+    return [f.name for f in dials(spec) if f.default is MISSING and f.default_factory is MISSING]
+
+
 @cache
 def inline_of(spec: type) -> str | None:
     """The name of the field whose own fields are written inline, if there is one."""
@@ -205,12 +212,37 @@ def names_of(spec: type, kind: str) -> tuple[str, ...]:
 
 @cache
 def members_of(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, flat; a hint that is no union is its own only alternative."""
+    """The alternatives of a union, flat, and the specs that have joined it; a hint that is no union is its own only
+    alternative."""
+    own = _own_members(hint)
+    joined = (spec for union, specs in _JOINED.items() if union <= set(own) for spec in specs)
+    return tuple(dict.fromkeys((*own, *joined)))
+
+
+def _own_members(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Annotated:
-        return members_of(get_args(hint)[0])
+        return _own_members(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return tuple(dict.fromkeys(m for part in get_args(hint) for m in members_of(part)))
+        return tuple(dict.fromkeys(m for part in get_args(hint) for m in _own_members(part)))
     return (hint,)
+
+
+def join(union: Any, spec: type) -> None:
+    """Add a spec from outside to a union, for this process: it may stand wherever every member of the union may."""
+    _JOINED.setdefault(frozenset(_own_members(union)), []).append(spec)
+    _forget_members()
+
+
+def leave(spec: type) -> None:
+    """Take a spec out of the union that it has joined."""
+    for specs in _JOINED.values():
+        specs[:] = [other for other in specs if other is not spec]
+    _forget_members()
+
+
+def _forget_members() -> None:
+    for known in (members_of, kinds_of, names_of):
+        known.cache_clear()
 
 
 @cache
@@ -392,8 +424,8 @@ class _Reader:
                 may = ", ".join(name for name in names if name != "kind") or "nothing besides kind"
                 meant = guess(key, list(names))
                 self.refuse(node.keys[key], _join(path, key), f"unknown key, expected {may}{meant}")
-        for name, f in known.items():
-            if name not in node.value and f.default is MISSING and f.default_factory is MISSING:
+        for name in needed(spec):
+            if name in known and name not in node.value:
                 self.refuse(node.place, path, f"key '{name}' is missing, expected {self.words(hints[name])}")
         if len(self.faults) > before:
             return _BAD

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import pickle
 import secrets
 import shutil
 import socket
@@ -22,7 +23,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import torch
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
-from recallmap.search.documents import content_key
+from recallmap.search.documents import content_key, outside
 from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
@@ -184,6 +185,11 @@ class _Cohort:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Cohort:
         return self  # frozen; Tune copies what it is given several times over
 
+    def __reduce__(self) -> Any:
+        """The code from outside travels with it, and is loaded before its specs are."""
+        whole = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _arrived, (outside.shipped(), pickle.dumps(whole))
+
     @property
     def specs(self) -> tuple[Trial, ...]:
         return self.work.specs[self.start : self.stop]
@@ -191,6 +197,12 @@ class _Cohort:
     def halves(self) -> tuple[_Cohort, _Cohort]:
         middle = (self.start + self.stop) // 2
         return replace(self, stop=middle), replace(self, start=middle)
+
+
+def _arrived(sources: tuple[outside.Source, ...], whole: bytes) -> _Cohort:
+    """The cohort that travelled, in a worker. Its files of code go with Ray's folder."""
+    outside.arrive(sources, folder=os.environ.get(MARK))
+    return _Cohort(**pickle.loads(whole))
 
 
 @dataclass

@@ -9,13 +9,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from recallmap.results.analysis.labels import flatten
+from recallmap.results.analysis.labels import flatten, leaves_of
+from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front, hypervolume
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.escape import one_line
@@ -78,12 +80,25 @@ class Findings:
     def maximise(self) -> list[bool]:
         return [goal.direction == "maximise" for goal in self.study.goals]
 
+    @cached_property
+    def apart(self) -> tuple[bool, ...]:
+        """For every candidate, True where its state is a goal and its size unknown; none where this holds for all."""
+        asks = any(goal.score in ("state_bytes", "state_floats") for goal in self.study.goals)
+        found = [asks and has_unknown_state(leaves_of(one.records[0])) for one in self.candidates]
+        return tuple(found) if not all(found) else (False,) * len(found)
+
+    def front_of_known(self, values: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
+        """bool [N]: the front of the candidates that are not apart."""
+        kept = ~np.asarray(self.apart)
+        kept[kept] = front([value for value, apart in zip(values, self.apart, strict=True) if not apart], self.maximise)
+        return kept
+
     def on_front(self) -> list[Candidate]:
         """Candidates that no other beats on every goal at once, by the first goal; the first of equal points."""
         values = [one.chosen for one in self.candidates]
         if not values:
             return []
-        kept = front(values, self.maximise)
+        kept = front(values, self.maximise) if not any(self.apart) else self.front_of_known(values)
         found: dict[tuple[str, ...], Candidate] = {}
         for index in ranked(values, self.maximise):
             if kept[index]:
@@ -207,7 +222,7 @@ def shares_on_front(found: Findings, rng: np.random.Generator, draws: int = 200)
     on = np.zeros(len(samples))
     for _ in range(draws):
         means = [sample[rng.integers(len(sample), size=len(sample))].mean(axis=0) for sample in samples]
-        on += front(means, found.maximise)
+        on += front(means, found.maximise) if not any(found.apart) else found.front_of_known(means)
     return on / draws
 
 

@@ -64,7 +64,8 @@ def written_out(said: Node) -> tuple[Node, ...]:
         raise fault(said.keys[unknown[0]], "", f"unknown key '{unknown[0]}', expected every, but, as, having")
     specs = type_hints.kinds_of(Mixer)
     every = said.value["every"]
-    kinds = sorted(specs) if every.value == "mixer" else _kinds_said(every, specs, "'mixer', or a list of mixers")
+    whole = sorted(kind for kind, spec in specs.items() if not type_hints.needed(spec))
+    kinds = whole if every.value == "mixer" else _kinds_said(every, specs, "'mixer', or a list of mixers")
     if "but" in said:
         left_out = _kinds_said(said.value["but"], specs, "a list of mixers")
         kinds = [kind for kind in kinds if kind not in left_out]

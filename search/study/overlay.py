@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from recallmap.search.documents import built_in, type_hints, yaml_text
+from recallmap.search.documents import type_hints, yaml_text
 from recallmap.search.documents.nodes import Fault, Node, Patch, SpecError, fault, patched
 from recallmap.search.space.axis_values import axis_values
 from recallmap.search.space.parameters import DIALS
-from recallmap.search.study.reading import is_within, opened
+from recallmap.search.study.reading import is_within, named_arch, opened
 from recallmap.search.study.spec import StudySpec
 
 LONGEST = 500  # characters of advice, beyond which it names only the places
@@ -201,7 +201,7 @@ def _says(node: Node, path: str) -> bool:
 
 def _with_arch(study: Node) -> Node:
     trial = study.get("trial")
-    return study if trial is None else study.with_key("trial", opened(trial, built_in.open_arch), study.keys["trial"])
+    return study if trial is None else study.with_key("trial", opened(trial, named_arch), study.keys["trial"])
 
 
 def _chosen_budget(study: Node) -> tuple[Patch, ...]:

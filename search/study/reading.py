@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents import built_in, outside, type_hints
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, patched
 from recallmap.search.documents.type_hints import Memo, Opener
 from recallmap.search.space.axis_values import Point
@@ -21,6 +21,7 @@ class TrialReader:
         self.memo: Memo = {}
         self.openers = dict.fromkeys(built_in.openers(), self.open_arch)
         whole = Node({"trial": opened(base, self.open_arch)}, base.place, {"trial": base.place})
+        self.base = whole
         self.walk: list[tuple[Patch | None, Node, tuple[Fault, ...]]] = [(None, whole, ())]
 
     def trial(self, point: Point) -> Trial:
@@ -55,8 +56,13 @@ class TrialReader:
     def open_arch(self, node: Node) -> Node:
         named = (node.place.source, node.value)
         if named not in self.archs:
-            self.archs[named] = built_in.open_arch(node)
+            self.archs[named] = named_arch(node)
         return self.archs[named]
+
+
+def named_arch(node: Node) -> Node:
+    """The architecture that a study names, after the code that it uses was executed."""
+    return outside.ready(built_in.open_arch(node))
 
 
 def opened(trial: Node, open_arch: Opener) -> Node:

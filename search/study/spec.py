@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from recallmap.search.documents import content_key, type_hints
+from recallmap.search.documents import content_key, outside, type_hints
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
 from recallmap.search.space import grid
 from recallmap.search.space.axis_values import Point
@@ -124,6 +124,8 @@ class StudySpec:
             name: content_key.plain(getattr(self, name)) for name in ("trial", "goals", "constraints")
         }
         of_sampler = content_key.plain(self.space.sampler)  # the label of the arm has it
+        if codes := outside.named_in([self._reading.base.plain(), content_key.plain(self.space)]):
+            said["code"] = codes
         free = {*of_sampler, "points", "beside", *(() if arm == ANCHORS else ("anchors",))}
         said["space"] = {name: value for name, value in content_key.plain(self.space).items() if name not in free}
         return f"{self.name}/{self.budget or 'whole'}/{arm}/{content_key.key(said)[:8]}"

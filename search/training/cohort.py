@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recallmap.arch.backbone import Backbone
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.training import foreign
 from recallmap.search.training.batches import Asked, EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import CapturedStep
 from recallmap.search.training.lane import Lane, answers, losses
@@ -41,7 +42,8 @@ class Cohort:
     On a GPU all members are one lane: one call of a stacked model, padded to the widest vocabulary. On a CPU a small model
     already fills a core, and stacked tensors leave its cache. So each member is a lane of its own (`at_once` of them), with
     nothing padded, and lanes are shared out among threads of one core each. A single member stays on one core, too, and
-    gives the same bits as in a cohort, unless its step is large.
+    gives the same bits as in a cohort, unless its step is large. On a GPU, too, each member is a lane of its own where a kind
+    from outside does not run under torch.vmap as it does alone.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class Cohort:
         at_once: int | None = None,
         starts: Sequence[Mapping[str, Tensor]] | None = None,
     ) -> None:
-        at_once = at_once or (1 if device.type == "cpu" else len(specs))
+        alone = device.type == "cuda" and bool(foreign.why_alone(specs, device))
+        at_once = at_once or (1 if device.type == "cpu" or alone else len(specs))
         self.specs = list(specs)
         self.device = device
         self.members = list(range(len(specs)))  # those still in training, as indices into specs
@@ -63,7 +66,8 @@ class Cohort:
         self.groups = [self.members[i : i + at_once] for i in range(0, len(specs), at_once)]
         self.feed = Feed(specs, device, self.groups)
         self.lanes = [
-            Lane([specs[m] for m in group], [models[m] for m in group], device, self.steps) for group in self.groups
+            Lane([specs[m] for m in group], [models[m] for m in group], device, self.steps, captured=not alone)
+            for group in self.groups
         ]
         self.bases = [lane.base for lane in self.lanes]  # of groups
         effort = specs[0].effort / max(1, specs[0].steps)

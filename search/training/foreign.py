@@ -1,4 +1,4 @@
-"""Laws that a mixer, an MLP or a block from outside must hold before it trains."""
+"""What a mixer, an MLP or a block from outside must hold before it trains, and whether several can train as one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
 
 from recallmap.arch import laws
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
+from recallmap.arch.torch_module import TorchModule
 from recallmap.search.documents.nodes import Fault, Place, SpecError
 
 if TYPE_CHECKING:
     from recallmap.search.trials import Trial
+
+TRIED = 9  # tokens of the comparison of a cohort with one alone
 
 LONGEST = 1025  # tokens; sequences that are longer are not read to the end
 
@@ -40,6 +45,53 @@ def check(trials: Sequence[Trial], device: torch.device) -> None:
         raise SpecError(faults)
 
 
+def why_alone(trials: Sequence[Trial], device: torch.device) -> str:
+    """Why the members of a cohort must run one at a time on `device`: a block with a kind from outside does not run under
+    torch.vmap, or gives other outputs or gradients there than alone. "" where all may run as one, and where no kind is from
+    outside. Each block is tried once in a process."""
+    for trial in trials:
+        for part in getattr(trial, "parts", (trial,)):
+            if isinstance(part.arch, BackboneSpec):
+                blocks = list(flatten(part.arch.stack))
+                for block in dict.fromkeys(blocks):
+                    kinds = dict.fromkeys(_from_outside(block))
+                    if kinds and (why := _apart(block, part.arch.width, part.arch.norm, device)):
+                        return f"block {blocks.index(block)} ({', '.join(kinds)}) {why}"
+    return ""
+
+
+@cache
+def _apart(block: Any, width: int, norm: Norm, device: torch.device) -> str:
+    """How a block's outputs or gradients under torch.vmap differ from those alone; "" where they agree."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        modules = [block.build(width, norm).to(device) for _ in range(2)]
+        x_NBTD = torch.randn(2, 2, TRIED, width).to(device)
+    names = [name for name, _ in modules[0].named_parameters()]
+    stacked = {
+        n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]).requires_grad_() for n in names
+    }
+
+    def answer(own: dict[str, Tensor], x_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = functional_call(modules[0], own, (x_BTD,))[0]
+        return y_BTD
+
+    def both(y_NBTD: Tensor) -> list[Tensor]:
+        gradients = torch.autograd.grad(y_NBTD.square().sum(), list(stacked.values()), allow_unused=True)
+        return [y_NBTD.detach(), *(g for g in gradients if g is not None)]
+
+    alone = both(torch.stack([answer({n: stacked[n][i] for n in names}, x_NBTD[i]) for i in range(2)]))
+    try:
+        together = both(vmap(answer)(stacked, x_NBTD))
+    except Exception as error:  # whatever a stranger's code does
+        return f"does not run under torch.vmap: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    for one, other in zip(alone, together, strict=True):
+        gap, scale = float((one - other).abs().max()), max(1e-3, float(one.abs().max()))
+        if not gap <= laws.REMEMBERED * scale:
+            return f"is another under torch.vmap than alone, by {gap / scale:.2g} of the largest entry"
+    return ""
+
+
 def _faults(arch: BackboneSpec, length: int, device: torch.device) -> Iterator[Fault]:
     blocks = list(flatten(arch.stack))
     for block in dict.fromkeys(blocks):
@@ -49,17 +101,27 @@ def _faults(arch: BackboneSpec, length: int, device: torch.device) -> Iterator[F
             yield Fault(Place(f"architecture {arch.name}"), place, f"{broken}; it does not train and no record is made")
 
 
-def _from_outside(part: Any) -> Iterator[str]:
-    """The kinds in it whose classes are not ours."""
+def _specs(part: Any) -> Iterator[Any]:
+    """All specs in it, itself included."""
     if isinstance(part, tuple):
         for one in part:
-            yield from _from_outside(one)
-    if not is_dataclass(part) or isinstance(part, type):
-        return
-    if not type(part).__module__.startswith(INSIDE):
-        yield str(getattr(part, "kind", type(part).__name__))
-    for field in fields(part):
-        yield from _from_outside(getattr(part, field.name))
+            yield from _specs(one)
+    if is_dataclass(part) and not isinstance(part, type):
+        yield part
+        for field in fields(part):
+            yield from _specs(getattr(part, field.name))
+
+
+def _from_outside(block: Any) -> Iterator[str]:
+    """The kinds in it whose classes are not ours."""
+    for spec in _specs(block):
+        if isinstance(spec, TorchModule) or not type(spec).__module__.startswith(INSIDE):
+            yield str(getattr(spec, "kind", type(spec).__name__))
+
+
+def _counts_state(block: Any) -> bool:
+    """True where the state of a block can be counted: not that of a torch module which cannot be run token by token."""
+    return all(spec.verifiable for spec in _specs(block) if isinstance(spec, TorchModule))
 
 
 @cache
@@ -76,10 +138,9 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 module = block.build(width, norm).to(device)
-                verdicts = (
-                    laws.is_causal(module, width, lengths=lengths, dtype=dtype),
-                    laws.counted_state(module, width, size, lengths=lengths, dtype=dtype),
-                )
+                verdicts = [laws.is_causal(module, width, lengths=lengths, dtype=dtype)]
+                if _counts_state(block):
+                    verdicts.append(laws.counted_state(module, width, size, lengths=lengths, dtype=dtype))
         except Exception as error:  # whatever a stranger's code does
             if dtype == torch.float64:  # nobody trains in it
                 return ""

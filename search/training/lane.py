@@ -41,10 +41,16 @@ def losses(logits_NBQV: Tensor, targets_NBQ: Tensor, weight_NBQ: Tensor) -> Tens
 
 class Lane:
     """The live state of N members that one call of the model trains. `steps` are those of the cohort; a member with fewer
-    stands still after its own."""
+    stands still after its own. `captured` False: a GPU runs each step anew."""
 
     def __init__(
-        self, specs: Sequence[TrialSpec], models: Sequence[Backbone], device: torch.device, steps: int
+        self,
+        specs: Sequence[TrialSpec],
+        models: Sequence[Backbone],
+        device: torch.device,
+        steps: int,
+        *,
+        captured: bool = True,
     ) -> None:
         first = specs[0]
         self.device, self.steps = device, steps
@@ -62,7 +68,7 @@ class Lane:
         self.losses: Callable[..., Tensor] = self.member_losses
         self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
-        self.captured = CapturedStep(self) if device.type == "cuda" else None
+        self.captured = CapturedStep(self) if device.type == "cuda" and captured else None
         self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
         self.low_precision = first.training.dtype == "bfloat16"
 

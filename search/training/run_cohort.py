@@ -59,6 +59,8 @@ def follow_cohort(
     with phase("building"):
         foreign.check(specs, where)
         name = device_name(where)  # before the members are shared out among threads of one core
+        alone = foreign.why_alone(specs, where) if where.type == "cuda" else ""
+        one_by_one = {"members": f"one at a time: {alone}"} if alone else {}
         memory_needs.check_room(memory_needs.largest_of([s.needs for s in specs]), len(specs), where)
         begin_afresh(where)
     with record_choices() as chosen:
@@ -66,7 +68,7 @@ def follow_cohort(
 
         def record(member: int, outcome: Outcome) -> Record:
             spec, members = specs[member], len(specs)
-            ways = dict(chosen)
+            ways = dict(chosen) | one_by_one
             found = record_of(spec, outcome, study=study, device=where, members=members, implementation=ways)
             return replace(found, device=name)
 

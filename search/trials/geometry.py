@@ -6,13 +6,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 
 from recallmap.arch.backbone import BackboneSpec
+from recallmap.search.documents.outside import CODE
 from recallmap.synth.task import Task
 
 
 def setting(task: Task) -> str:
-    """The task's options that differ from their defaults, "length=256 copies=16"."""
+    """The task's options that differ from their defaults, "length=256 copies=16", and what defined a task from outside."""
     options = [(f.name, getattr(task, f.name), f.default) for f in fields(task) if f.name not in ("kind", "protocol")]
-    return " ".join(f"{name}={value}" for name, value, default in options if value != default)
+    return " ".join(f"{name}={value}" for name, value, default in options if value != default or name == CODE)
 
 
 @dataclass(frozen=True, kw_only=True)

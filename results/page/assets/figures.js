@@ -443,9 +443,9 @@ function drawState() {
         [
           `<b>${plain(rows[m.row])}</b>`,
           spread(m.mean, m.half, view.percent),
-          `state ${bytes(m.state)}`,
+          m.apart ? `state unknown, drawn at the tokens read again, ${bytes(m.state)}` : `state ${bytes(m.state)}`,
           m.count ? count(m.count, "seed") : `${count(m.trials.length, "seed")}, ${plain(data.hypers[trials.hyper[m.trials[0]]])}`,
-          `on the front in ${Math.round(100 * m.share)} % of resampled seeds`,
+          m.apart ? "on no front" : `on the front in ${Math.round(100 * m.share)} % of resampled seeds`,
         ].join("<br>"),
       ),
       hovertemplate: "%{text}<extra>mean</extra>",
@@ -489,7 +489,7 @@ function drawState() {
       meta: "band",
     });
   traces.splice(0, 2, traces[1], traces[0]); // the lower edge first: the upper one is filled down to it
-  const front = frontOf(view.means.filter((m) => !now.hidden.has(m.arch)));
+  const front = frontOf(view.means.filter((m) => !m.apart && !now.hidden.has(m.arch)));
   // Above the band, which comes first; beyond the last state the front goes on as it is.
   traces.splice(2, 0, {
     type: "scatter",

@@ -231,6 +231,20 @@ def test_the_front_goes_through_those_that_are_shown(browser: Browser, few: Path
     browser.wait(f"{front.replace('return', 'return 1 ===')}")
 
 
+def test_an_unknown_state_is_drawn_and_on_no_front(browser: Browser, make: Make, tmp_path: Path) -> None:
+    vague = {"kind": "module", "of": "my:Layer", "state": "unknown", "code": "my.py+12"}
+    stack = {"stack": [{"kind": "block", "mixer": vague}]}
+    records = [make(arch="mesa", score=0.5, state_bytes=60_000), make(arch="gla", score=0.3, state_bytes=1000)]
+    records.append(make(arch="vague", score=0.9, state_bytes=500, arch_dials=stack))
+    write_page(tmp_path / "page.html", records, title="Vague", tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    drawn = "return document.getElementById('state').data.filter((t) => t.meta === '{}').flatMap((t) => t.{})"
+    assert browser.run(drawn.format("front", "y"))[:2] == [0.3, 0.5]
+    (text,) = (text for text in browser.run(drawn.format("means", "text")) if "vague" in text)
+    assert "state unknown, drawn at the tokens read again, 500 B" in text
+    assert "on no front" in text
+
+
 def test_sizes_and_rates_are_sorted_as_numbers(browser: Browser, few: Path) -> None:
     browser.show(few)
     order = "return arguments[0].sort(natural)"

@@ -221,3 +221,38 @@ def test_a_study_with_a_kind_that_breaks_a_law_trains_nothing(tmp_path: Path) ->
         inline.run(study, tmp_path / "two.sqlite", device="cpu")
     with Ledger(tmp_path / "two.sqlite") as ledger:
         assert not ledger.keys()
+
+
+# Cohorts. -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Shift):
+    """What vmap does not take, or takes otherwise."""
+
+    drops: bool = False
+    branches: bool = False
+
+    def build(self, width: int) -> MixerModule:
+        return _Odd(self, width)
+
+
+class _Odd(_Shift):
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        y_BTD, state = super().mix(x_BTD, state, return_state)
+        if self.spec.drops:  # type: ignore[attr-defined]
+            y_BTD = nn.functional.dropout(y_BTD, 0.5)
+        if self.spec.branches and y_BTD.sum() > 0:  # type: ignore[attr-defined]
+            y_BTD = 2 * y_BTD
+        return y_BTD, state
+
+
+def test_members_run_as_one_where_a_kind_from_outside_survives_vmap() -> None:
+    assert foreign.why_alone([trial(Shift()), trial(LinearAttention(heads=2))], CPU) == ""
+
+
+@pytest.mark.parametrize("mixer", [Odd(drops=True), Odd(branches=True)], ids=["random", "branch"])
+def test_members_run_one_at_a_time_where_it_does_not_and_the_reason_is_said(mixer: Odd) -> None:
+    why = foreign.why_alone([trial(LinearAttention(heads=2)), trial(mixer)], CPU)
+    assert why.startswith("block 1 (shift) does not run under torch.vmap: RuntimeError: ")
+    assert "\n" not in why
