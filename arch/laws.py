@@ -30,6 +30,7 @@ NUDGE = 0.1  # standard deviation of the noise that is added to every weight
 SEEN, REMEMBERED = 1e-4, 1e-3
 ROUNDED = 2e-2  # of the outputs' length: bfloat16 has 8 bits
 MEMBERS = 3  # of a cohort
+STACKING = "vmap = alone"  # the law's name
 
 
 class Verdict(NamedTuple):
@@ -234,7 +235,7 @@ def stacking(
 
     members  modules of one spec with different weights
     """
-    law = "vmap = alone"
+    law = STACKING
     own = [copy.deepcopy(member).to(dtype) for member in members]
     parameters, buffers = stack_module_state(own)
     if unlike := [name for name, value in buffers.items() if not (value == value[:1]).all()]:
@@ -355,7 +356,7 @@ def verdicts(
             "decode = parallel": partial(decoding, module, width),
             "counted state": partial(_counted, module, width, declared),
             "gradients everywhere": partial(gradients, module, width, nudged=True),
-            "vmap = alone": partial(stacking, made, width),
+            STACKING: partial(stacking, made, width),
             "dtype": partial(rounding, module, width),
             "empty and one token": partial(shortest, module, width),
         }

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from recallmap.arch import laws as arch_laws
 from recallmap.arch.backbone import BackboneSpec
-from recallmap.arch.mixers import Mixer
+from recallmap.arch.block import Block
+from recallmap.arch.mixers import LinearAttention, Mixer
 from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.arch.mlp import Mlp, MlpSpec
+from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
+from recallmap.arch.torch_module import TorchModule
 from recallmap.search import codec
 from recallmap.search.cli.listings import stack_of
-from recallmap.search.documents import built_in, type_hints
-from recallmap.search.documents.nodes import Place, fault
+from recallmap.search.documents import built_in, outside, type_hints
+from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
 from recallmap.search.samplers import Sampler
 from recallmap.search.samplers import laws as sampler_laws
 from recallmap.search.samplers.sampler import SamplerSpec
+from recallmap.search.training import foreign
 from recallmap.synth import laws as task_laws
 from recallmap.synth.task import Task as AnyTask
 from recallmap.synth.tasks import Task
@@ -57,9 +59,9 @@ def checked(source: str) -> Iterator[Checked]:
     """Run the laws on each thing that `source` names, one after another: a kind, an architecture of the zoo, a YAML file, or
     a Python file, which is executed. Raises SpecError where it names nothing."""
     if source.endswith(".py"):
-        for spec in specs_in(Path(source)):
-            yield _of_class(spec)
+        yield from _of_file(Path(source))
         return
+    outside.join_installed()
     kinds = {**type_hints.kinds_of(Mixer), **type_hints.kinds_of(Task), **type_hints.kinds_of(Sampler)}
     archs = list(built_in.named("arch"))
     if source in kinds:
@@ -83,54 +85,34 @@ def checked(source: str) -> Iterator[Checked]:
         yield from of_arch(codec.read_arch(Path(source)))
 
 
-def specs_in(path: Path) -> list[type]:
-    """The mixers, tasks and samplers that a Python file defines. The file is executed. Raises SpecError."""
-    place = Place(str(path))
-    if not path.is_file():
-        raise fault(place, "", "no such file")
-    name = f"recallmap_file_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise fault(place, "", "is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
+def _of_file(path: Path) -> Iterator[Checked]:
+    """The laws of all that a Python file defines, with its defaults. The file is executed. Raises SpecError."""
     try:
-        found.loader.exec_module(module)
-    except Exception as error:  # whatever code of one's own does
-        line = next((frame.lineno for frame in _frames(error) if Path(frame.filename) == path), 0)
-        at = f" in line {line}" if line else ""
-        raise fault(place, "", f"cannot be executed: {type(error).__name__}{at}: {error}") from None
-    own = [
-        cls
-        for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, MixerSpec | AnyTask | SamplerSpec) and cls.__module__ == name
-    ]
-    specs = [cls for cls in own if not inspect.isabstract(cls)]
-    if not specs:
-        abstract = "".join(f"; {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))}" for cls in own)
-        wanted = "expected a class that derives from recallmap.MixerSpec or recallmap.Task"
-        raise fault(place, "", f"defines no whole mixer, task or sampler, {wanted}{abstract}")
-    return specs
-
-
-def _frames(error: BaseException) -> list[Any]:
-    import traceback
-
-    frames = traceback.extract_tb(error.__traceback__)
-    return [*reversed(frames), error] if isinstance(error, SyntaxError) else list(reversed(frames))
+        outside.use([str(path)])
+    except SpecError as error:
+        raise SpecError(Fault(Place(""), "", f.message) for f in error.faults) from None  # which names the file
+    for one in outside.loaded():
+        if one.source.path is not None and os.path.samefile(one.source.path, path):
+            for _, spec in one.specs:
+                yield _of_class(spec)
+            for name in one.modules:
+                yield _tried(f"torch module {name}", partial(TorchModule, of=f"{one.source.name}:{name}"), _of_mixer)
 
 
 def _of_class(spec: type) -> Checked:
     """The laws of a kind with its defaults."""
     for base, what, laws in _FAMILIES:
         if issubclass(spec, base):
-            name = f"{what} {_kind_of(spec)}"
-            try:
-                return Checked(name, laws(spec()))
-            except (TypeError, ValueError) as error:
-                said = "expected a default for each option, with which the laws are run"
-                broken = task_laws.Verdict("defaults", f"it cannot be made with its defaults: {error}; {said}")
-                return Checked(name, [broken])
+            return _tried(f"{what} {_kind_of(spec)}", spec, laws)
     raise TypeError(f"{spec.__name__} is no mixer, task or sampler")
+
+
+def _tried(name: str, make: Callable[[], Any], laws: Callable[[Any], Sequence[Verdict]]) -> Checked:
+    try:
+        return Checked(name, laws(make()))
+    except (TypeError, ValueError) as error:
+        said = "expected a default for each option, with which the laws are run"
+        return Checked(name, [task_laws.Verdict("defaults", f"it cannot be made with its defaults: {error}; {said}")])
 
 
 def _kind_of(spec: type) -> str:
@@ -141,7 +123,30 @@ def _kind_of(spec: type) -> str:
 def _of_mixer(spec: MixerSpec) -> Sequence[Verdict]:
     spec.check(WIDTH)
     size = partial(spec.state_size, WIDTH)
-    return arch_laws.verdicts(partial(spec.build, WIDTH), WIDTH, size, spec.parameters(WIDTH))
+    return _of_part(spec, partial(spec.build, WIDTH), WIDTH, size, spec.parameters(WIDTH))
+
+
+def _of_mlp(spec: MlpSpec) -> Sequence[Verdict]:
+    """The laws of a block with this mlp behind a mixer of ours."""
+    return _of_block(Block(mixer=LinearAttention(heads=1), mlp=cast(Mlp, spec)), WIDTH, "rms")
+
+
+def _of_block(block: Any, width: int, norm: Norm) -> Sequence[Verdict]:
+    size, build = partial(block.state_size, width), partial(block.build, width, norm)
+    return _of_part(block, build, width, size, block.parameters(width, norm))
+
+
+def _of_part(part: Any, build: Callable[[], Any], width: int, size: Any, parameters: int) -> Sequence[Verdict]:
+    """The laws of a mixer or a block. A torch module need not run under torch.vmap: its trials then train one at a time."""
+    counted = size if foreign.counts_state(part) else None
+    found = arch_laws.verdicts(build, width, counted, parameters)
+    if not foreign.wraps(part):
+        return found
+    alone = "its trials train one at a time"
+    return [
+        one._replace(fault="", skipped=f"{one.fault}; {alone}") if one.law == arch_laws.STACKING and one.fault else one
+        for one in found
+    ]
 
 
 def of_arch(arch: BackboneSpec) -> Iterator[Checked]:
@@ -149,13 +154,12 @@ def of_arch(arch: BackboneSpec) -> Iterator[Checked]:
     blocks = list(flatten(arch.stack))
     for block in dict.fromkeys(blocks):
         name = f"architecture {arch.name}, block {blocks.index(block)} ({stack_of((block,))})"
-        size = partial(block.state_size, arch.width)
-        build = partial(block.build, arch.width, arch.norm)
-        yield Checked(name, arch_laws.verdicts(build, arch.width, size, block.parameters(arch.width, arch.norm)))
+        yield Checked(name, _of_block(block, arch.width, arch.norm))
 
 
 _FAMILIES: tuple[tuple[type, str, Callable[[Any], Sequence[Verdict]]], ...] = (
     (MixerSpec, "mixer", _of_mixer),
+    (MlpSpec, "mlp", _of_mlp),
     (AnyTask, "task", task_laws.verdicts),
     (SamplerSpec, "sampler", sampler_laws.verdicts),
 )

@@ -12,7 +12,7 @@ from recallmap.arch.mixers import Mixer
 from recallmap.arch.mixers.mixer import MixerSpec
 from recallmap.arch.mlp import SwiGLU
 from recallmap.search import codec
-from recallmap.search.documents import built_in, type_hints
+from recallmap.search.documents import built_in, outside, type_hints
 from recallmap.search.documents.built_in import Source
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault, patched
 from recallmap.search.study import overlay
@@ -31,7 +31,7 @@ def task(source: Source | Task, **options: Any) -> Task:
     if isinstance(source, AnyTask) and not options:
         return source
     node = _node(source, "task") if is_dataclass(source) else codec.task_document(source)
-    found: Task = type_hints.read(Task, _changed(node, options, "task"))
+    found: Task = type_hints.read(Task, outside.ready(_changed(node, options, "task")))
     return found
 
 
@@ -47,7 +47,7 @@ def arch(source: Source | BackboneSpec | MixerSpec, **options: Any) -> BackboneS
     if isinstance(source, BackboneSpec) and not options:
         return source
     node = _node(source, "arch") if is_dataclass(source) else built_in.document(source, "arch")
-    found: BackboneSpec = type_hints.read(BackboneSpec, _changed(node, options, "arch"))
+    found: BackboneSpec = type_hints.read(BackboneSpec, outside.ready(_changed(node, options, "arch")))
     return found
 
 
@@ -122,7 +122,7 @@ def study(source: Source, changes: Mapping[str, Any] | None = None, /, *, budget
     said = {**({} if budget is None else {"budget": budget}), **(changes or {})}
     place = Place("changes")
     patches = [Patch(path, _node(value, "changes"), place) for path, value in said.items()]
-    chosen = overlay.with_budget(built_in.document(source, "study"), patches)
+    chosen = overlay.with_budget(outside.ready(built_in.document(source, "study")), patches)
     found: StudySpec = type_hints.read(StudySpec, chosen)
     found.check(chosen)
     return found

@@ -119,7 +119,12 @@ def _from_outside(block: Any) -> Iterator[str]:
             yield str(getattr(spec, "kind", type(spec).__name__))
 
 
-def _counts_state(block: Any) -> bool:
+def wraps(part: Any) -> bool:
+    """True for a mixer or a block with a torch module in it."""
+    return any(isinstance(spec, TorchModule) for spec in _specs(part))
+
+
+def counts_state(block: Any) -> bool:
     """True where the state of a block can be counted: not that of a torch module which cannot be run token by token."""
     return all(spec.verifiable for spec in _specs(block) if isinstance(spec, TorchModule))
 
@@ -139,7 +144,7 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
                 torch.manual_seed(0)
                 module = block.build(width, norm).to(device)
                 verdicts = [laws.is_causal(module, width, lengths=lengths, dtype=dtype)]
-                if _counts_state(block):
+                if counts_state(block):
                     verdicts.append(laws.counted_state(module, width, size, lengths=lengths, dtype=dtype))
         except Exception as error:  # whatever a stranger's code does
             if dtype == torch.float64:  # nobody trains in it

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from recallmap.arch import block
-from recallmap.arch.mixers.mixer import MixerSpec
-from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.cli.beginnings import NAMES
-from recallmap.search.cli.verification import specs_in
-from recallmap.search.documents import type_hints
-from recallmap.search.engines import inline
-from recallmap.search.trials import single
 
 ROOT = Path(__file__).parents[3]
 every_part = pytest.mark.parametrize("part", NAMES)
@@ -45,40 +36,20 @@ def test_what_is_written_keeps_all_laws(part: str, folder: Path) -> None:
     code, told = call("verify", "my_slow_one.py")
     assert code == 0, told
     assert told.startswith(f"{part} slow_one: ")
-    (spec,) = specs_in(folder / "my_slow_one.py")
-    assert spec.__name__ == "SlowOne"
+    assert f"class SlowOne(rm.{part.capitalize()}" in (folder / "my_slow_one.py").read_text(encoding="utf-8")
     for path in (folder / "my_slow_one.py", folder / "my_slow_one.yaml"):
         assert NAMES[part] not in path.read_text(encoding="utf-8").replace("self.fade", "").lower()
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes a class one of the kinds that documents know."""
-
-    def register(spec: type) -> None:
-        module, union = (block, "Mixer") if issubclass(spec, MixerSpec) else (single, "Task")
-        monkeypatch.setattr(module, union, getattr(module, union) | spec)
-        type_hints.hints_of.cache_clear()
-
-    yield register
-    monkeypatch.undo()
-    type_hints.hints_of.cache_clear()
-
-
 @every_part
-def test_the_study_beside_it_trains_every_trial(part: str, folder: Path, registered: Any) -> None:
+def test_the_study_beside_it_trains_every_trial(part: str, folder: Path) -> None:
     call("new", part, "mine")
-    (spec,) = specs_in(folder / "my_mine.py")
-    registered(spec)
-    text = (folder / "my_mine.yaml").read_text(encoding="utf-8")
-    (uses,) = (line for line in text.splitlines() if line.startswith("uses:"))
-    assert uses == "uses: [my_mine.py]"
-    (folder / "bare.yaml").write_text(text.replace(uses, ""), encoding="utf-8")
     short = ["trial.training.steps=2", "trial.training.batch=2", "trial.data={validation: 2, test: 2}"]
-    study = codec.read_study(folder / "bare.yaml", overrides=[*short, "trial.training.evaluations=1"])
-    plan = inline.run(study, folder / "runs.sqlite", device="cpu")
-    assert len(plan.missing) == 4
-    assert call("table", str(folder / "runs.sqlite"))[0] == 0
+    sets = [word for one in [*short, "trial.training.evaluations=1"] for word in ("--set", one)]
+    code, told = call("run", "my_mine.yaml", "--device", "cpu", *sets)
+    assert code == 0, told
+    assert "0 known, 4 done, 0 failed" in told
+    assert call("table", "my_mine.yaml", *sets)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,47 @@ def test_a_file_of_one_s_own_is_executed_and_its_broken_laws_are_told(tmp_path: 
     assert " yes " in lines["gradients everywhere"]
 
 
+LAYERS = """
+from torch import nn
+
+
+class Branching(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.out(x.cumsum(1) if x.sum() > -1e9 else x)
+
+
+class Running(Branching):
+    def forward(self, x):
+        return self.out(x.cumsum(1))
+
+    def step(self, x, state):
+        state = x if state is None else state + x
+        return self.out(state), state
+
+
+class Needy(nn.Module):
+    def __init__(self, width: int, size: int):
+        super().__init__()
+"""
+
+
+def test_torch_modules_of_a_file_are_run_and_need_not_stack(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(LAYERS, encoding="utf-8")
+    code, told = call(str(tmp_path / "layers.py"))
+    lines = told.splitlines()
+    assert code == 1
+    assert "torch module Running: 9 laws hold" in lines
+    assert "torch module Branching: 7 laws hold, 2 do not apply" in lines
+    assert "its trials train one at a time" in told
+    assert "it cannot be read token by token, so that its state cannot be counted" in told
+    assert "torch module Needy: 0 of 1 law hold" in lines
+    assert "it cannot be made with its defaults: options lacks size" in told
+
+
 def test_a_yaml_file_is_a_task_or_an_architecture(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text("{kind: mqar, vocab: 64, length: 32, pairs: 4}\n", encoding="utf-8")
     (tmp_path / "arch.yaml").write_text(
@@ -122,13 +163,9 @@ def test_a_yaml_file_is_a_task_or_an_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1 / 0\n", "mine.py: cannot be executed: ZeroDivisionError in line 1: division by zero"),
-        ("x = (\n", "mine.py: cannot be executed: SyntaxError in line 1: "),
-        (
-            "x = 1\n",
-            "mine.py: defines no whole mixer, task or sampler, expected a class that derives from recallmap.MixerSpec",
-        ),
-        ("import recallmap as rm\nclass A(rm.MixerSpec): pass\n", "; A lacks build, check, flops, state_size"),
+        ("x = 1 / 0\n", "mine.py: cannot be imported: ZeroDivisionError: division by zero in mine.py:1: x = 1 / 0"),
+        ("x = (\n", "mine.py: cannot be imported: SyntaxError: "),
+        ("x = 1\n", "mine.py: defines nothing that recallmap can use, expected a frozen dataclass that is a MixerSpec"),
         (None, "mine.py: no such file"),
     ],
 )
