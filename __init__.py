@@ -7,10 +7,10 @@
     print(rm.table(df))
     rm.figure(df, "front").show()
 
-Specs: `task`, `arch`, `model`, `trial`, `study`. Training and measuring: `run`, `probe`. Records as a pandas frame:
-`records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`, `Batch`,
-`IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module when it is
-first used, so that `import recallmap` takes no time.
+Specs: `task`, `arch`, `model`, `trial`, `study`; `use` takes kinds from a file. Training and measuring: `run`, `probe`. Records
+as a pandas frame: `records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`,
+`Batch`, `IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module when
+it is first used, so that `import recallmap` takes no time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what _PLACES says, for editors and type checkers
     from recallmap.search.python.specs import study as study
     from recallmap.search.python.specs import task as task
     from recallmap.search.python.specs import trial as trial
+    from recallmap.search.python.specs import use as use
     from recallmap.search.trial import TrialSpec as TrialSpec
     from recallmap.search.trial import run_trial as run_trial
     from recallmap.synth.batch import IGNORE as IGNORE
@@ -82,6 +83,7 @@ _PLACES = {
     "table_of": ("results.score_tables.scores", "table_of"),
     "task": ("search.python.specs", "task"),
     "trial": ("search.python.specs", "trial"),
+    "use": ("search.python.specs", "use"),
 }
 __all__ = ["arch", *_PLACES]
 

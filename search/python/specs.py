@@ -23,6 +23,12 @@ from recallmap.synth.task import Task as AnyTask
 from recallmap.synth.tasks import Task
 
 
+def use(*names: str) -> None:
+    """Execute Python files and modules, and take their mixers, tasks and samplers, as `--use` does on the command line:
+    `use("my_fade.py")`. Their records say which code they are of. Raises SpecError with all faults."""
+    outside.use(names)
+
+
 def task(source: Source | Task, **options: Any) -> Task:
     """A task by its kind, from a file or a mapping, or another task, with options: `task("mqar", pairs=8)`.
 

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from recallmap.results.page import drawing
 from recallmap.results.page.drawing import Views
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.documents import content_key
+from recallmap.search.cli import beginnings
+from recallmap.search.documents import content_key, outside
 
 ROOT = Path(__file__).parents[3]
 TINY: dict[str, Any] = {"steps": 4, "batch": 4, "evaluations": 2, "data": {"validation": 4, "test": 4}}
@@ -143,6 +145,24 @@ def test_a_model_has_the_weights_of_its_seed_and_decodes_what_it_reads() -> None
         one, state = model.step(tokens[:, t], state)
         logits.append(one)
     torch.testing.assert_close(torch.stack(logits, 1), model(tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Iterator[Path]:
+    """A file with a task of one's own."""
+    yield beginnings.write("task", "parrot", tmp_path)[0]
+    outside.forget()
+
+
+def test_a_file_of_one_s_own_is_used_by_name_and_its_records_know_its_code(echo: Path) -> None:
+    with pytest.raises(rm.SpecError, match="unknown kind 'parrot'"):
+        rm.task("parrot")
+    rm.use(str(echo))
+    (record,) = rm.run(rm.trial("parrot", rm.arch("gla", width=16), **TINY), device="cpu")
+    assert record.status == "done"
+    assert record.spec["task"]["code"].startswith("my_parrot.py+")
+    with pytest.raises(rm.SpecError, match=r"nowhere\.py: "):
+        rm.use("nowhere.py")
 
 
 # Running. -------------------------------------------------------------------------------------------
