@@ -9,8 +9,8 @@
 
 Specs: `task`, `arch`, `model`, `trial`, `study`; `use` takes kinds from a file. Training and measuring: `run`, `probe`. Records
 as a pandas frame: `records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`,
-`Batch`, `IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module when
-it is first used, so that `import recallmap` takes no time.
+`Batch`, `IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module
+when it is first used, so that `import recallmap` takes no time.
 """
 
 from __future__ import annotations
