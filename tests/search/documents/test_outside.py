@@ -131,7 +131,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def recallmap(*words: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(words))
+    result = CliRunner(env={"COLUMNS": None}).invoke(app, list(words))  # as into a file, whatever the terminal
     assert result.exit_code == code, f"{result.output}{result.exception!r}"
     return result.output
 

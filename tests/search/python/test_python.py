@@ -268,7 +268,7 @@ def test_a_table_is_that_of_the_command_and_is_shown_as_it_is(demo: Any) -> None
 
     from recallmap.search.cli.app import app
 
-    found = CliRunner().invoke(app, ["table", str(ROOT / "results/records/demo.jsonl")]).output
+    found = CliRunner(env={"COLUMNS": None}).invoke(app, ["table", str(ROOT / "results/records/demo.jsonl")]).output
     assert str(rm.table(demo)).strip() == found.strip()
     assert repr(rm.table(demo)) == rm.table(demo)._repr_markdown_() == str(rm.table(demo))
 
