@@ -464,7 +464,7 @@ def test_fused_bears_the_digits_of_tensor_cores_where_keys_repeat(op: str, varia
 def test_fused_members_are_what_they_are_alone(op: str, variant: str, device: str) -> None:
     """Stacked members, each with its own inputs, gates, constants and state."""
     time = long(op, 20, device)
-    members = [hurried(example(op, variant, time, seed=seed, **NARROW)) for seed in range(3)]
+    members = [hurried(example(op, variant, time, seed=seed, **NARROW)) for seed in range(2)]
     frame = carried(op, variant, time, **NARROW)
     names = [key for key, x in members[0].items() if isinstance(x, Tensor)]
     names += sorted((NESTED - {"weights"}) & members[0].keys())  # a state stands in for first weights
@@ -477,7 +477,7 @@ def test_fused_members_are_what_they_are_alone(op: str, variant: str, device: st
         for own in zip(*(tensors(m[key]) for m in members), strict=True)
     ]
     told = [key for key, count in zip(names, counts, strict=True) for _ in range(count)]
-    stacked += [torch.stack([x * m for m in range(1, 4)]).float().to(device) for x in tensors(frame)]
+    stacked += [torch.stack([x * m for m in range(1, 3)]).float().to(device) for x in tensors(frame)]
     for key, x in zip([*told, *("state" for _ in tensors(frame))], stacked, strict=True):
         x.requires_grad_(key != "sign")
 
@@ -493,7 +493,7 @@ def test_fused_members_are_what_they_are_alone(op: str, variant: str, device: st
 
     leaves = [x for x in stacked if x.requires_grad]
     together = torch.vmap(outputs)(*stacked)
-    one_by_one = [torch.stack(xs) for xs in zip(*(outputs(*(x[m] for x in stacked)) for m in range(3)), strict=True)]
+    one_by_one = [torch.stack(xs) for xs in zip(*(outputs(*(x[m] for x in stacked)) for m in range(2)), strict=True)]
     for x, y in zip(together, one_by_one, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
     gradients = (torch.autograd.grad(sum(x.sin().sum() for x in xs), leaves) for xs in (together, one_by_one))

@@ -471,9 +471,16 @@ WIDE = {
 }
 
 
+ROUNDED = [  # seconds each under the interpreter; one of each loss and all at once are enough there
+    pytest.param(
+        name, torch.bfloat16, marks=() if name in ("omeganet", "blocks with all", "swla") else pytest.mark.slow
+    )
+    for name in WIDE
+]
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in WIDE), *ROUNDED], ids=str)
 def test_features_that_are_taken_in_blocks_are_all_taken(
     name: str, dtype: torch.dtype, device: str, request: pytest.FixtureRequest
 ) -> None:

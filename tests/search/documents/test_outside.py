@@ -610,6 +610,7 @@ def test_specs_travel_to_a_process_that_has_never_seen_their_file(layers: Path, 
     assert list(elsewhere.iterdir()) == []  # the files went with the process
 
 
+@pytest.mark.slow
 def test_ray_ships_the_named_files_to_its_workers(layers: Path) -> None:
     mixed = MODULE.replace("my_layers.py", "my_layers.py, my_mixers.py").replace(
         "stack: [", "stack: [{kind: block, mixer: shift}, "
