@@ -155,21 +155,14 @@ def cuts(
 
     at  tokens of the first part; None: one, half, and all but one
     """
-    law, both = "cuts", _weights(module, dtype)
-    for length in sorted(lengths):
-        for cut in sorted({1, length // 2, length - 1} if at is None else {*at}):
-            if not 0 < cut < length:
-                continue
-            for own in both:
-                x_BTD = _tokens(own, 0, (2, length, width), dtype)
-                if broken := _parts_apart(own, x_BTD, [cut, length - cut], tolerance):
-                    position, gap = broken
-                    fault = (
-                        f"of {_count(length)} cut after {cut}, {_where(position)} is another by {gap:.2g}; expected those of "
-                        "the whole: carry in the state all that later outputs need"
-                    )
-                    return Verdict(law, fault, length, position)
-    return Verdict(law)
+    ways = [
+        ([cut, length - cut], f"cut after {cut}")
+        for length in sorted(lengths)
+        for cut in sorted({1, length // 2, length - 1} if at is None else {*at})
+        if 0 < cut < length
+    ]
+    remedy = "those of the whole: carry in the state all that later outputs need"
+    return _read_in_parts("cuts", module, width, ways, remedy, dtype, tolerance)
 
 
 def decoding(
@@ -181,16 +174,29 @@ def decoding(
     tolerance: float = REMEMBERED,
 ) -> Verdict:
     """Check that tokens read one by one have the outputs and the last state of all read at once."""
-    law, both = "decode = parallel", _weights(module, dtype)
-    for length in sorted(lengths):
+    ways = [([1] * length, "read one by one") for length in sorted(lengths)]
+    remedy = "those of all read at once: one token with a state is the decode step"
+    return _read_in_parts("decode = parallel", module, width, ways, remedy, dtype, tolerance)
+
+
+def _read_in_parts(
+    law: str,
+    module: nn.Module,
+    width: int,
+    ways: Sequence[tuple[list[int], str]],
+    remedy: str,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> Verdict:
+    """Check sequences in parts of so many tokens, with the state carried over, against the whole. Each way has its name."""
+    both = _weights(module, dtype)
+    for parts, how in ways:
+        length = sum(parts)
         for own in both:
             x_BTD = _tokens(own, 0, (2, length, width), dtype)
-            if broken := _parts_apart(own, x_BTD, [1] * length, tolerance):
+            if broken := _parts_apart(own, x_BTD, parts, tolerance):
                 position, gap = broken
-                fault = (
-                    f"of {_count(length)} read one by one, {_where(position)} is another by {gap:.2g}; expected those of all "
-                    "read at once: one token with a state is the decode step"
-                )
+                fault = f"of {_count(length)} {how}, {_where(position)} is another by {gap:.2g}; expected {remedy}"
                 return Verdict(law, fault, length, position)
     return Verdict(law)
 

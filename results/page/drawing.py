@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallmap.results import escape
 from recallmap.results.analysis.labels import row_names
-from recallmap.results.analysis.pareto import front as on_front
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.page.figure_data import hyper_names, views_of
 from recallmap.results.page.name_index import Index
+from recallmap.results.page.points import on_front
 from recallmap.results.record import Record
 from recallmap.results.score_tables.table import readable, size
 
@@ -59,7 +59,7 @@ def front(shown: Views, view: View) -> Figure:
     style, means = _style(), view["means"]
     right = max(1, *view["states"]) * 1.6
     traces = _band(view, right, style)
-    best = [mean for mean, yes in zip(means, _is_best(means), strict=True) if yes]
+    best = [mean for mean, yes in zip(means, on_front(means), strict=True) if yes]
     if best:
         x, y = [max(1, m["state"]) for m in best], [m["mean"] for m in best]
         line = {"shape": "hv", "color": style["quiet"], "width": 1.5, "dash": "dash"}
@@ -122,10 +122,6 @@ def learning(shown: Views, view: View) -> Figure:
 
 
 # Traces. ------------------------------------------------------------------------------------------
-
-
-def _is_best(means: Sequence[dict[str, Any]]) -> list[bool]:
-    return [bool(yes) for yes in on_front([(m["mean"], m["state"]) for m in means], (True, False))]
 
 
 def _band(view: View, right: float, style: dict[str, str]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from recallmap.results.analysis.confidence import half_width, t_interval
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.outside_code import has_unknown_state
-from recallmap.results.analysis.pareto import front_band, front_shares
+from recallmap.results.analysis.pareto import front, front_band, front_shares
 from recallmap.results.page import thinning
 from recallmap.results.page.name_index import Index, carried
 
@@ -35,6 +35,13 @@ def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
         "of": len(means),
         "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
     }
+
+
+def on_front(means: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Which of the means no other beats in both score and size of state. One whose state is unknown is on no front."""
+    known = [mean for mean in means if not mean.get("apart")]
+    kept = iter(front([(mean["mean"], mean["state"]) for mean in known], (True, False))) if known else iter(())
+    return [not mean.get("apart") and bool(next(kept)) for mean in means]
 
 
 def point_of(own: list[Measure], index: Index) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import pandas as pd
 
 from recallmap.results import record_files
 from recallmap.results.analysis.labels import leaves_of, row_names
-from recallmap.results.analysis.pareto import front as on_front
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.exports.frame import frame
 from recallmap.results.page import drawing
+from recallmap.results.page.points import on_front
 from recallmap.results.record import Record, unique
 from recallmap.results.score_tables.breakdowns import further_tables, tables_by
 from recallmap.results.score_tables.rendering import Format, render
@@ -87,7 +87,8 @@ def records(*sources: str | os.PathLike[str] | Sequence[Record]) -> RecordFrame:
 
 
 def front(of: Shows, setting: str | None = None, /) -> pd.DataFrame:
-    """The front: the architectures that no other beats in both score and size of state, by setting.
+    """The front: the architectures that no other beats in both score and size of state, by setting. Where the state is unknown
+    an architecture is on none.
 
     setting  one of the page's settings, or a part of its name; None: all
 
@@ -99,8 +100,7 @@ def front(of: Shows, setting: str | None = None, /) -> pd.DataFrame:
     rows = []
     for view in shown.views:
         means = view["means"]
-        kept = on_front([(mean["mean"], mean["state"]) for mean in means], (True, False))
-        for mean in (mean for mean, yes in zip(means, kept, strict=True) if yes):
+        for mean in (mean for mean, yes in zip(means, on_front(means), strict=True) if yes):
             names = {"label": shown.rows[mean["row"]], "arch": shown.archs[mean["arch"]]}
             figures = {"state_bytes": mean["state"], "score": mean["mean"], "half": mean["half"]}
             more = {"seeds": mean.get("count") or len(mean["trials"]), "share": mean["share"]}

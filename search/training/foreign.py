@@ -8,8 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.func import functional_call, vmap
 
 from recallmap.arch import laws
 from recallmap.arch.backbone import BackboneSpec
@@ -66,30 +64,11 @@ def _apart(block: Any, width: int, norm: Norm, device: torch.device) -> str:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         modules = [block.build(width, norm).to(device) for _ in range(2)]
-        x_NBTD = torch.randn(2, 2, TRIED, width).to(device)
-    names = [name for name, _ in modules[0].named_parameters()]
-    stacked = {
-        n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]).requires_grad_() for n in names
-    }
-
-    def answer(own: dict[str, Tensor], x_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = functional_call(modules[0], own, (x_BTD,))[0]
-        return y_BTD
-
-    def both(y_NBTD: Tensor) -> list[Tensor]:
-        gradients = torch.autograd.grad(y_NBTD.square().sum(), list(stacked.values()), allow_unused=True)
-        return [y_NBTD.detach(), *(g for g in gradients if g is not None)]
-
-    alone = both(torch.stack([answer({n: stacked[n][i] for n in names}, x_NBTD[i]) for i in range(2)]))
     try:
-        together = both(vmap(answer)(stacked, x_NBTD))
+        verdict = laws.stacking(modules, width, length=TRIED, dtype=torch.float32)
     except Exception as error:  # whatever a stranger's code does
-        return f"does not run under torch.vmap: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    for one, other in zip(alone, together, strict=True):
-        gap, scale = float((one - other).abs().max()), max(1e-3, float(one.abs().max()))
-        if not gap <= laws.REMEMBERED * scale:
-            return f"is another under torch.vmap than alone, by {gap / scale:.2g} of the largest entry"
-    return ""
+        return f"does not run under torch.vmap: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return "" if verdict.holds else f"breaks the law of {verdict.law}: {verdict.fault}"
 
 
 def _faults(arch: BackboneSpec, length: int, device: torch.device) -> Iterator[Fault]:

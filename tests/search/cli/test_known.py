@@ -64,9 +64,7 @@ def trained(plain: dict[str, Any], path: str, **rest: Any) -> list[Record]:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -39,9 +39,7 @@ STUDY = {
 
 def call(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
 
 

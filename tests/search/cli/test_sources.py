@@ -41,9 +41,8 @@ SEARCH = STUDY | {
 
 def call(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    result = CliRunner(env={"COLUMNS": None}).invoke(app, list(words))  # as into a file, whatever the terminal
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
+    as_into_a_file = CliRunner(env={"COLUMNS": None})
+    result = as_into_a_file.invoke(app, list(words), catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
 
 

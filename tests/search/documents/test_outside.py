@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import recallmap as rm
 from recallmap.arch.mixers import Mixer
 from recallmap.arch.mixers.linear_attention import LinearAttention
 from recallmap.results.ledger import Ledger
@@ -530,6 +531,10 @@ def test_a_module_of_unknown_state_is_on_no_front(layers: Path) -> None:
     assert vague["share"] == 0
     assert sum(mean["share"] for mean in view["means"]) >= 1
     assert "vague" not in view["seen"]
+    front = rm.front(rm.records("runs/story.sqlite"))
+    assert set(front["label"]) == {"mine"}
+    drawn = next(t for t in rm.figure(rm.records("runs/story.sqlite")).data if t.meta == "front")
+    assert set(drawn.x[:-1]) == set(front["state_bytes"])  # the last point is the figure's right edge
 
 
 def test_a_module_of_unknown_state_wins_no_search_for_less_state(layers: Path) -> None:

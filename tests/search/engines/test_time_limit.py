@@ -281,9 +281,7 @@ def test_a_run_with_ray_ends_at_its_time_and_goes_on(tmp_path: Path) -> None:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
 
 
