@@ -70,7 +70,7 @@ def run(
         typer.Option(
             min=1,
             max=1000,
-            help="Cohorts that train at once on a GPU.  [default: 4; 1 with --engine ray]",
+            help="Cohorts that train at once on a GPU.  [default: 1]",
         ),
     ] = None,
     abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,

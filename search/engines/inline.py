@@ -39,7 +39,7 @@ def run(
     limit: TimeLimit = NEVER,
 ) -> Plan:
     """Train in this process: on a CPU one cohort after another, on a GPU `cohorts_per_gpu` at once (None:
-    `side_by_side.AT_ONCE`). Finished trials are in the ledger. After an interruption the same call resumes, inside a cohort
+    one). Finished trials are in the ledger. After an interruption the same call resumes, inside a cohort
     where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds` and `known` are those of `Driver`.
 
     Raises LedgerError where the ledger cannot be written, TimeIsUp at the limit, after the cohorts in training were saved,
@@ -68,7 +68,7 @@ def run(
             limit=limit,
             time=TimeSpent(clock=clock, busy=busy),
         )
-        at_once = cohorts_per_gpu or (side_by_side.AT_ONCE if where.type == "cuda" else 1)
+        at_once = cohorts_per_gpu or 1
         try:
             if at_once > 1:
                 side_by_side.train_all(driver, where, checkpoints.folder, at_once)

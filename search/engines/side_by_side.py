@@ -32,8 +32,6 @@ from recallmap.search.training.run_cohort import RESUMED, train
 from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 from recallmap.search.trials import memory_needs
 
-AT_ONCE = 4  # cohorts on a GPU
-
 FULL = 0.8  # share of the device's memory that the estimates of all cohorts under way may reach
 
 SWITCH = 1e-4  # seconds after which a thread in Python lets another go on: one that only feeds the GPU waits no longer
