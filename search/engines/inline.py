@@ -11,6 +11,7 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.engines.driver import Driver
+from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
@@ -22,6 +23,7 @@ from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.run_cohort import RESUMED, train
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
+from recallmap.search.weights.kept import WeightFolder
 
 
 def run(
@@ -35,11 +37,13 @@ def run(
     seeds: int = 0,
     known: Mapping[str, Record] | None = None,
     limit: TimeLimit = NEVER,
+    weights: WeightFolder | None = None,
+    listeners: Audience | None = None,
 ) -> Plan:
     """Train in this process, one cohort after another. Finished trials are in the ledger. After an interruption the same
-    call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds` and
-    `known` are those of `Driver`. Raises LedgerError where the ledger cannot be written, TimeIsUp at the limit, after the
-    cohort in training was saved."""
+    call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds`,
+    `known`, `weights` and `listeners` are those of `Driver`. Raises LedgerError where the ledger cannot be written, TimeIsUp at
+    the limit, after the cohort in training was saved."""
     where = torch.device(device or default_device())
     with (
         timing() as clock,
@@ -62,6 +66,8 @@ def run(
             known=known,
             limit=limit,
             time=TimeSpent(clock=clock, busy=busy),
+            weights=weights,
+            listeners=listeners,
         )
         while (work := driver.next()) is not None:
 
@@ -71,7 +77,7 @@ def run(
                     raise TimeIsUp
 
             checkpoints.owners = [content_key.key(spec) for spec in work.specs]
-            driver.keep(work, train(work.specs, study.name, where, tell))
+            driver.keep(work, train(work.specs, study.name, where, tell, weights=weights is not None))
             checkpoints.clear()
         if driver.out_of_time:
             raise TimeIsUp
