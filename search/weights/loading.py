@@ -29,15 +29,16 @@ def load(folder: str | os.PathLike[str], *, arch: BackboneSpec | None = None) ->
 
 def read_arch(folder: Path, about: About) -> BackboneSpec:
     """The architecture in a folder. Raises SpecError; where it needs code from outside, it says which."""
-    known = {one.source.code for one in outside.loaded()}
-    lacking = [code for code in dict.fromkeys(about.code.values()) if code not in known]
     try:
         return codec.read_arch(folder / ARCHITECTURE)
     except SpecError as error:
-        if not lacking:
-            raise
-        told = ", ".join(lacking)
-        why = f"is of {told}, which is not loaded; name it first with --use, or with recallmap.use from Python"
+        loaded = {one.source.code for one in outside.loaded()}
+        lacking = [code for code in dict.fromkeys(about.code.values()) if code not in loaded]
+        why = "cannot be read here; give an architecture of a class that no file defines by load(..., arch=...)"
+        if lacking:
+            why = (
+                f"is of {', '.join(lacking)}, which is not loaded; name the file by --use, or recallmap.use from Python"
+            )
         raise SpecError([Fault(Place(str(folder / ARCHITECTURE)), "", why), *error.faults]) from error
 
 

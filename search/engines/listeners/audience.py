@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -93,7 +93,9 @@ class Audience:
                     getattr(listener, what)(*news)
             except Exception as error:  # whatever somebody else's library does
                 del self.listeners[name]
-                self.notes.append(f"--log {name}: {_said(error)}; the run goes on without it")
+                self.notes.append(f"{name}: {_said(error)}; the run goes on without it")
+                with suppress(Exception):
+                    listener.close()
 
     @contextmanager
     def _own_proxies(self) -> Iterator[None]:
