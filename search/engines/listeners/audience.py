@@ -93,6 +93,9 @@ class Audience:
                     getattr(listener, what)(*news)
             except Exception as error:  # whatever somebody else's library does
                 del self.listeners[name]
+                if what == "close":
+                    self.notes.append(f"{name}: {_said(error)}; what it logged may not be whole")
+                    continue
                 self.notes.append(f"{name}: {_said(error)}; the run goes on without it")
                 with suppress(Exception):
                     listener.close()
