@@ -372,3 +372,29 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
         zip(done.curve["step"], done.curve["validation_loss"], strict=True)
     )
     assert runs[failed.key].data.tags["error"] == failed.error
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of libraries that MLflow imports
+@needs["mlflow"]
+def test_a_trial_that_is_resumed_goes_on_in_its_run_of_mlflow(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    client = MlflowClient(tracking_uri=store)
+
+    def stopped(told: Report) -> None:
+        if told.progress is not None:
+            raise KeyboardInterrupt
+
+    def runs() -> list[Any]:
+        return list(client.search_runs([client.get_experiment_by_name("python").experiment_id]))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(trial(), ledger=tmp_path / "a.sqlite", device="cpu", log=[f"mlflow:{store}"], report=stopped)
+    (one,) = runs()
+    assert one.info.status == "KILLED"
+    (record,) = run(trial(), ledger=tmp_path / "a.sqlite", device="cpu", log=[f"mlflow:{store}"])
+    (again,) = runs()
+    assert (again.info.run_id, again.info.status) == (one.info.run_id, "FINISHED")
+    assert again.data.metrics["test/accuracy"] == record.scores["accuracy"]
