@@ -14,7 +14,7 @@ from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.training import foreign, loop, online, phases
-from recallmap.search.training.devices import begin_afresh, default_device
+from recallmap.search.training.devices import begin_afresh, check_alive, default_device
 from recallmap.search.training.origin import device_name
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.phase_clock import phase
@@ -101,7 +101,7 @@ def train(
 ) -> list[Record]:
     """Train a cohort; returns its records. Reports are as those of `follow_cohort`. A cohort that dies is halved and tried
     again, so that only the trial at fault fails; the records name the reason. Raises LedgerError where its checkpoint cannot
-    be written, TimeIsUp once it is saved."""
+    be written, TimeIsUp once it is saved, DeviceLost where no cohort can go on."""
     try:
         steps = follow_cohort(specs, study=study, device=device, weights=weights)
         while True:
@@ -113,6 +113,7 @@ def train(
     except (LedgerError, SpecError):  # no trial's fault; a kind that must not train
         raise
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
+        check_alive(device)
         why = f"{type(error).__name__}: {error}"
     # Only out here is the memory of the cohort free again: the error kept it alive.
     if len(specs) == 1:
