@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import recallmap as rm
+from recallmap.arch.mixers import GatedDeltaNet
 from recallmap.search.cli.app import app
 from recallmap.search.documents import outside
 from recallmap.search.python.running import run
@@ -23,6 +24,9 @@ from recallmap.search.weights.kept import WEIGHTS
 TINY: dict[str, Any] = {"steps": 4, "batch": 4, "evaluations": 1, "data": {"validation": 8, "test": 8}}
 
 
+SMALL = rm.arch(GatedDeltaNet(heads=2), width=16, name="small")
+
+
 def kept(folder: Path, arch: Any = "gla", task: Any = None, **options: Any) -> Path:
     spec = rm.trial(task or rm.task("mqar", vocab=32, length=16, pairs=2), arch, **(TINY | options))
     (record,) = run(spec, device="cpu", keep_weights=folder)
@@ -30,12 +34,12 @@ def kept(folder: Path, arch: Any = "gla", task: Any = None, **options: Any) -> P
 
 
 def test_a_model_is_written_with_its_architecture_its_code_and_a_card(tmp_path: Path) -> None:
-    folder = kept(tmp_path / "kept", rm.arch("gla", width=16))
+    folder = kept(tmp_path / "kept", SMALL)
     result = CliRunner().invoke(app, ["export", "--hf", str(folder), "-o", str(tmp_path / "mine")])
     said = f"{tmp_path / 'mine'}: modeling_recallmap.py, README.md, model.safetensors, config.json\n"
     assert (result.exit_code, result.output) == (0, said)
     config = json.loads((tmp_path / "mine" / "config.json").read_text())
-    assert rm.read_arch(config["arch"]) == rm.arch("gla", width=16)
+    assert rm.read_arch(config["arch"]) == SMALL
     assert (config["vocab_size"], config["recallmap_record"]) == (32, folder.name)
     ours, theirs = load_file(folder / WEIGHTS), load_file(tmp_path / "mine" / "model.safetensors")
     assert {f"backbone.{name}" for name in ours} == theirs.keys()
@@ -60,7 +64,7 @@ def test_a_model_is_written_with_its_architecture_its_code_and_a_card(tmp_path: 
     ],
 )
 def test_a_model_that_is_no_causal_lm_is_refused(task: Any, options: Any, said: str, tmp_path: Path) -> None:
-    folder = kept(tmp_path / "kept", rm.arch("gla", width=16), task, **options)
+    folder = kept(tmp_path / "kept", SMALL, task, **options)
     with pytest.raises(rm.SpecError, match=said):
         hugging_face.export(folder, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()

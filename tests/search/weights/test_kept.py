@@ -122,6 +122,28 @@ def test_of_members_that_were_padded_only_their_own_rows_are_written(
         assert scored(spec, model)["loss"] == pytest.approx(record.scores["loss"], rel=1e-5)
 
 
+def test_cohorts_that_train_at_once_keep_the_models_of_one_after_another(tmp_path: Path) -> None:
+    specs = [trial(seed=seed) for seed in range(3)]
+    run(specs, device="cpu", keep_weights=tmp_path / "one")
+    study, weights = _Listed(listed=tuple(specs)), WeightFolder(tmp_path / "two")
+    inline.run(study, tmp_path / "a.sqlite", device="cpu", cohort_size=1, cohorts_per_gpu=2, weights=weights)
+    ours, theirs = kept_below(tmp_path / "two"), kept_below(tmp_path / "one")
+    assert len(ours) == 3
+    assert_same(ours, theirs)
+
+
+def kept_below(folder: Path) -> dict[str, dict[str, Tensor]]:
+    return {path.parent.name: load_file(path) for path in folder.glob(f"*/{WEIGHTS}")}
+
+
+def assert_same(ours: dict[str, dict[str, Tensor]], theirs: dict[str, dict[str, Tensor]]) -> None:
+    """To the last bit."""
+    assert ours.keys() == theirs.keys()
+    for key, weights in ours.items():
+        assert weights.keys() == theirs[key].keys()
+        assert all(torch.equal(weights[name], weight) for name, weight in theirs[key].items())
+
+
 def test_a_trial_in_phases_keeps_the_model_of_its_last(tmp_path: Path) -> None:
     arch = rm.arch(Mamba2(heads=2, form="shared_qk", key_dim=4), width=16)
     spec = PhasedTrial(
@@ -235,10 +257,7 @@ def test_a_resumed_cohort_keeps_what_one_without_interruption_keeps(
         run(specs, ledger=path, device="cpu", keep_weights=tmp_path / "kept", report=interrupted(after))
     monkeypatch.setattr(WeightFolder, "lacking", lambda *_: [])
     run(specs, ledger=path, device="cpu", keep_weights=tmp_path / "kept")
-    for record in records:
-        ours, theirs = (load_file(tmp_path / name / record.key / WEIGHTS) for name in ("kept", "whole"))
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert_same(kept_below(tmp_path / "kept"), kept_below(tmp_path / "whole"))
 
 
 def test_a_cohort_that_had_ended_when_it_was_killed_keeps_its_weights(
@@ -462,13 +481,7 @@ def test_workers_of_ray_send_the_same_weights_home(tmp_path: Path) -> None:
         _Listed(listed=tuple(specs)), tmp_path / "ray.sqlite", device="cpu", weights=WeightFolder(tmp_path / "ray")
     )
     assert len(plan.missing) == 3
-    ours, theirs = (
-        {path.parent.name: load_file(path) for path in (tmp_path / name).glob(f"*/{WEIGHTS}")}
-        for name in ("ray", "inline")
-    )
-    assert ours.keys() == theirs.keys()
-    for key, weights in ours.items():
-        assert all(torch.equal(weights[name], theirs[key][name]) for name in theirs[key])
+    assert_same(kept_below(tmp_path / "ray"), kept_below(tmp_path / "inline"))
 
 
 @pytest.mark.gpu
