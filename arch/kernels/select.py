@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 PREFERENCE = ("fused", "chunked", "recurrent")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
@@ -111,6 +112,12 @@ def why_not(
         return "is wrong in bf16 under Triton's interpreter"
     limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
+
+
+def fuses(x: Tensor) -> bool:
+    """True where a norm of x [B, T, D], or the middle of an MLP, is better one op: on a GPU, and not under the compiler, which
+    makes one of it and its neighbours."""
+    return x.ndim == 3 and x.is_cuda and _TRITON and not torch.compiler.is_compiling()
 
 
 @contextmanager
