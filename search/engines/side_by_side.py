@@ -173,7 +173,8 @@ class _Bench:
                     device_time.sharing(),
                     torch.cuda.stream(stream) if stream is not None else nullcontext(),
                 ):
-                    records = train(work.specs, self.driver.study.name, self.device, tell)
+                    weights = self.driver.weights is not None
+                    records = train(work.specs, self.driver.study.name, self.device, tell, weights=weights)
             except BaseException as why:  # of whatever kind, it is raised in the driver's thread
                 error = why
         if stream is not None:
