@@ -25,7 +25,12 @@ const now = {
   table: 0,
   cut: "",
   held: 0,
-  filter: "",
+  filter: "", // words of a row of the tables
+  search: "", // words of an architecture of the legend
+  lit: [], // architectures that the reader starred
+  equal: 0, // bytes of the comparison at equal state; 0: that of most architectures
+  pair: [], // rows that are compared
+  unfolded: false, // the legend of very many
   picked: new Set(),
   hidden: new Set(),
   sort: { column: "test", down: true },
@@ -71,7 +76,11 @@ now.rows = ROWS;
 
 const $ = (id) => document.getElementById(id);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const colour = (arch) => ink(`c${arch % COLOURS}`);
+let lit = null; // architectures in colour, each with the number of its colour; null: all, each in its own
+const colour = (arch) => ink(!lit ? `c${arch % COLOURS}` : lit.has(arch) ? `c${lit.get(arch)}` : "faint");
+const faint = (arch) => lit !== null && !lit.has(arch);
+// Architectures in the order in which they are drawn: grey ones lie below.
+const inOrder = () => archs.map((arch, a) => [arch, a]).sort(([, a], [, b]) => faint(b) - faint(a));
 const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch / COLOURS) % FIXED.length];
 // Text of records has one door to the page and one to Plotly. What would act instead of being seen (control characters, changes
 // of direction) is written as its number, as escape.py does; Plotly reads markup, entities and %{names} in text.
@@ -190,16 +199,30 @@ function scoreAxis(view) {
     : { title: { text: name, standoff: 8 } };
 }
 
+// The axis of the first figure. A mean over tasks has no single trials, and often a small part of the way to its ceiling: its
+// axis is where its points are.
+function heightsOf(view) {
+  const axis = scoreAxis(view);
+  if (!view.meansOnly || !view.percent) return axis;
+  const [low, high] = ends([
+      ...view.means.flatMap(({ mean, half }) => [mean - (half ?? 0), mean + (half ?? 0)]),
+      ...(view.published ?? []).map(({ score }) => score),
+    ]),
+    room = Math.max(0.02, 0.08 * (high - low));
+  const { tickvals, ...rest } = axis;
+  return { ...rest, range: [Math.max(-0.02, low - room), Math.min(1.09, high + room)] };
+}
+
 // Chance, ceiling and other references, as lines that say what they are.
-function bounds(view) {
+function bounds(view, [low, high] = [-Infinity, Infinity]) {
   const lines = [
     ["chance", view.chance],
     ["ceiling", view.ceiling],
     ...Object.entries(view.references).map(([name, y]) => [plain(name), y]),
-  ];
+  ].filter(([, y]) => y >= low && y <= high);
   // What would be written over each other is written in one line, at the highest of them.
   const [ys, groups] = [lines.map(([, y]) => y), []],
-    room = (narrow() ? 0.055 : 0.045) * (view.percent ? 1.1 : Math.max(...ys) - Math.min(...ys) || 1);
+    room = (narrow() ? 0.055 : 0.045) * (high < Infinity ? high - low : view.percent ? 1.1 : Math.max(...ys) - Math.min(...ys) || 1);
   for (const line of [...lines].sort(([, a], [, b]) => b - a)) {
     const last = groups.at(-1);
     if (last && last[0][1] - line[1] < room) last.push(line);
@@ -265,8 +288,10 @@ async function plot(id, traces, layout, setup) {
   box.dataset.linked = "true";
 }
 
-// The legend of a figure, below it: [architecture, name, line] of each.
-function fillKey(id, keys) {
+// The legend of a figure, below it: [architecture, name, line] of each in colour.
+function fillKey(id, every) {
+  const keys = every.filter(([a]) => !faint(a)),
+    left = every.length - Math.min(KEYS, keys.length);
   $(id).replaceChildren(
     ...keys.slice(0, KEYS).map(([arch, name, stroke]) => {
       const item = make("li"),
@@ -275,7 +300,7 @@ function fillKey(id, keys) {
       item.append(key, make("span", ` ${name}`));
       return item;
     }),
-    ...(keys.length > KEYS ? [make("li", `and ${keys.length - KEYS} more`)] : []),
+    ...(left ? [make("li", `and ${grouped(left)} more${keys.length > KEYS ? "" : ", in grey"}`)] : []),
   );
 }
 
@@ -334,11 +359,11 @@ function smallMarks(view) {
     });
   const alone = ({ trial, i, y }) => ({ trial, state: view.states[i], y });
   if (there <= MANY) {
-    own.forEach((marks, a) =>
-      put(a, marks.map(alone), {
-        customdata: marks.map(({ trial }) => [trial]),
-        text: marks.map(({ trial, i, y }) => describe(trial, y, view.states[i], view)),
-        marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 },
+    inOrder().forEach(([, a]) =>
+      put(a, own[a].map(alone), {
+        customdata: own[a].map(({ trial }) => [trial]),
+        text: own[a].map(({ trial, i, y }) => describe(trial, y, view.states[i], view)),
+        marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: faint(a) ? 0.25 : 0.35 },
         meta: "trials",
       }),
     );
@@ -346,7 +371,8 @@ function smallMarks(view) {
   }
   const cells = gather(own),
     most = Math.max(...cells.flat().map(({ list }) => list.length));
-  cells.forEach((marks, a) =>
+  inOrder().forEach(([, a]) => {
+    const marks = cells[a];
     put(
       a,
       marks.map((mark) => (mark.list.length > 1 ? mark : alone(mark.list[0]))),
@@ -361,8 +387,8 @@ function smallMarks(view) {
         },
         meta: "cells",
       },
-    ),
-  );
+    );
+  });
   const marks = cells.flat().length,
     how = narrow() ? "Press one" : "Press one, or zoom in,";
   return [traces, `${count(there, "trial")} in ${count(marks, "small mark")}; a larger mark holds more. ${how} to see its trials.`];
@@ -405,6 +431,7 @@ function summary(a, list, view) {
 function followZoom(box) {
   const redraw = (zoom) => {
     now.zoom = zoom;
+    remember();
     drawState();
   };
   box.on("plotly_doubleclick", () => redraw(null));
@@ -419,12 +446,20 @@ function followZoom(box) {
 function drawState() {
   const view = views[now.view],
     [traces, note] = view.meansOnly ? [[], ""] : smallMarks(view);
+  const axis = heightsOf(view),
+    { range: heights = null } = axis;
   const few = view.means.length < view.of ? `Large: the best of each architecture, ${view.means.length} of ${grouped(view.of)}.` : "";
-  write("thinned", [note, few].filter((text) => text).join(" "));
-  archs.forEach((arch, a) => {
+  const away = [
+    ["chance", view.chance],
+    ["ceiling", view.ceiling],
+  ].filter(([, y]) => view.meansOnly && heights && (y < heights[0] || y > heights[1]));
+  const beyond = away.length ? `The axis is where the points are; ${away.map(([name, y]) => `${name} is ${figure(y, view.percent)}`).join(", ")}.` : "";
+  write("thinned", [note, few, beyond].filter((text) => text).join(" "));
+  inOrder().forEach(([arch, a]) => {
     const own = view.means.filter((mean) => mean.arch === a);
     if (now.hidden.has(a) || !own.length) return;
-    traces.push(...paths(own, (m) => m.mean, { color: colour(a), width: 2, dash: arch.grows ? "dot" : "solid" }));
+    const opacity = faint(a) ? 0.6 : 1;
+    traces.push(...paths(own, (m) => m.mean, { color: colour(a), width: faint(a) ? 1 : 2, dash: arch.grows ? "dot" : "solid" }));
     traces.push({
       type: "scatter",
       mode: "markers",
@@ -432,11 +467,12 @@ function drawState() {
       x: own.map((m) => Math.max(1, m.state)),
       y: own.map((m) => m.mean),
       customdata: own.map((m) => m.trials),
-      error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: 1.5, width: 4 },
+      opacity,
+      error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: faint(a) ? 1 : 1.5, width: faint(a) ? 0 : 4 },
       marker: {
         color: colour(a),
         symbol: symbol(a),
-        size: 13,
+        size: faint(a) ? 10 : 13,
         line: { color: ink("paper"), width: 1.5 },
       },
       text: own.map((m) =>
@@ -500,6 +536,8 @@ function drawState() {
     line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" },
     meta: "front",
   });
+  const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
+  traces.push(...namesWithin(view, ticks.range, now.zoom?.y ?? heights ?? ends(view.scores.map(real))));
   const picked = [...now.picked].filter((trial) => !view.meansOnly && isIn(view, trial) && shown(trial)).slice(0, RINGS);
   const each = view.trials.length > MANY; // then a mark may hide what is picked by it
   traces.push({
@@ -517,10 +555,9 @@ function drawState() {
     marker: { symbol: "circle-open", size: each && picked.length > 1 ? 9 : 18, color: ink("ink"), line: { width: 2 } },
     meta: "picked",
   });
-  const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
   const layout = frame({
-    ...bounds(view),
-    yaxis: { ...scoreAxis(view), ...(now.zoom ? { range: now.zoom.y } : {}) },
+    ...bounds(view, now.zoom?.y ?? heights ?? undefined),
+    yaxis: { ...axis, ...(now.zoom ? { range: now.zoom.y } : {}) },
     xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...ticks },
   });
   const { modeBarButtonsToRemove: removed, ...rest } = setup();
@@ -595,7 +632,7 @@ function drawCurves() {
   write("curvesmeant", view.curves ? meantBy(view, means) : "");
   const drawn = new Set(view.curves ? means.map(([a]) => a) : chosen.map((trial) => trials.arch[trial]));
   const opacity = now.picked.size ? 0.35 : 0.85;
-  archs.forEach((arch, a) => {
+  inOrder().forEach(([arch, a]) => {
     if (!drawn.has(a)) return;
     const line = { color: colour(a), width: 1.5, dash: arch.grows ? "dot" : "solid" };
     if (view.curves) traces.push(...meanCurves(view, a, means.filter(([own]) => own === a), { line, opacity }));
@@ -632,11 +669,20 @@ function drawCurves() {
   );
   const axis = scoreAxis(view);
   axis.title.text = `${axis.title.text}, validation`;
+  const named = namedIn(view),
+    last = new Map(); // heights at the ends of lines, by architecture
+  for (const { meta, name, y } of traces)
+    if (meta === "curves") last.set(archs.findIndex((arch) => arch.name === name), y.filter((value, i) => value !== null && (y[i + 1] ?? null) === null));
+  const tips = [...last].filter(([a, y]) => named.has(a) && y.length).map(([a, y]) => ({ arch: a, name: archs[a].name, y: y.reduce((sum, one) => sum + one, 0) / y.length }));
+  const [names, wide] = namesBeside("curves", tips, axis.range ?? ends(traces.flatMap(({ y }) => y.filter((value) => value !== null)))),
+    limits = bounds(view.own ?? view);
   return plot(
     "curves",
     traces,
     frame({
-      ...bounds(view.own ?? view),
+      ...limits,
+      annotations: [...limits.annotations, ...names],
+      margin: { l: 56, r: Math.max(16, wide), t: 16, b: 48 },
       yaxis: axis,
       xaxis: {
         title: { text: "optimizer steps", standoff: 8 },
@@ -649,11 +695,14 @@ function drawCurves() {
   );
 }
 
+// The cut that is drawn: the chosen one, where the setting has it.
+const cutNow = () => views[now.view].cuts.find((one) => one.label === now.cut) ?? views[now.view].cuts[0];
+
 // The effect of a part of the answers or an option on the scores of the setting, a line for each otherwise equal model.
 function drawCut() {
   const view = views[now.view],
     { cuts } = view,
-    cut = cuts.find((one) => one.label === now.cut) ?? cuts[0];
+    cut = cutNow();
   $("cuts").hidden = !cut;
   if (!cut) return;
   const select = $("cut");
@@ -661,7 +710,7 @@ function drawCut() {
   select.value = cut.label;
   select.closest(".controls").hidden = cuts.length < 2;
   const x = cut.x.map((_, i) => i),
-    lines = cut.lines.filter((line) => !now.hidden.has(line.arch)),
+    lines = cut.lines.filter((line) => !now.hidden.has(line.arch)).sort((a, b) => faint(b.arch) - faint(a.arch)),
     same = {}, // lines of one architecture are told apart by their dash
     nth = lines.map(({ arch }) => (same[arch] = (same[arch] ?? -1) + 1) % DASHES.length);
   const traces = lines.map((line, number) => {
@@ -672,8 +721,9 @@ function drawCut() {
       x: line.at,
       y: line.y,
       customdata: line.trials,
-      error_y: { type: "data", array: line.half, color: colour(line.arch), thickness: 1.5, width: 4 },
-      line: { color: colour(line.arch), width: 2, dash: DASHES[nth[number]][0] },
+      error_y: { type: "data", array: line.half, color: colour(line.arch), thickness: faint(line.arch) ? 1 : 1.5, width: faint(line.arch) ? 0 : 4 },
+      opacity: faint(line.arch) ? 0.6 : 1,
+      line: { color: colour(line.arch), width: faint(line.arch) ? 1 : 2, dash: DASHES[nth[number]][0] },
       marker: {
         size: 8,
         symbol: symbol(line.arch),
@@ -702,7 +752,11 @@ function drawCut() {
     });
   const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: plain(cut.metric), standoff: 8 } };
   const every = Math.ceil(x.length / (narrow() ? 6 : 16));
+  const tips = lines.filter((line) => !faint(line.arch)).map(({ arch, name, y }) => ({ arch, name, y: y.at(-1) })),
+    [names, wide] = namesBeside("cutplot", tips.length <= EIGHT ? tips : [], axis.range ?? ends(lines.flatMap(({ y }) => y)));
   const layout = frame({
+    annotations: names,
+    margin: { l: 56, r: Math.max(16, wide), t: 16, b: 48 },
     yaxis: axis,
     xaxis: {
       title: { text: plain(cut.by), standoff: 8 },
@@ -726,7 +780,7 @@ function drawHeld() {
     floor = Math.min(...held.lines.map((line) => line.tried[0])) / 2, // where "not even the fewest" is drawn
     traces = [];
   const put = (pairs) => (pairs ? pairs : floor);
-  archs.forEach((arch, a) => {
+  inOrder().forEach(([arch, a]) => {
     const own = held.lines.filter((line) => line.arch === a);
     if (now.hidden.has(a) || !own.length) return;
     const say = (line, pairs, what) =>

@@ -286,7 +286,7 @@ def test_architectures_are_a_click_away(make: Make) -> None:
     assert text.count("<details") == 1
     assert '<pre tabindex="0">name: &lt;mesa&gt;\n</pre>' in text
     assert "<dd>state 2 d_k floats<br>S = a S + k v^T</dd>" in text
-    assert "<dt>operations a token, forward</dt><dd>2,000,000</dd>" in text
+    assert '<dt data-cost>operations a token, forward</dt><dd data-value="2000000">2,000,000</dd>' in text
 
 
 def test_settings_stand_in_the_order_of_their_dials(make: Make) -> None:
@@ -538,7 +538,7 @@ def test_no_name_breaks_out_of_the_page(name: str, make: Make) -> None:
     reader = read(
         [make(arch=name, curve={"step": [1], "validation_accuracy": [0.5]}), make(arch=name, seed=1, error=name)]
     )
-    assert len(reader.scripts) == 4
+    assert len(reader.scripts) == 11
     assert data_of(reader)["archs"][0]["name"] == name
 
 
