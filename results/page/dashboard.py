@@ -131,7 +131,8 @@ _HEAT = """<section id="strengths" data-name="Strengths">
 colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
 <div class="controls"><label for="table">Table</label><select id="table"></select></div>
 <div class="wide" tabindex="0" role="region" aria-label="Scores by architecture and column">
-<div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div></div>
+<div class="beside"><div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div>
+<div id="heatmean" aria-hidden="true" hidden></div></div></div>
 </section>"""
 
 _CURVES = """<section id="learning" data-name="Learning">

@@ -46,7 +46,7 @@ function heldLines() {
 }
 
 function heatLines() {
-  const table = tables[now.table];
+  const table = heatTable();
   return [
     ["architecture", "state", "column", table.percent ? "mean (share of 1)" : "mean", HALF, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
     table.rows.flatMap((row, r) =>
@@ -114,7 +114,7 @@ const COPIED = {
   recall: { id: "state", numbers: stateLines, rows: rowsShown },
   equal: { id: "equalplot", numbers: equalLines, rows: () => equalLines()[1].map(([row]) => row) },
   holdings: { id: "held", numbers: heldLines, rows: () => heldLines()[1].map(([row]) => row) },
-  strengths: { id: "heat", numbers: heatLines, rows: () => tables[now.table].rows },
+  strengths: { id: "heat", numbers: heatLines, rows: () => heatTable().rows },
   cuts: { id: "cutplot", numbers: cutLines, rows: () => cutLines()[1].map(([row]) => row) },
   learning: { id: "curves", numbers: curveLines, rows: rowsShown },
   progress: { id: "progressplot", numbers: progressLines, rows: rowsShown },

@@ -597,7 +597,7 @@ function meanCurves(view, a, own, traits) {
   const base = { type: "scatter", mode: "lines", name: archs[a].name };
   const shade = { fill: "toself", fillcolor: tint(colour(a), 0.15), line: { width: 0 }, hoverinfo: "skip", meta: "spread" };
   return [
-    ...(band.x.length ? [{ ...base, ...band, ...shade }] : []),
+    ...(band.x.length && !faint(a) ? [{ ...base, ...band, ...shade }] : []),
     { ...base, ...line, ...traits, hovertemplate: "%{text}<extra></extra>", meta: "curves" },
   ];
 }
@@ -673,7 +673,7 @@ function drawCurves() {
     last = new Map(); // heights at the ends of lines, by architecture
   for (const { meta, name, y } of traces)
     if (meta === "curves") last.set(archs.findIndex((arch) => arch.name === name), y.filter((value, i) => value !== null && (y[i + 1] ?? null) === null));
-  const tips = [...last].filter(([a, y]) => named.has(a) && y.length).map(([a, y]) => ({ arch: a, name: archs[a].name, y: y.reduce((sum, one) => sum + one, 0) / y.length }));
+  const tips = [...last].filter(([a, y]) => named.has(a) && y.length).map(([a, y]) => ({ arch: a, name: archs[a].name, y: Math.max(...y) }));
   const [names, wide] = namesBeside("curves", tips, axis.range ?? ends(traces.flatMap(({ y }) => y.filter((value) => value !== null)))),
     limits = bounds(view.own ?? view);
   return plot(
@@ -752,8 +752,11 @@ function drawCut() {
     });
   const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: plain(cut.metric), standoff: 8 } };
   const every = Math.ceil(x.length / (narrow() ? 6 : 16));
-  const tips = lines.filter((line) => !faint(line.arch)).map(({ arch, name, y }) => ({ arch, name, y: y.at(-1) })),
-    [names, wide] = namesBeside("cutplot", tips.length <= EIGHT ? tips : [], axis.range ?? ends(lines.flatMap(({ y }) => y)));
+  const highest = new Map(), // the line of each architecture that ends highest
+    named = namedIn(view);
+  for (const { arch, name, y } of lines)
+    if (named.has(arch) && !(highest.get(arch)?.y >= y.at(-1))) highest.set(arch, { arch, name, y: y.at(-1) });
+  const [names, wide] = namesBeside("cutplot", [...highest.values()], axis.range ?? ends(lines.flatMap(({ y }) => y)));
   const layout = frame({
     annotations: names,
     margin: { l: 56, r: Math.max(16, wide), t: 16, b: 48 },
@@ -915,12 +918,52 @@ function wideAs(texts) {
   return texts.reduce((most, text) => Math.max(most, pen.measureText(visible(text)).width), 0);
 }
 
-function drawHeat() {
+// The table of the heat map without the rows that are hidden.
+function heatTable() {
   const table = tables[now.table],
+    kept = table.rows.map((_, i) => i).filter((i) => !now.hidden.has(archOf(table.rows[i])));
+  if (kept.length === table.rows.length) return table;
+  const part = (list) => list && kept.map((i) => list[i]);
+  return { ...table, ...Object.fromEntries(["rows", "states", "cells", "trials", "means"].map((name) => [name, part(table[name])])) };
+}
+
+// The column of means beside the heat map, which stays where the figure scrolls. It covers the figure's own column of means, or
+// stands beside a figure that has none.
+function drawMeans(table, small, { top, below, wide, right }) {
+  const box = $("heatmean"),
+    at = table.mean_at ?? null,
+    cells = at === null ? table.means : table.cells.map((line) => line[at]);
+  box.hidden = !cells || (at !== null && !small);
+  if (box.hidden) return;
+  const width = at === null ? 56 : wide + right;
+  box.style.width = `${width}px`;
+  box.style.marginLeft = `${at === null ? 0 : -width}px`;
+  box.style.padding = `0 ${at === null ? 0 : right}px ${below}px 0`;
+  box.style.right = `${at === null ? 0 : 8 - right}px`; // the figure's margin leaves the window first
+  const head = make("div", "mean");
+  head.style.height = `${top}px`;
+  box.replaceChildren(
+    head,
+    ...cells.map(([mean, , , share]) => {
+      const cell = make("div", figure(mean, table.percent).replace(" %", ""));
+      if (share !== null) {
+        cell.style.background = `color-mix(in srgb, var(--high) ${100 * share}%, var(--low))`;
+        cell.style.color = onto(share, ink("low"), ink("high"));
+      }
+      return cell;
+    }),
+  );
+}
+
+function drawHeat() {
+  const table = heatTable(),
     groups = table.groups ?? [],
     above = groups.length ? 36 : 0, // for the names of the groups
     low = ink("low"),
     high = ink("high");
+  $("heat").hidden = !table.rows.length;
+  $("heatmean").hidden = true;
+  if (!table.rows.length) return write("heatseen", "All of them are hidden.");
   const x = table.columns.map((_, i) => i),
     y = table.rows.map((_, i) => i);
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
@@ -1032,8 +1075,11 @@ function drawHeat() {
       line: { color: ink("ink"), width: 2.5 },
       name: "picked",
     }));
+  const margin = { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
+    inner = $("heat").clientWidth - beside - margin.r;
+  drawMeans(table, small, { top: margin.t, below: margin.b, wide: inner / x.length, right: margin.r });
   const layout = frame({
-    margin: { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
+    margin,
     annotations: titles,
     shapes: [...rules, ...picked],
     xaxis: {

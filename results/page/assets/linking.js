@@ -345,7 +345,7 @@ async function start() {
           },
         ],
       }) => {
-        const line = tables[now.table].trials[row];
+        const line = heatTable().trials[row];
         pick(line[column].length ? line[column] : [...new Set(line.flat())]);
       },
     );
