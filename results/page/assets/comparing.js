@@ -15,6 +15,44 @@ function documentOf(row) {
   return detailOf(row)?.querySelector("pre").textContent ?? null;
 }
 
+// The places in a line of YAML that are outside of quotes, with how deep in braces and brackets each stands.
+function* depths(line) {
+  let [quote, depth] = ["", 0];
+  for (let i = 0; i < line.length; i++) {
+    const sign = line[i];
+    if (quote) quote = sign === quote ? "" : quote;
+    else if (/["']/.test(sign) && /^$|[\s{[,:]/.test(line[i - 1] ?? "")) quote = sign;
+    else {
+      if (/[{[]/.test(sign)) depth++;
+      if (/[}\]]/.test(sign)) depth--;
+      yield [i, sign, depth];
+    }
+  }
+}
+
+// A document with every option on a line of its own, so that two can be compared however they were folded.
+function optionLines(text) {
+  const lines = [];
+  let held = "";
+  for (const line of text.trimEnd().split("\n").slice(0, LINES_READ)) {
+    held = held ? `${held} ${line.trim()}` : line;
+    if (!held.trimStart().startsWith("#") && [...depths(held)].some(([, , depth], i, all) => i === all.length - 1 && depth > 0)) continue;
+    lines.push(held);
+    held = "";
+  }
+  return [...lines, ...(held ? [held] : [])].flatMap(unfolded);
+}
+
+function unfolded(line) {
+  const [, indent, item, key, inside] = line.match(/^(\s*)((?:- )*)([^\s:{}#]+:\s+)?\{(.+)\}$/) ?? [];
+  if (inside === undefined) return [line];
+  const ends = [...depths(inside)].filter(([, sign, depth]) => sign === "," && depth === 0).map(([i]) => i),
+    parts = [...ends, inside.length].map((end, i) => inside.slice(i ? ends[i - 1] + 1 : 0, end).trim()),
+    below = indent + " ".repeat(item.length);
+  const own = key ? [`${indent}${item}${key.trim()}`, ...parts.map((part) => `${below}  ${part}`)] : parts.map((part, i) => `${i ? below : indent + item}${part}`);
+  return own.flatMap((one) => (one === line ? [one] : unfolded(one)));
+}
+
 // Two lists of lines as [kind, line] in one order: kept of both, only of the first, only of the second (longest common subsequence).
 function lineDiff(a, b) {
   const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -64,7 +102,7 @@ function fillDiff([one, other]) {
     write("pairsaid", `The page holds no document of ${missing.join(" and ")}.`);
     return body.replaceChildren();
   }
-  const [a, b] = texts.map((text) => text.trimEnd().split("\n").slice(0, LINES_READ)),
+  const [a, b] = texts.map(optionLines),
     lines = lineDiff(a, b),
     differ = lines.filter(([kind]) => kind !== "same").length;
   write("pairsaid", differ ? `${count(differ, "line")} differ${differ === 1 ? "s" : ""}; − stands before a line of the first, + before one of the second.` : "The documents are equal.");

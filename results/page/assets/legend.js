@@ -143,12 +143,17 @@ function startLegend() {
     now.unfolded = !now.unfolded;
     fillLegend();
   });
-  let pause = 0; // figures are drawn when the typing rests
+  let pause = 0, // figures are drawn when the typing rests
+    began = false; // a search is one step of the address, however much is typed
   $("find").addEventListener("input", () => {
+    began ||= !now.search;
     now.search = $("find").value.trim();
     light(views[now.view]);
     fillLegend();
     clearTimeout(pause);
-    pause = setTimeout(() => changed(false), 150);
+    pause = setTimeout(() => {
+      changed(began);
+      began = false;
+    }, 150);
   });
 }

@@ -315,9 +315,10 @@ async function start() {
   const filters = document.querySelectorAll(".filter");
   for (const field of filters)
     field.addEventListener("input", () => {
+      const step = !now.filter;
       now.filter = field.value.trim().toLowerCase();
       for (const other of filters) if (other !== field) other.value = field.value;
-      remember({ step: false });
+      remember({ step });
       fillTrials();
       filterTables();
     });
