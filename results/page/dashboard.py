@@ -114,6 +114,8 @@ _AIDS = """<nav id="contents" aria-label="Contents" hidden><ol></ol></nav>
 # In the order in which they are run: each uses what those before it define.
 _SCRIPTS = (
     "figures.js",
+    "breakdowns.js",
+    "heat_map.js",
     "labels.js",
     "equal_state.js",
     "legend.js",

@@ -96,7 +96,7 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
                 for number, cell in enumerate(line.cells)
             ]
             for line in lines
-        ],  # of a mean, figures.js takes those of the whole line
+        ],  # of a mean, heat_map.js takes those of the whole line
         "mean_at": table.mean_at,
         "seen": _heat_seen(table, lines),
     }

@@ -46,16 +46,33 @@ function heldLines() {
 }
 
 function heatLines() {
-  const table = heatTable();
+  return cellLines([heatTable()]);
+}
+
+// The cells of tables as lines; a share is a number from 0 to 1.
+function cellLines(list) {
   return [
-    ["architecture", "state", "column", table.percent ? "mean (share of 1)" : "mean", HALF, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
-    table.rows.flatMap((row, r) =>
-      table.columns.map((column, c) => {
-        const [mean, half, seeds, share] = table.cells[r][c];
-        return [row, table.states[r], column, mean, half, seeds, table.chance[c], table.ceiling[c], share];
-      }),
+    ["table", "architecture", "state", "column", "mean", "unit", HALF, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
+    list.flatMap((table) =>
+      table.rows.flatMap((row, r) =>
+        table.columns.map((column, c) => {
+          const [mean, half, seeds, share] = table.cells[r][c],
+            unit = table.percent ? "share of 1" : "score";
+          return [table.title, row, table.states[r], column, mean, unit, half, seeds, table.chance[c], table.ceiling[c], share];
+        }),
+      ),
     ),
   ];
+}
+
+function pairLines() {
+  const pair = now.pair.filter((row) => row);
+  const lines = pair.length < 2 ? [] : scoresOf(pair).map((score) => {
+    const { name, a, b, percent } = score;
+    return [name, percent === null ? "pairs" : percent ? "share of 1" : "score", a.mean, a.half, b.mean, b.half, a.mean - b.mean, between(score)];
+  });
+  const [one, other] = [...pair, "first", "second"];
+  return [["setting", "unit", one, `${HALF}, first`, other, `${HALF}, second`, "first less second", `${HALF} of the difference`], lines];
 }
 
 function cutLines() {
@@ -119,6 +136,9 @@ const COPIED = {
   learning: { id: "curves", numbers: curveLines, rows: rowsShown },
   progress: { id: "progressplot", numbers: progressLines, rows: rowsShown },
   capacity: { numbers: () => tableLines($("capacity")), rows: () => [...rows] },
+  online: {},
+  tables: { numbers: () => cellLines(tables), rows: () => tables.flatMap((table) => table.rows) },
+  compare: { numbers: pairLines, rows: () => now.pair.filter((row) => row) },
 };
 
 // The documents of what is picked, or else of what the figure shows.
@@ -134,6 +154,40 @@ async function pictureOf(id) {
   const box = $(id),
     layout = { ...box.layout, paper_bgcolor: ink("paper"), plot_bgcolor: ink("paper") };
   return Plotly.toImage({ data: box.data, layout, config: {} }, { format: "png", width: box.clientWidth, height: box.clientHeight, scale: 2 });
+}
+
+// Figures that came drawn, one below the other. Their colours are the page's, which a picture does not know: each is written out.
+async function pictureBelow(drawings) {
+  const canvas = document.createElement("canvas"),
+    sizes = drawings.map((one) => one.getBoundingClientRect()),
+    scale = 2;
+  canvas.width = scale * Math.max(...sizes.map(({ width }) => width));
+  canvas.height = scale * sizes.reduce((sum, { height }) => sum + height, 0);
+  const paper = canvas.getContext("2d");
+  paper.fillStyle = ink("paper");
+  paper.fillRect(0, 0, canvas.width, canvas.height);
+  let top = 0;
+  for (const [i, drawing] of drawings.entries()) {
+    const copy = drawing.cloneNode(true),
+      parts = [...copy.querySelectorAll("*")];
+    [...drawing.querySelectorAll("*")].forEach((part, n) => {
+      const look = getComputedStyle(part);
+      for (const name of ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family", "font-weight"])
+        parts[n].style.setProperty(name, look.getPropertyValue(name));
+    });
+    for (const [name, value] of [
+      ["xmlns", "http://www.w3.org/2000/svg"],
+      ["width", sizes[i].width * scale],
+      ["height", sizes[i].height * scale],
+    ])
+      copy.setAttribute(name, value);
+    const picture = new Image();
+    picture.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+    await picture.decode();
+    paper.drawImage(picture, 0, top);
+    top += sizes[i].height * scale;
+  }
+  return canvas.toDataURL("image/png");
 }
 
 function save(address, name) {
@@ -174,19 +228,17 @@ function menuOf(section, { id, numbers, rows: names }) {
     return button;
   };
   const title = section.dataset.name;
-  list.append(
-    choice("Copy link to this figure", () => offer(linkTo(section), "Link", status)),
-    choice("Copy architectures as YAML", () => offer(yamlOf(names()), `YAML of “${title}”`, status)),
-    choice("Copy numbers as CSV", () => offer(csvOf(...numbers()), `CSV of “${title}”`, status)),
-    ...(id
-      ? [
-          choice("Save picture as PNG", async () => {
-            save(await pictureOf(id), `${section.id}.png`);
-            status.textContent = `Saved as ${section.id}.png.`;
-          }),
-        ]
-      : []),
-  );
+  const drawings = id ? [] : [...section.querySelectorAll("svg[role=img]")];
+  list.append(choice("Copy link to this", () => offer(linkTo(section), "Link", status)));
+  if (names) list.append(choice("Copy architectures as YAML", () => offer(yamlOf(names()), `YAML of “${title}”`, status)));
+  if (numbers) list.append(choice("Copy numbers as CSV", () => offer(csvOf(...numbers()), `CSV of “${title}”`, status)));
+  if (id || drawings.length)
+    list.append(
+      choice("Save picture as PNG", async () => {
+        save(await (id ? pictureOf(id) : pictureBelow(drawings)), `${section.id}.png`);
+        status.textContent = `Saved as ${section.id}.png.`;
+      }),
+    );
   toggle(false);
   open.addEventListener("click", () => {
     toggle(list.hidden);

@@ -138,6 +138,7 @@ function startLegend() {
   $("best").addEventListener("click", () => {
     now.lit = [];
     changed();
+    $("find").focus(); // the button goes
   });
   $("unfold").addEventListener("click", () => {
     now.unfolded = !now.unfolded;

@@ -552,7 +552,7 @@ def test_no_name_breaks_out_of_the_page(name: str, make: Make) -> None:
     reader = read(
         [make(arch=name, curve={"step": [1], "validation_accuracy": [0.5]}), make(arch=name, seed=1, error=name)]
     )
-    assert len(reader.scripts) == 11
+    assert len(reader.scripts) == 13
     assert data_of(reader)["archs"][0]["name"] == name
 
 

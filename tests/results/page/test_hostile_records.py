@@ -225,7 +225,7 @@ def test_the_page_shows_hostile_text_as_text(browser: Browser, make: Make, tmp_p
         for text in browser.run(TEXTS):
             assert "<" not in re.sub(r"</?(b|br|extra)>", "", text)
         browser.run("pick([views[now.view].trials[0]])")
-        assert browser.run(f"return [{made}, document.scripts.length]") == [0, 11]
+        assert browser.run(f"return [{made}, document.scripts.length]") == [0, 13]
     assert browser.messages() == []
     assert browser.requests() == [(tmp_path / "page.html").as_uri()]
     cells = browser.run(
