@@ -11,6 +11,8 @@ function onto(share, low, high) {
   return light(parts("#ffffff")) / ground > ground / light(parts("#101820")) ? "#ffffff" : "#101820";
 }
 
+const MEANS = 56; // pixels of a column of means beside a figure that has none
+
 // The table of the heat map without the rows that are hidden.
 function heatTable() {
   const table = tables[now.table],
@@ -26,9 +28,9 @@ function drawMeans(table, small, { top, below, wide, right }) {
   const box = $("heatmean"),
     at = table.mean_at ?? null,
     cells = at === null ? table.means : table.cells.map((line) => line[at]);
-  box.hidden = !cells || (at !== null && !small);
+  box.hidden = !cells?.some(([mean]) => mean !== null) || (at !== null && !small);
   if (box.hidden) return;
-  const width = at === null ? 56 : wide + right;
+  const width = at === null ? MEANS : wide + right;
   box.style.width = `${width}px`;
   box.style.marginLeft = `${at === null ? 0 : -width}px`;
   box.style.padding = `0 ${at === null ? 0 : right}px ${below}px 0`;
@@ -61,7 +63,7 @@ function drawHeat() {
     y = table.rows.map((_, i) => i);
   const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
   // Where columns are narrow, headings lean and the figure may scroll sideways.
-  const small = $("strengths").clientWidth < 160 + 110 * x.length;
+  const small = $("strengths").clientWidth - (table.means ? MEANS : 0) < 160 + 110 * x.length;
   // Rows and columns differ also in their last options: no name is cut, a long one of a row takes several lines.
   const folded = (name, width) =>
     name.split(" ").reduce((lines, word) => {

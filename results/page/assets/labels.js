@@ -65,12 +65,12 @@ function namesWithin(view, xRange, yRange) {
       [x, y] = at(mark);
     if (x < 0 || x > wide || y < 0 || y > tall) continue;
     for (const [where, left, top] of [
-      ["middle right", x + 8.5, y - 8],
-      ["middle left", x - size - 8.5, y - 8],
-      ["top right", x + 8.5, y - 18],
+      ["top right", x + 8.5, y - 18], // above and below the front, which goes to the right
       ["bottom right", x + 8.5, y + 2],
       ["top left", x - size - 8.5, y - 18],
       ["bottom left", x - size - 8.5, y + 2],
+      ["middle right", x + 8.5, y - 8],
+      ["middle left", x - size - 8.5, y - 8],
     ]) {
       const own = [left, top, left + size, top + 16];
       if (own[0] < 0 || own[2] > wide + 12 || own[1] < 0 || own[3] > tall || !free(own)) continue;
