@@ -50,7 +50,8 @@ function remember({ step = true, all = false } = {}) {
 
 // Takes the choices from the address. What does not fit this page is left out, and a note says so.
 function recollect() {
-  const found = location.hash.slice(1),
+  const hash = location.hash.slice(1),
+    found = sections.some(({ id }) => id === hash) ? `at=${hash}` : hash, // as an address by hand has it
     kept = new URLSearchParams(found),
     unfit = [],
     miss = (name, value) => unfit.push(value ? `${name} “${value}”` : name);

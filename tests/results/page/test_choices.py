@@ -170,6 +170,9 @@ def test_an_address_that_does_not_fit_is_kept_as_far_as_it_does_and_a_note_says_
     ]
     browser.run("document.getElementById('showall').click()")  # what is written next fits
     assert browser.run("return document.getElementById('unfitting').checkVisibility()") is False
+    browser.run("location.hash = 'compare'")  # the section alone, as one writes it by hand
+    browser.wait("return document.activeElement.closest('section')?.id === 'compare'")
+    assert browser.run("return document.getElementById('unfitting').checkVisibility()") is False
     assert browser.messages() == []
 
 
