@@ -109,7 +109,7 @@ function recollect() {
   $("find").value = now.search;
   $("unfitting").hidden = !unfit.length;
   const said = unfit.slice(0, 4).map((text) => (text.length > 80 ? `${text.slice(0, 79)}…` : text));
-  write("unfitting", `The address of this page holds what does not fit it, and that is left out: ${said.join(", ")}${unfit.length > 4 ? ` and ${unfit.length - 4} more` : ""}.`);
+  write("unfitting", `Parts of this address do not fit the page and are left out: ${said.join(", ")}${unfit.length > 4 ? ` and ${unfit.length - 4} more` : ""}.`);
   return section;
 }
 

@@ -205,6 +205,7 @@ async function offer(text, what, status) {
     write("copywhat", `${what}: this browser gives pages no clipboard. Copy the text from here.`);
     $("copybox").showModal();
     $("copytext").select();
+    $("copytext").scrollTop = 0;
   }
 }
 
