@@ -23,6 +23,7 @@ ONLY_IN = {  # heavy libraries, and where alone each may be imported
     "ray": "search/engines/ray_tune.py",
     "optuna": ("search/proposers/", "search/samplers/"),
     "fla": "arch/kernels/benchmark/peers.py",
+    "scipy": "results/analysis/",
 }
 MOST_LINES = 600  # of a Python file
 MOST_FLOORS = 8  # of the wings of a pillar
@@ -238,7 +239,7 @@ def test_help_loads_nothing_heavy() -> None:
         "from recallmap.search.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'ray', 'optuna', 'plotly', 'pandas', 'pydantic', 'yaml', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'ray', 'optuna', 'plotly', 'pandas', 'pydantic', 'yaml', 'numpy', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

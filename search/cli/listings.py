@@ -111,14 +111,12 @@ def studies() -> Table:
 
 
 def samplers() -> Table:
-    """Every sampler of a search with its parameters at their defaults, and what it needs."""
+    """Every sampler of a search with its parameters at their defaults."""
     from recallmap.search.samplers import Sampler
 
-    table = _table("sampler", "source", "goals", "needs", "options and their defaults")
+    table = _table("sampler", "source", "goals", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        source, extra, several = (getattr(spec, name) for name in ("source", "extra", "several_goals"))
-        needs = "" if extra is None else f"pip install 'recallmap[{extra}]'"
-        table.add_row(kind, source, "one or several" if several else "one", needs, _options(spec))
+        table.add_row(kind, spec.source, "one or several" if spec.several_goals else "one", _options(spec))
     return table
 
 

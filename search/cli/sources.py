@@ -188,7 +188,7 @@ def known(places: Sequence[Path], *, untraceable: bool, say: Callable[[str], Non
                 f"{place}: the record {wrong.key[:SHORT]} of {wrong.arch} has the key of another trial, expected "
                 f"{address(wrong.spec)[:SHORT]}; train it again, and leave this one out"
             )
-        if lost := sum(record.commit is None or record.commit.endswith("+") for record in found):
+        if lost := sum(not record.traceable for record in found):
             whole = type_hints.counted(len(found), "record")
             few = f"{place}: {lost} of {whole} untraceable (no commit, or uncommitted changes)"
             if not untraceable:
