@@ -24,12 +24,13 @@ Interval = tuple[float, float]
 
 
 def mean_interval(values: Sequence[float], chance: float | None, ceiling: float | None) -> Interval | None:
-    """The 95 % interval of the mean over seeds: of a bounded score where both bounds are known, else Student's. None for fewer
-    than three values. The ceiling of a loss is below its chance."""
+    """The 95 % interval of the mean over seeds: of a bounded score where both bounds are known, else Student's, which ends at 0
+    where no value is negative. None for fewer than three values. The ceiling of a loss is below its chance."""
     if len(values) < FEWEST:
         return None
     if chance is None or ceiling is None or chance == ceiling:
-        return t_interval(values)
+        found = t_interval(values)
+        return (max(0.0, found[0]), found[1]) if found and min(values) >= 0 else found
     return bounded_interval(values, min(chance, ceiling), max(chance, ceiling))
 
 

@@ -64,10 +64,15 @@ def test_two_seeds_have_no_interval() -> None:
 
 
 def test_a_score_without_bounds_has_the_t_interval() -> None:
-    values = [1.0, 2.0, 4.0]
+    values = [3.0, 3.1, 3.4]
     assert mean_interval(values, None, None) == t_interval(values)
     expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     assert t_interval(values) == pytest.approx(expected)
+
+
+def test_a_loss_has_no_negative_end() -> None:
+    assert (mean_interval([0.0, 0.001, 0.009], None, None) or (1.0, 1.0))[0] == 0.0
+    assert (mean_interval([-0.1, 0.1, 0.2], None, None) or (1.0, 1.0))[0] < -0.1
 
 
 def test_a_t_interval_needs_values_that_differ() -> None:
