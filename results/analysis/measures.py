@@ -14,6 +14,8 @@ from recallmap.results.analysis.labels import canonical_text, flatten, leaves_of
 from recallmap.results.analysis.selection import Choice, Edge, On, choose_hyperparameters, extent, reported
 from recallmap.results.record import Record
 
+NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -52,7 +54,6 @@ class Measure:
     candidates: int = 1
     tested: bool = False
     leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
-    began: Mapping[int, str] = field(default_factory=dict)  # of a seed, see `beginning`
     chose_none: frozenset[int] = frozenset()  # seeds that chose no hyper-parameters, see `Choice`
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
@@ -164,22 +165,6 @@ def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     return tuple((canonical_text([task, dials]), dials) for task, dials in found)
 
 
-def beginning(record: Record) -> str:
-    """The losses of all phases but the last, as text. Trials in which they agree to the last digit went on from the same
-    weights. Empty for a trial without phases, and for one whose phases count epochs."""
-    phases = record.spec.get("phases", [])
-    steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
-    if len(steps) < 2 or None in steps or not record.curve:
-        return ""
-    losses = list(zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True))
-    if steps[-1] == 0:  # the point of the last phase, which only tests, has the step at which training ended
-        losses.pop()
-    return canonical_text([row for row in losses if row[0] <= sum(steps[:-1])])
-
-
-NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
-
-
 def at_ceiling(measure: Measure) -> bool:
     """Whether the mean is at most a point below the ceiling."""
     return measure.ceiling is not None and mean_of(measure) >= measure.ceiling - NEAR
@@ -231,7 +216,6 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             candidates=choice.candidates,
             tested=answer.tested,
             leaves=leaves,
-            began={r.seed: beginning(r) for r in choice.trials},
             chose_none=choice.fresh,
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,

@@ -137,7 +137,7 @@ class Above(RuleSpec):
             said += _too_few(a, b)
         elif found.interval:
             said += f" in [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
-        said += (", seed by seed" if found and found.paired else "") + _learned(*sides, a)
+        said += (", seed by seed" if found and found.paired else "") + _learned(sides[0], sides[1], a)
         side = self._leaning(difference, a.metric)
         p = self._tested(found, side, a.metric) if found else None
         who = f"{a.row} against {b.row}"
@@ -269,7 +269,6 @@ class Average:
         if not values:
             return None
         tasks, settings = len({m.task for m in own}), len({m.setting for m in own})
-        bounds = {name: self._bound(own, name) for name in ("chance", "ceiling")}
         return replace(
             own[0],
             task=f"mean of {tasks} tasks",
@@ -279,7 +278,8 @@ class Average:
             traceable=frozenset.intersection(*(m.traceable for m in own)),
             edge=edge_of(own),
             trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
-            **bounds,
+            chance=self._bound(own, "chance"),
+            ceiling=self._bound(own, "ceiling"),
         )
 
     def _bound(self, own: Sequence[Measure], name: str) -> float | None:

@@ -18,14 +18,14 @@ from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
 from recallmap.results.publishing.readme_tables import Excerpt, filled
-from recallmap.results.publishing.verdicts import Evidence, Judgement, judge
+from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import Table
 
-SIDES = {
+SIDES: Mapping[Verdict, str] = {
     "reproduced": "for",
     "not reproduced": "against",
     "not decided": "undecided",
@@ -146,7 +146,8 @@ def _summary(judged: Mapping[str, Judged]) -> str:
         figures = f"{_p(judgement.p)} | {_p(judgement.adjusted)}"
         lines.append(f"| {text} | {claim.source} | **{judgement.verdict}** | {said} | {figures} |")
     verdicts = Counter(one.judgement.verdict for one in judged.values())
-    lines += ["", f"Claims: {', '.join(f'{verdicts[verdict]} {verdict}' for verdict in SIDES if verdicts[verdict])}."]
+    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in SIDES if verdicts[verdict])
+    lines += ["", f"Claims: {counted}."] if judged else []
     return "\n".join([*lines, ""])
 
 

@@ -137,13 +137,14 @@ def csv(tables: Sequence[Table]) -> str:
         for line in table.lines:
             for column, cell in zip(table.columns, line.cells, strict=True):
                 low, high = cell.interval or (None, None)
+                lowest, highest = cell.spread or (None, None)
                 values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
                 labels = dict(zip(table.corner, line.labels, strict=True))
                 named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                figures += [*(cell.spread or (None, None)), cell.learned, cell.edge]
+                added = [lowest, highest, cell.learned, cell.edge]
                 texts = [table.title, table.protocol, line.kind, *named, column]
-                out.writerow([escape.cell(value) for value in (*texts, *figures)])
+                out.writerow([escape.cell(value) for value in (*texts, *figures, *added)])
     return text.getvalue()
 
 

@@ -116,7 +116,8 @@ def samplers() -> Table:
 
     table = _table("sampler", "source", "goals", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        table.add_row(kind, spec.source, "one or several" if spec.several_goals else "one", _options(spec))
+        source, several = (getattr(spec, name) for name in ("source", "several_goals"))
+        table.add_row(kind, source, "one or several" if several else "one", _options(spec))
     return table
 
 
