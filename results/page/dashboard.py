@@ -71,7 +71,7 @@ _EQUAL = """<section id="equal" data-name="Equal state">
 <h2>Who recalls most at equal state?</h2>
 <p id="equalseen" class="seen"></p>
 <p class="read">Architectures whose states are at most 1.5 times the least of them, best first: the mean over seeds with its
-95 % t interval, then the score and the state in figures. Nothing is interpolated between sizes.</p>
+standard deviation, then the score and the state in figures. Nothing is interpolated between sizes.</p>
 <div class="controls"><label for="equalstate">State</label><select id="equalstate"></select></div>
 <div id="equalplot" class="plot" role="img"
 aria-label="Scores at equal state; the tables below hold the same figures"></div>
@@ -80,8 +80,7 @@ aria-label="Scores at equal state; the tables below hold the same figures"></div
 _COMPARE = """<section id="compare" data-name="Compare two">
 <h2>How do two architectures differ?</h2>
 <p class="read">Choose two by typing a part of their names. Left and right: their documents, line by line. Below: their cost,
-and every score with its 95 % t interval over seeds. ± of a difference is the root of the sum of both squared, which is on the
-safe side; a difference that exceeds it is bold.</p>
+and every score ± its standard deviation over seeds. This describes the seeds, and decides no difference.</p>
 <div class="controls"><label>First <input id="one" list="rownames" type="search" autocomplete="off"></label>
 <label>Second <input id="other" list="rownames" type="search" autocomplete="off"></label>
 <button type="button" id="swap">Swap</button><datalist id="rownames"></datalist></div>
