@@ -18,7 +18,9 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     metric = readable(found[0].metric.partition("/")[0])
     unit = ", percent" if is_share(found[0].metric) else ""
     cells = [cell for line in lines for cell in line.cells]
-    spread = ["in brackets its 95 % interval, whatever their distribution"] * any(cell.interval for cell in cells)
+    bounded = {cell.chance is not None and cell.ceiling is not None for cell in cells if cell.interval}
+    spread = ["in brackets its 95 % interval, for any scores between chance and ceiling"] * (True in bounded)
+    spread += ["in brackets its 95 % t interval"] * (bounded == {False})
     spread += ["in parentheses both of two seeds"] * any(cell.spread and cell.seeds == 2 for cell in cells)
     said = "; ".join(spread) or "no interval, which needs three seeds"
     notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {said}."]
