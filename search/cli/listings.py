@@ -111,14 +111,13 @@ def studies() -> Table:
 
 
 def samplers() -> Table:
-    """Every sampler of a search with its parameters at their defaults, and what it needs."""
+    """Every sampler of a search with its parameters at their defaults."""
     from recallmap.search.samplers import Sampler
 
-    table = _table("sampler", "source", "goals", "needs", "options and their defaults")
+    table = _table("sampler", "source", "goals", "options and their defaults")
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        source, extra, several = (getattr(spec, name) for name in ("source", "extra", "several_goals"))
-        needs = "" if extra is None else f"pip install 'recallmap[{extra}]'"
-        table.add_row(kind, source, "one or several" if several else "one", needs, _options(spec))
+        source, several = (getattr(spec, name) for name in ("source", "several_goals"))
+        table.add_row(kind, source, "one or several" if several else "one", _options(spec))
     return table
 
 
