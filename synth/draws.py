@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,3 +48,47 @@ def weighted_order(rng: np.random.Generator, weights: NDArray[Any], count: int, 
     """
     clocks = rng.exponential(size=(count, weights.size)) / weights
     return np.argsort(clocks, axis=1)[:, :size]
+
+
+def distinct_as(
+    draw: Callable[[NDArray[np.int64]], NDArray[np.int64]], used: NDArray[np.bool_], universe: int
+) -> NDArray[np.int64]:
+    """int64 [n, size]: where bool [n, size] `used`, numbers below `universe` that differ within a row; elsewhere, universe
+    and the column.
+
+    `draw` gives one number for each row that it is told, not all equally likely. What repeats is drawn anew, so the set of
+    a row has the law of one-by-one rejection. Its order has not: shuffle it.
+    """
+    size = used.shape[1]
+    chosen = np.broadcast_to(universe + np.arange(size), used.shape).copy()
+    chosen[used] = draw(np.nonzero(used)[0])
+    rows = np.arange(len(used))
+    while rows.size:
+        row, column = np.divmod(_repeated(chosen[rows], universe + size), size)
+        chosen[rows[row], column] = draw(rows[row])
+        rows = rows[np.unique(row)]
+    return chosen
+
+
+def orders(rng: np.random.Generator, sizes: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """int64 [n, width]: the first `sizes[i]` numbers of row i in random order, then the rest of `width` in theirs.
+
+    Random number and column are sorted as one number, several times as fast as to sort columns by random numbers.
+    """
+    bits = (width - 1).bit_length()
+    column = np.arange(width)
+    random = rng.integers(2**62, size=(len(sizes), width)) >> bits << bits
+    keys = np.where(column < sizes[:, None], random, 2**62) | column
+    return np.sort(keys, axis=1) & (1 << bits) - 1
+
+
+def dealt(rng: np.random.Generator, count: int, size: int, universe: int) -> NDArray[np.int64]:
+    """int64 [count, size]: as `distinct`, with other bits, by `size` steps of a shuffle of `universe` cards, all rows at once.
+
+    It is the faster where rows take a fair share of a small universe.
+    """
+    cards, rows = np.repeat(np.arange(universe)[:, None], count, axis=1), np.arange(count)
+    for card, random in enumerate(rng.random((size, count))):
+        drawn = card + (random * (universe - card)).astype(np.int64)
+        cards[card], cards[drawn, rows] = cards[drawn, rows], cards[card].copy()
+    return np.ascontiguousarray(cards[:size].T)

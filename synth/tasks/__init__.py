@@ -4,6 +4,7 @@ from recallmap.synth.tasks.compression import Compression
 from recallmap.synth.tasks.cycle_navigation import CycleNavigation
 from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
 from recallmap.synth.tasks.group_word import GroupWord
+from recallmap.synth.tasks.hops import Hops
 from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
 from recallmap.synth.tasks.learnability import Learnability
 from recallmap.synth.tasks.memorization import Memorization
@@ -29,4 +30,5 @@ Task = (
     | GroupWord
     | Needle
     | Learnability
+    | Hops
 )

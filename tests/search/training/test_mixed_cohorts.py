@@ -35,6 +35,7 @@ from recallmap.synth.tasks import (
     Memorization,
     Mqar,
     Regbench,
+    SelectiveCopying,
     Task,
 )
 
@@ -158,7 +159,7 @@ def test_a_member_of_a_padded_stack_has_what_it_has_alone(case: str) -> None:
 @pytest.mark.parametrize("task", [t() for t in get_args(Task) if t.signal == "tokens"], ids=lambda task: task.kind)
 def test_every_task_trains_beside_one_of_a_wider_vocabulary(task: Task) -> None:
     length, vocab = task.shape
-    wider = Mqar(vocab=vocab + 7, length=length, pairs=1)
+    wider = SelectiveCopying(vocab=vocab + 7, length=length, copies=1)
     if task.readout == "last":
         wider = replace(task, vocab=vocab + 7)
     few = {"steps": 2, "batch": 2, "evaluations": 1, "data": Data(validation=4, test=4)}

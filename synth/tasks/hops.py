@@ -1,0 +1,287 @@
+"""Hops over a cycle told in context (Depo of Allen-Zhu 2025): the word that comes k steps after a given one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recallmap.synth import score
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.draws import dealt, distinct, distinct_as, orders
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
+
+_FEWEST = 3  # words of a cycle under "depo"
+_MOST_WORDS = 2**20  # words whose spellings we hold
+_BEGIN = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hops(Task):
+    """One cycle of distinct words: a begin mark, then every fact "word, next word" in random order, then queries "k, word,
+    mark, the word k steps on", whose starts differ.
+
+    Words have `min_tokens` to `max_tokens` tokens, each of `symbols`; the last token is of a role of its own and so marks
+    the end. All sizes are equally likely, and a word that is there already is drawn anew. Answers are scored, from the
+    mark on. Rows that are shorter than the longest are padded on the right.
+
+    nodes    words of the cycle
+    hops     most steps that a query asks for. Training asks for 1 to `hops`, validation and test for powers of two (for 24
+             besides where `hops` is 32)
+    queries  of a sequence
+    drawn    fixed: every cycle has `nodes` words. depo: training draws 3 to `nodes`, n in proportion to
+             1 / (n + sqrt(nodes)), with one query a word where those are fewer
+
+    Under protocol "depo" short cycles are asked for more steps than they have, so that an answer can be the start itself.
+    "repaired" asks for fewer steps than words.
+
+    Headline: `word_accuracy`, the share of answers all of whose tokens are right. One step is plain recall.
+    """
+
+    kind: Literal["hops"] = "hops"
+    protocol: Literal["repaired", "depo"] = "repaired"
+    nodes: int = 32
+    hops: int = 4
+    queries: int = 8
+    symbols: int = 128
+    min_tokens: int = 1
+    max_tokens: int = 1
+    drawn: Literal["fixed", "depo"] = "fixed"
+
+    metric: ClassVar[str] = "word_accuracy"
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("repaired", "depo"):
+            raise ValueError(f"protocol must be 'repaired' or 'depo', got '{self.protocol}'")
+        if self.drawn not in ("fixed", "depo"):
+            raise ValueError(f"drawn must be 'fixed' or 'depo', got '{self.drawn}'")
+        if self.protocol == "depo" and self.drawn != "depo":
+            raise ValueError(f"protocol 'depo' needs drawn 'depo', got '{self.drawn}': use protocol 'repaired'")
+        for name, least in (("nodes", _FEWEST), ("hops", 1), ("queries", 1), ("symbols", 1), ("min_tokens", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.max_tokens < self.min_tokens:
+            raise ValueError(f"max_tokens must be at least min_tokens, {self.min_tokens}, got {self.max_tokens}")
+        if self.hops >= self.nodes:
+            raise ValueError(
+                f"hops must be below nodes, {self.nodes}, or an answer can be the start itself; got {self.hops}"
+            )
+        if self.queries > self.nodes:
+            raise ValueError(f"queries must be at most nodes, {self.nodes}, for starts differ; got {self.queries}")
+        if self.symbols > _MOST_WORDS or self.max_tokens > _MOST_WORDS.bit_length() or self._words > _MOST_WORDS:
+            raise ValueError(
+                f"{self.symbols:,} symbols make more than {_MOST_WORDS:,} words of up to {self.max_tokens} tokens: lower "
+                "symbols or max_tokens"
+            )
+        most = self._words if self.min_tokens == self.max_tokens else self._words // 2  # beyond, draws repeat for long
+        if self.nodes > most:
+            raise ValueError(
+                f"{self.symbols} symbols make {self._words} words of {self.min_tokens} to {self.max_tokens} tokens, of "
+                f"which a cycle can have {most}, got nodes {self.nodes}: raise symbols or max_tokens, or lower nodes"
+            )
+        if self.shape[0] > 2**22:
+            raise ValueError(f"{self.nodes:,} nodes take {self.shape[0]:,} positions, at most 2^22 can be: lower nodes")
+
+    @property
+    def _words(self) -> int:
+        return sum(self.symbols**size for size in range(self.min_tokens, self.max_tokens + 1))
+
+    @property
+    def _inner(self) -> int:
+        """Tokens that stand within a word, before its last."""
+        return self.symbols if self.max_tokens > 1 else 0
+
+    @property
+    def vocab(self) -> int:
+        """Number of token ids."""
+        return self.roles().vocab
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 1 + 2 * self.nodes * self.max_tokens + self.queries * (2 * self.max_tokens + 2), self.vocab
+
+    def roles(self) -> Roles:
+        found, first = {"pad": range(1), "begin": range(_BEGIN, _BEGIN + 1)}, _BEGIN + 1
+        for name, size in (("inner", self._inner), ("final", self.symbols), ("hop", self.hops), ("mark", 1)):
+            found[name], first = range(first, first + size), first + size
+        return Roles(found)
+
+    @property
+    def tested(self) -> tuple[int, ...]:
+        """The numbers of steps that validation and test ask for."""
+        powers = {2**power for power in range(self.hops.bit_length())}
+        return tuple(sorted(powers | ({24} if self.hops == 32 else set())))
+
+    def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
+        nodes = self._sizes(rng, count, split)
+        words, steps = self._cycle(rng, nodes), self._steps(rng, nodes, split)
+        fact = self._order(rng, nodes)  # which word each fact begins with
+        following = np.where(fact + 1 < nodes[:, None], fact + 1, 0)
+        start = self._starts(rng, nodes)
+        answer = (start + steps) % nodes[:, None]
+        row = np.arange(count)[:, None] * self.nodes
+        words, pairs = words.ravel(), np.stack([row + fact, row + following], axis=2)
+
+        spelling = _spelling(self.symbols, self.min_tokens, self.max_tokens)
+        pairs, starts, answers = words.take(pairs), words.take(row + start), words.take(row + answer)
+        ragged = self.drawn == "depo" or self.min_tokens < self.max_tokens
+        if ragged:
+            shown, asked = np.arange(self.nodes) < nodes[:, None], np.arange(self.queries) < nodes[:, None]
+            pairs[~shown] = starts[~asked] = answers[~asked] = len(spelling) - 1
+        wide = np.empty((count, self.shape[0]), dtype=np.int32)
+        facts, block = wide[:, : -self.queries * (2 * self.max_tokens + 2)], self._questions(wide)
+        facts[:, 0], facts[:, 1:] = _BEGIN, spelling.take(pairs, axis=0).reshape(count, -1)
+        block[:, :, 0] = self.roles().of("hop").start + steps - 1
+        block[:, :, 1 : 1 + self.max_tokens] = spelling.take(starts, axis=0)
+        block[:, :, 1 + self.max_tokens] = self.roles().of("mark").start
+        block[:, :, 2 + self.max_tokens :] = due = spelling.take(answers, axis=0)
+        targets = np.full(wide.shape, IGNORE)
+        self._questions(targets)[:, :, 1 + self.max_tokens : -1] = np.where(due > 0, due, IGNORE)
+
+        second = np.broadcast_to(1 + self.max_tokens * np.arange(1, 2 * self.nodes, 2), fact.shape)
+        if ragged:
+            second = 1 + (spelling > 0).sum(axis=1).take(pairs).reshape(count, -1).cumsum(axis=1)[:, ::2]
+        place = np.empty_like(fact)  # where the fact that ends in a word tells it
+        place.ravel()[row + (np.where(shown, following, fact) if ragged else following)] = second
+        told = place.take(row + answer)
+        if ragged:
+            block[~asked], told[~asked] = 0, -1
+            used = wide > 0
+            left = np.arange(wide.shape[1]) < used.sum(axis=1)[:, None]
+            return Batch(
+                inputs=_packed(wide, used, left, 0), targets=_packed(targets, used, left, IGNORE), aux={"told": told}
+            )
+        return Batch(inputs=wide.astype(np.int64), targets=targets, aux={"told": told})
+
+    def drawn_bytes(self, count: int) -> float:
+        return 3 * super().drawn_bytes(count)
+
+    def _sizes(self, rng: np.random.Generator, count: int, split: Split) -> NDArray[np.int64]:
+        """int64 [n]: words of every cycle."""
+        if self.drawn == "fixed" or split != "train":
+            return np.full(count, self.nodes)
+        sizes = np.arange(_FEWEST, self.nodes + 1)
+        rising = (1 / (sizes + np.sqrt(self.nodes))).cumsum()
+        return sizes[np.searchsorted(rising, rng.random(count) * rising[-1], side="right")]
+
+    def _cycle(self, rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [n, nodes]: the number of each word of the cycle, in its order."""
+        if self.min_tokens == self.max_tokens:
+            few = 8 * self.nodes > self._words
+            return (dealt if few else distinct)(rng, len(nodes), self.nodes, self._words)
+        sizes = np.arange(self.min_tokens, self.max_tokens + 1)
+        spellings = self.symbols**sizes
+        firsts = spellings.cumsum() - spellings
+
+        def draw(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+            size = rng.integers(sizes.size, size=rows.size)
+            word: NDArray[np.int64] = firsts[size] + rng.integers(spellings[-1], size=rows.size) % spellings[size]
+            return word
+
+        words = distinct_as(draw, np.arange(self.nodes) < nodes[:, None], self._words)
+        return np.take_along_axis(words, self._order(rng, nodes), axis=1)
+
+    def _order(self, rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.drawn == "fixed":
+            return dealt(rng, len(nodes), self.nodes, self.nodes)
+        return orders(rng, nodes, self.nodes)
+
+    def _steps(self, rng: np.random.Generator, nodes: NDArray[np.int64], split: Split) -> NDArray[np.int64]:
+        size = len(nodes), self.queries
+        if split != "train":
+            return np.array(self.tested)[rng.integers(len(self.tested), size=size)]
+        most = self.hops if self.protocol == "depo" else np.minimum(self.hops, nodes - 1)[:, None]
+        return 1 + np.floor(rng.random(size) * most).astype(np.int64)
+
+    def _starts(self, rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.drawn == "fixed":
+            return dealt(rng, len(nodes), self.queries, self.nodes)
+        asked = np.arange(self.queries) < nodes[:, None]
+        starts = distinct_as(
+            lambda rows: np.floor(rng.random(rows.size) * nodes[rows]).astype(np.int64), asked, self.nodes
+        )
+        return np.where(asked, starts, 0)
+
+    def chance(self) -> float:
+        """A guess among the other words of the cycle."""
+        return 1 / (self.nodes - 1)
+
+    def ceiling(self) -> float:
+        return 1.0
+
+    def references(self) -> dict[str, float]:
+        """`one_hop`: always the next word, right where one step is asked for."""
+        return {"one_hop": 1 / len(self.tested)}
+
+    def sources(self, batch: Batch) -> NDArray[np.int64]:
+        """The same token of the answer in the fact that ends in it."""
+        time = np.arange(batch.inputs.shape[1])
+        mark = np.maximum.accumulate(np.where(self._marks(batch), time, -1), axis=1)
+        told = np.take_along_axis(batch.aux["told"], np.maximum(self._query(batch), 0), axis=1)
+        return np.where(batch.targets != IGNORE, told + time - mark, -1)
+
+    def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The number of steps asked for."""
+        first = self.roles().of("hop").start
+        is_hop = (batch.inputs >= first) & (batch.inputs < first + self.hops)
+        steps = np.where(is_hop, batch.inputs - first + 1, -1)
+        at = np.maximum.accumulate(np.where(is_hop, np.arange(batch.inputs.shape[1]), 0), axis=1)
+        return {"hops": np.take_along_axis(steps, at, axis=1)}
+
+    def score(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        """Those of tokens, `word_accuracy`, and `word_accuracy/hops=<k>`."""
+        labels = self.slices(batch)
+        scores = score.of_tokens(batch.targets, predictions, labels)
+        scored = batch.targets != IGNORE
+        answer = (np.arange(len(batch))[:, None] * self.queries + self._query(batch))[scored]
+        wrong = np.bincount(answer, (predictions != batch.targets)[scored], minlength=len(batch) * self.queries) > 0
+        steps = np.full(wrong.size, -1)
+        steps[answer] = labels["hops"][scored]
+        scores["word_accuracy"] = float(1 - wrong[steps > 0].mean())
+        for asked in np.unique(steps[steps > 0]).tolist():
+            scores[f"word_accuracy/hops={asked}"] = float(1 - wrong[steps == asked].mean())
+        return scores
+
+    def _questions(self, wide: NDArray[Any]) -> NDArray[Any]:
+        """[n, queries, k, start, mark, answer]: the queries of unpadded tokens or targets, as a view."""
+        size = 2 * self.max_tokens + 2
+        return wide[:, -self.queries * size :].reshape(len(wide), self.queries, size)
+
+    def _marks(self, batch: Batch) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = batch.inputs == self.roles().of("mark").start
+        return found
+
+    def _query(self, batch: Batch) -> NDArray[np.int64]:
+        """int64 [n, T]: which query the answer at each position belongs to; -1 before the first mark."""
+        return self._marks(batch).cumsum(axis=1) - 1
+
+
+def _packed(wide: NDArray[Any], used: NDArray[np.bool_], left: NDArray[np.bool_], rest: int) -> NDArray[np.int64]:
+    """The used tokens of every row moved to the left, and `rest` behind them."""
+    packed = np.full(wide.shape, rest, dtype=np.int64)
+    packed[left] = wide[used]
+    return packed
+
+
+@lru_cache(maxsize=64)
+def _spelling(symbols: int, fewest: int, most: int) -> NDArray[np.int64]:
+    """int32 [words + 1, most]: the tokens of every word, padded by 0; the last row is no word."""
+    inner = _BEGIN + 1
+    final = inner + (symbols if most > 1 else 0)
+    parts = []
+    for size in range(fewest, most + 1):
+        numbers = np.arange(symbols**size)
+        tokens = np.zeros((numbers.size, most), dtype=np.int32)
+        for place in range(size):
+            tokens[:, place] = inner + numbers // symbols**place % symbols
+        tokens[:, size - 1] += final - inner
+        parts.append(tokens)
+    table = np.concatenate([*parts, np.zeros((1, most), dtype=np.int32)])
+    table.setflags(write=False)
+    return table
