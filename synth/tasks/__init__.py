@@ -14,6 +14,7 @@ from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.parity import Parity
 from recallmap.synth.tasks.regbench import Regbench
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
+from recallmap.synth.tasks.stacks import Stacks
 
 Task = (
     Mqar
@@ -31,4 +32,5 @@ Task = (
     | Needle
     | Learnability
     | Hops
+    | Stacks
 )
