@@ -12,6 +12,7 @@ from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
 from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.parity import Parity
+from recallmap.synth.tasks.rearrangement import Rearrangement
 from recallmap.synth.tasks.regbench import Regbench
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.stacks import Stacks
@@ -33,4 +34,5 @@ Task = (
     | Learnability
     | Hops
     | Stacks
+    | Rearrangement
 )
