@@ -1,8 +1,9 @@
-"""Scores of token answers: micro and macro accuracy, exact match, and the accuracy of named parts."""
+"""Scores of token answers: micro and macro accuracy, exact match, and the accuracy of named parts; bins of positions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.synth.batch import IGNORE
+
+_EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
 
 _WHOLE: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
@@ -67,6 +70,12 @@ def up_to(distance: NDArray[np.int64]) -> NDArray[np.int64]:
     """The smallest power of two that is not below each distance: labels for a slice. Negative distances stay -1."""
     rounded = 2 ** np.ceil(np.log2(np.maximum(distance, 1))).astype(np.int64)
     return np.where(distance < 0, -1, rounded)
+
+
+def bins(length: int) -> dict[str, slice]:
+    """The bins of positions over which curves are averaged, by name: "0-16" holds positions 0 to 15."""
+    edges = [e for e in _EDGES if e < length] + list(range(2048, length, 1024)) + [length]
+    return {f"{a}-{b}": slice(a, b) for a, b in pairwise(edges)}
 
 
 def _scored(targets: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.bool_]:

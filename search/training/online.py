@@ -23,7 +23,8 @@ from recallmap.search.training import device_time
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.trials.online import OnlineTrial
 from recallmap.search.trials.online_learner import Learner
-from recallmap.synth.tasks.learnability import Learnability, bins
+from recallmap.synth.score import bins
+from recallmap.synth.tasks.learnability import Learnability
 
 Member = tuple[Learnability, int]  # a task and a seed
 

@@ -14,6 +14,7 @@ from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.parity import Parity
 from recallmap.synth.tasks.rearrangement import Rearrangement
 from recallmap.synth.tasks.regbench import Regbench
+from recallmap.synth.tasks.regression import Regression
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.stacks import Stacks
 
@@ -35,4 +36,5 @@ Task = (
     | Hops
     | Stacks
     | Rearrangement
+    | Regression
 )

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.synth.batch import Batch
+from recallmap.synth.score import bins
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
 
@@ -36,7 +36,6 @@ _BELONGS = {  # dial -> mappings that have it
     "normalise": _ATTENTION,
     "bias": ("mlp", *_ATTENTION),
 }
-_EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
 _LOGITS = 2**22  # attention weights held at a time
 _COLDEST = 1e-6  # temperature: float32 holds what is divided by it
 _WIDEST = 4096  # every sequence draws matrices of width x width
@@ -198,12 +197,6 @@ class Learnability(Task):
         if not self.bias:
             return values_nTd
         return np.concatenate([values_nTd, np.ones_like(values_nTd[..., :1])], axis=2)
-
-
-def bins(length: int) -> dict[str, slice]:
-    """The bins of positions over which curves are averaged, by name: "0-16" holds positions 0 to 15."""
-    edges = [e for e in _EDGES if e < length] + list(range(2048, length, 1024)) + [length]
-    return {f"{a}-{b}": slice(a, b) for a, b in pairwise(edges)}
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,8 @@ from torch import nn
 
 from recallmap.search.training.online import follow
 from recallmap.search.trials.online_learner import Learner, Optimizer
-from recallmap.synth.tasks.learnability import Learnability, bins
+from recallmap.synth.score import bins
+from recallmap.synth.tasks.learnability import Learnability
 
 PAPER = tuple(
     Learnability(mapping=mapping, width=256, length=4096)

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from recallmap.synth.batch import Batch
-from recallmap.synth.tasks.learnability import Learnability, Mapping, bins
+from recallmap.synth.score import bins
+from recallmap.synth.tasks.learnability import Learnability, Mapping
 
 Draw = Callable[..., Batch]
 Reals = NDArray[np.float64]
