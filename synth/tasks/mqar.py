@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recallmap.synth import queries
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.draws import distinct, weighted_order
+from recallmap.synth.draws import distinct
 from recallmap.synth.lookback import previous_same
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
-
-_STEEPEST = 650  # the logarithm of how many times as likely the last slot may be as the first: floats end at 709
-
-_CACHED = 2**14  # numbers whose places are sought at once: what is computed of them stays in a processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +26,9 @@ class Mqar(Task):
     "n-th query, n-th pair" beats chance; and a filler can be a key of its own sequence. "repaired" has neither: queries
     come in random order, and fillers are never a key that is asked. Every sequence has `pairs` scored positions, so the
     share of right answers is also the published mean over sequences.
+
+    With `passes` the pairs are shown so many times before the queries, each further time in an order of its own; under
+    "zoology" in the same.
     """
 
     kind: Literal["mqar"] = "mqar"
@@ -38,6 +38,7 @@ class Mqar(Task):
     pairs: int = 4
     power: float = 0.01
     fillers: bool = True
+    passes: int = field(default=1, metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,10 +48,12 @@ class Mqar(Task):
             raise ValueError(f"pairs must be at least 1, got {self.pairs}")
         if self.length % 2:
             raise ValueError(f"length must be even, got {self.length}")
-        if 4 * self.pairs > self.length:
+        if self.passes < 1:
+            raise ValueError(f"passes must be at least 1, got {self.passes}")
+        if (needed := self._context + 2 * self.pairs) > self.length:
             raise ValueError(
-                f"{self.pairs} pairs and their queries take {4 * self.pairs} positions, length is {self.length}: "
-                f"lower pairs to {self.length // 4}, or raise length"
+                f"{self.pairs} pairs and their queries take {needed} positions, length is {self.length}: "
+                f"lower pairs to {self.length // (2 * self.passes + 2)}, or raise length"
             )
         if self.vocab // 2 - 1 < self.pairs:
             raise ValueError(
@@ -62,11 +65,7 @@ class Mqar(Task):
                 f"protocol 'zoology' needs vocab above length {self.length}, got {self.vocab}: "
                 "raise vocab, or use protocol 'repaired'"
             )
-        if not 0 < self.power < np.inf:
-            raise ValueError(f"power must be positive and finite (1.0 is uniform), got {self.power}")
-        if self._gaps > 1 and (self.power - 1) * np.log(self._gaps) > _STEEPEST:
-            most = 1 + _STEEPEST / np.log(self._gaps)
-            raise ValueError(f"power must be at most {int(most)} with {self._gaps} slots for queries, got {self.power}")
+        queries.check(self.power, self._gaps)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,48 +76,38 @@ class Mqar(Task):
         return Roles({"blank": range(1), "key": range(1, half), "value": range(half, self.vocab)})
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
-        half, context = self.vocab // 2, 2 * self.pairs
+        half, context, repaired = self.vocab // 2, self._context, self.protocol == "repaired"
         keys = 1 + distinct(rng, count, self.pairs, half - 1)
         values = half + distinct(rng, count, self.pairs, self.vocab - half)
         inputs = np.empty((count, self.length), dtype=np.int64)
-        inputs[:, 0:context:2], inputs[:, 1:context:2] = keys, values
-        inputs[:, context:] = self._fill(rng, keys)
-        queries = context + 2 * self._slots(rng, count)
-        np.put_along_axis(inputs, queries, keys, axis=1)
+        inputs[:, 0 : 2 * self.pairs : 2], inputs[:, 1 : 2 * self.pairs : 2] = keys, values
+        inputs[:, context:] = 0
+        if self.fillers:
+            inputs[:, context:] = queries.fillers(rng, keys, self.length - context, self.vocab, avoid=repaired)
+        asked = context + 2 * queries.slots(rng, self._gaps, self.power, keys.shape, in_order=not repaired)
+        for start in range(2 * self.pairs, context, 2 * self.pairs):
+            order = np.tile(np.arange(self.pairs), (count, 1))
+            order = rng.permuted(order, axis=1) if repaired else order
+            inputs[:, start : start + 2 * self.pairs : 2] = np.take_along_axis(keys, order, axis=1)
+            inputs[:, start + 1 : start + 2 * self.pairs : 2] = np.take_along_axis(values, order, axis=1)
+        np.put_along_axis(inputs, asked, keys, axis=1)
         targets = np.full((count, self.length), IGNORE, dtype=np.int64)
-        np.put_along_axis(targets, queries, values, axis=1)
+        np.put_along_axis(targets, asked, values, axis=1)
         return Batch(inputs=inputs, targets=targets)
+
+    @property
+    def _context(self) -> int:
+        """Positions that pairs take."""
+        return 2 * self.pairs * self.passes
 
     @property
     def _gaps(self) -> int:
         """Slots in which a pair may be asked for."""
-        return self.length // 2 - self.pairs
-
-    def _slots(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """int64 [n, pairs]: the slot in which each pair is asked for."""
-        weights = np.arange(1, self._gaps + 1, dtype=np.float64) ** (self.power - 1)
-        slots = weighted_order(rng, weights, count, self.pairs)
-        return slots if self.protocol == "zoology" else rng.permuted(slots, axis=1)
-
-    def _fill(self, rng: np.random.Generator, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [n, length - 2 pairs]: what stands where no key is asked."""
-        size = len(keys), self.length - 2 * self.pairs
-        if not self.fillers:
-            return np.zeros(size, dtype=np.int64)
-        if self.protocol == "zoology":
-            return rng.integers(self.vocab, size=size)
-        # A number below vocab - pairs, raised by one for every own key at or below it, runs over all tokens but those.
-        drawn = rng.integers(self.vocab - self.pairs, size=size)
-        steps = np.sort(keys, axis=1) - np.arange(self.pairs)
-        at_once = max(1, _CACHED // size[1])
-        for start in range(0, len(keys), at_once):
-            rows = slice(start, start + at_once)
-            drawn[rows] += _at_most(drawn[rows], steps[rows])
-        return drawn
+        return (self.length - self._context) // 2
 
     def sources(self, batch: Batch) -> NDArray[np.int64]:
         """The value next to the key among the pairs."""
-        context = 2 * self.pairs
+        context = self._context
         asked = np.where(batch.targets != IGNORE, batch.inputs, -1 - np.arange(self.length))
         asked[:, 0:context:2] = batch.inputs[:, 0:context:2]
         key = previous_same(asked)
@@ -130,21 +119,3 @@ class Mqar(Task):
 
     def ceiling(self) -> float:
         return 1.0
-
-
-def _at_most(numbers: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n, m]: how many of its row's ascending `steps` [n, k] are at most each of `numbers` [n, m].
-
-    By halving, all numbers at once: no branch depends on one, hence faster than to search for one after the other.
-    """
-    count, width = steps.shape
-    bit = 1 << width.bit_length() >> 1
-    padded = np.full((count, 2 * bit - 1), np.iinfo(np.int64).max)
-    padded[:, :width] = steps
-    flat = padded.ravel()
-    before = np.arange(-1, flat.size - 1, padded.shape[1])[:, None]
-    last = np.repeat(before, numbers.shape[1], axis=1)  # the place of the last step known to be small enough
-    while bit:
-        last += bit * (flat[last + bit] <= numbers)
-        bit >>= 1
-    return last - before

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from recallmap.search.documents.type_hints import plain
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.tasks import Mqar
 
@@ -145,11 +146,38 @@ def test_the_ceiling_is_a_look_at_the_pairs(task: Mqar, assert_expects: Callable
     assert_expects(task, look, task.ceiling(), sets=4)
 
 
+@pytest.mark.parametrize("protocol", ["repaired", "zoology"])
+def test_pairs_are_shown_in_every_pass_in_a_fresh_order_unless_as_published(protocol: Any, draw: Draw) -> None:
+    task = Mqar(protocol=protocol, length=64, pairs=4, passes=3)
+    batch = draw(task, count=200)
+    sources, others = task.sources(batch), 0
+    for row, targets, told in zip(batch.inputs.tolist(), batch.targets.tolist(), sources.tolist(), strict=True):
+        passes = [list(zip(row[at : at + 8 : 2], row[at + 1 : at + 8 : 2], strict=True)) for at in (0, 8, 16)]
+        assert dict(passes[0]) == dict(passes[1]) == dict(passes[2])
+        assert len(dict(passes[0])) == 4
+        others += passes[0] != passes[1]
+        due = {at: target for at, target in enumerate(targets) if target != IGNORE}
+        assert sorted(row[at] for at in due) == sorted(dict(passes[0]))
+        for at, target in due.items():
+            assert target == dict(passes[0])[row[at]]
+            assert at >= 24
+            assert 16 <= told[at] < 24
+            assert row[told[at]] == target
+    assert others > 150 if protocol == "repaired" else others == 0
+
+
+def test_passes_came_later_and_leave_old_specs_as_they_were() -> None:
+    assert "passes" not in plain(Mqar())
+    assert plain(Mqar(passes=2))["passes"] == 2
+
+
 @pytest.mark.parametrize(
     ("dials", "said"),
     [
         ({"length": 64, "pairs": 17}, "lower pairs to 16, or raise length"),
         ({"length": 63}, "length must be even"),
+        ({"passes": 0}, "passes must be at least 1"),
+        ({"passes": 8}, "4 pairs and their queries take 72 positions, length is 64: lower pairs to 3"),
         ({"pairs": 0}, "pairs must be at least 1"),
         ({"vocab": 8}, "raise vocab to at least 10"),
         ({"vocab": 64, "protocol": "zoology"}, "use protocol 'repaired'"),
