@@ -10,6 +10,7 @@ from recallmap.synth.tasks.learnability import Learnability
 from recallmap.synth.tasks.memorization import Memorization
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
+from recallmap.synth.tasks.mqar_updates import MqarUpdates
 from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.parity import Parity
 from recallmap.synth.tasks.rearrangement import Rearrangement
@@ -37,4 +38,5 @@ Task = (
     | Stacks
     | Rearrangement
     | Regression
+    | MqarUpdates
 )
