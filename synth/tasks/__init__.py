@@ -6,6 +6,7 @@ from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
 from recallmap.synth.tasks.group_word import GroupWord
 from recallmap.synth.tasks.hops import Hops
 from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
+from recallmap.synth.tasks.induction import Induction
 from recallmap.synth.tasks.learnability import Learnability
 from recallmap.synth.tasks.memorization import Memorization
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
@@ -39,4 +40,5 @@ Task = (
     | Rearrangement
     | Regression
     | MqarUpdates
+    | Induction
 )

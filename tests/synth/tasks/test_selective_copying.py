@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from recallmap.search.documents.type_hints import plain
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.tasks import SelectiveCopying
 
@@ -18,9 +19,10 @@ Draw = Callable[..., Batch]
 REPAIRED = SelectiveCopying()
 MAD = SelectiveCopying(protocol="mad-lab")
 DENSE = SelectiveCopying(length=66, copies=32)
+UNIFORM = SelectiveCopying(length=40, copies=6, spacing="uniform")
 
 
-@pytest.mark.parametrize("task", [REPAIRED, MAD, DENSE], ids=str)
+@pytest.mark.parametrize("task", [REPAIRED, MAD, DENSE, UNIFORM, replace(UNIFORM, length=400)], ids=str)
 def test_data_among_blanks_then_the_copy_token_then_blanks(task: SelectiveCopying, draw: Draw) -> None:
     batch = draw(task, count=300)
     copies, length = task.copies, task.length
@@ -44,6 +46,20 @@ def test_blanks_fall_into_all_gaps_alike(task: SelectiveCopying, gaps: int, draw
     assert (sizes[:, -1] == 0).all() == (task is MAD)
 
 
+def test_at_uniform_spacing_all_places_are_as_likely(draw: Draw) -> None:
+    places = (draw(UNIFORM, count=20_000).inputs[:, :33] < 14).mean(axis=0)
+    assert places == pytest.approx(np.full(33, 6 / 33), abs=4.5 * np.sqrt(6 * 27 / 33**2 / 20_000))
+
+
+def test_spacing_came_later_and_leaves_old_specs_as_they_were() -> None:
+    assert "spacing" not in plain(REPAIRED)
+    assert plain(UNIFORM)["spacing"] == "uniform"
+    with pytest.raises(ValueError, match="spacing must be 'gaps' or 'uniform', got 'even'"):
+        SelectiveCopying(spacing="even")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="protocol 'mad-lab' has spacing 'gaps'"):
+        SelectiveCopying(protocol="mad-lab", spacing="uniform")
+
+
 def test_published_statistics(draw: Draw) -> None:
     batch = draw(MAD, count=2000)
     back = np.arange(256) - MAD.sources(batch)
@@ -59,7 +75,7 @@ def test_chance_is_a_guess_among_data(task: SelectiveCopying, assert_expects: Ca
     assert task.chance() == pytest.approx(1 / 14)
 
 
-@pytest.mark.parametrize("task", [REPAIRED, MAD, DENSE], ids=str)
+@pytest.mark.parametrize("task", [REPAIRED, MAD, DENSE, UNIFORM, replace(UNIFORM, length=400)], ids=str)
 def test_the_ceiling_is_a_list(task: SelectiveCopying, assert_expects: Callable[..., None]) -> None:
     def recite(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
         answers = np.zeros_like(batch.targets)

@@ -1,0 +1,85 @@
+"""Induction: a trigger amid random tokens, and at the end again; what followed it is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recallmap.synth.batch import IGNORE, Batch
+from recallmap.synth.draws import dealt, distinct
+from recallmap.synth.lookback import previous_same
+from recallmap.synth.task import Split, Task
+from recallmap.synth.vocab import Roles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Induction(Task):
+    """Uniform tokens, among them a trigger at a uniform place, and the trigger again at the end, where the token that
+    followed it is due. All splits are alike.
+
+    vocab     number of token ids, one of which is the trigger
+    triggers  how often the trigger comes before the end; the same token follows each
+    labels    final: asked at the end. all: at every trigger but the first
+
+    At one length a model may count instead of match: test other lengths.
+    """
+
+    kind: Literal["induction"] = "induction"
+    protocol: Literal["repaired"] = "repaired"
+    vocab: int = 16
+    length: int = 256
+    triggers: int = 1
+    labels: Literal["final", "all"] = "final"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.protocol != "repaired":
+            raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
+        if self.labels not in ("final", "all"):
+            raise ValueError(f"labels must be 'final' or 'all', got '{self.labels}'")
+        if self.vocab < 3:
+            raise ValueError(f"vocab must be at least 3 (two tokens and the trigger), got {self.vocab}")
+        if self.triggers < 1:
+            raise ValueError(f"triggers must be at least 1, got {self.triggers}")
+        if self.length < 2 * self.triggers + 1:
+            raise ValueError(
+                f"{self.triggers} triggers, their answers and the question take {2 * self.triggers + 1} positions, length is "
+                f"{self.length}: raise it, or lower triggers"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.length, self.vocab
+
+    def roles(self) -> Roles:
+        return Roles({"token": range(self.vocab - 1), "trigger": range(self.vocab - 1, self.vocab)})
+
+    def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
+        inputs = rng.integers(self.vocab - 1, size=(count, self.length))
+        answer = rng.integers(self.vocab - 1, size=(count, 1))
+        # Each trigger and its answer are one thing of so many that stand in a row.
+        things = self.length - 1 - self.triggers
+        draw = dealt if 8 * self.triggers > things else distinct
+        at = np.sort(draw(rng, count, self.triggers, things), axis=1) + np.arange(self.triggers)
+        np.put_along_axis(inputs, at, self.vocab - 1, axis=1)
+        np.put_along_axis(inputs, at + 1, answer, axis=1)
+        inputs[:, -1] = self.vocab - 1
+        targets = np.full((count, self.length), IGNORE)
+        if self.labels == "all":
+            np.put_along_axis(targets, at[:, 1:], answer, axis=1)
+        targets[:, -1:] = answer
+        return Batch(inputs=inputs, targets=targets)
+
+    def chance(self) -> float:
+        """A guess among all tokens but the trigger."""
+        return 1 / (self.vocab - 1)
+
+    def ceiling(self) -> float:
+        return 1.0
+
+    def sources(self, batch: Batch) -> NDArray[np.int64]:
+        """The token behind the last earlier trigger."""
+        return np.where(batch.targets != IGNORE, previous_same(batch.inputs) + 1, -1)
