@@ -11,6 +11,7 @@ from recallmap.synth.tasks.learnability import Learnability
 from recallmap.synth.tasks.memorization import Memorization
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
+from recallmap.synth.tasks.mqar_pairs import MqarPairs
 from recallmap.synth.tasks.mqar_updates import MqarUpdates
 from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.parity import Parity
@@ -40,5 +41,6 @@ Task = (
     | Rearrangement
     | Regression
     | MqarUpdates
+    | MqarPairs
     | Induction
 )

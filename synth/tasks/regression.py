@@ -193,6 +193,7 @@ def _sparse_error(task: Regression) -> float:
     assert task.sparsity is not None
     rng, s = np.random.default_rng(0), task.sparsity
     supports = np.array(list(combinations(range(task.width), s)))
+    placed = np.eye(task.width)[supports.ravel()]  # [S s, d]
     truth = task._functions(rng, _MIXED).astype(np.float64)
     left = np.tile(np.eye(s) / s, (_MIXED, len(supports), 1, 1))
     mean, evidence = np.zeros((_MIXED, len(supports), s)), np.zeros((_MIXED, len(supports)))
@@ -202,8 +203,7 @@ def _sparse_error(task: Regression) -> float:
         share = np.exp(evidence - evidence.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
         within = (share * (np.trace(left, axis1=2, axis2=3) + np.square(mean).sum(axis=2))).sum(axis=1)
-        whole = np.zeros((_MIXED, task.width))
-        np.add.at(whole, (slice(None), supports), share[:, :, None] * mean)
+        whole = (share[:, :, None] * mean).reshape(_MIXED, -1) @ placed
         error += float((within - np.square(whole).sum(axis=1)).mean())
         if step == steps - 1:
             break
