@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.cli.progress_bar import Live, line_of, note_of
+from recallmap.search.cli.run_display import Names, Quiet, kept_of
+from recallmap.search.cli.trial_lines import line_of, note_of
 from recallmap.search.engines import inline, trial_sources
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Report
@@ -296,7 +296,7 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
         }
     )
 
-    live = Live(Console(quiet=True))
+    live = Quiet(Names())
 
     def stop(report: Report) -> None:
         live(report)
@@ -305,7 +305,7 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         inline.run(phased, path, report=stop)
-    assert live.kept == "1 of 2 trials are"
+    assert kept_of(live.last) == "1 of 2 trials are"
     (kept,) = Ledger(path).all()
     assert (kept.status, kept.arch) == ("done", "tiny")
     assert [trial.name for trial in inline.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]

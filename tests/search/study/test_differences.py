@@ -8,7 +8,7 @@ import pytest
 
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.cli.progress_bar import line_of
+from recallmap.search.cli.trial_lines import line_of
 from recallmap.search.study.differences import paths_of, telling, values_of
 from recallmap.search.trials import Trial
 from recallmap.search.trials.geometry import setting
@@ -42,7 +42,7 @@ def record(trial: Trial, **rest: Any) -> Record:
 
 def test_a_study_over_a_size_inside_the_stack_says_it() -> None:
     found = lines(study(**{"trial.arch.stack[0].mixer.key_dim": [4, 8], "trial.training.lr": [1e-3, 1e-2]}))
-    assert found[0] == "FAILED  tiny  mqar vocab=32 length=16 pairs=2  key_dim=4  lr 0.001  decay 0.1  seed 0: "
+    assert found[0] == "FAILED  tiny  mqar vocab=32 length=16 pairs=2  key_dim=4  lr 1e-3  decay 0.1  seed 0: "
     assert len(set(found)) == 8
 
 
