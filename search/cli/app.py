@@ -143,6 +143,8 @@ Only = Annotated[
     ),
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, its numbers unrounded.")]
+
 
 def _say_version(wanted: bool) -> None:
     if wanted:

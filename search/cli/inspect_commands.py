@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recallmap.search.cli.app import Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli.app import AsJson, Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
 
@@ -84,14 +84,23 @@ def lines_of_outside() -> list[str]:
 def list_(
     what: Annotated[What, typer.Argument()],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in the READMEs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
+    from recallmap.search.cli.catalogue import ROWS
+    from recallmap.search.cli.json_text import document
     from recallmap.search.cli.listings import TABLES, markdown
     from recallmap.search.documents import outside
+
+    if as_json and as_markdown:
+        refuse("list: got --json and --markdown, expected one of them; leave one out")
 
     outside.join_installed()
     for line in outside.broken():
         complain(line)
+    if as_json:
+        say(document(ROWS[what.value]()))
+        return
     table = TABLES[what.value]()
     if not as_markdown:
         terminal().print(table)
@@ -127,14 +136,29 @@ def cost(
     arch: Annotated[str, typer.Argument(help="An architecture: a name of the zoo or a file.")],
     length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens in a sequence.")] = 128,
     vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Number of token ids.")] = 64,
+    as_json: AsJson = False,
 ) -> None:
     """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
-    from recallmap.search.cli.listings import has_unknown_state, stack_of
+    from recallmap.search.cli.catalogue import stack_of
+    from recallmap.search.cli.json_text import document
+    from recallmap.search.cli.listings import has_unknown_state
 
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
+    if as_json:
+        asked = {
+            "arch": spec.name,
+            "width": spec.width,
+            "blocks": stack_of(spec.stack),
+            "vocab": vocab,
+            "length": length,
+        }
+        state = {"state_grows": price.state_grows, "state_unknown": has_unknown_state(spec)}
+        figures = ("parameters", "state_bytes", "state_floats", "growing_floats", "flops_per_token")
+        say(document({**asked, **{name: getattr(price, name) for name in figures}, **state}))
+        return
     fixed = price.state_floats - price.growing_floats
     say(f"{spec.name}: width {spec.width}, {stack_of(spec.stack)}")
     say(f"parameters       {price.parameters:>16,}   for {vocab} token ids")

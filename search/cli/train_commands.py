@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recallmap.search.cli.app import (
+    AsJson,
     LedgerPath,
     Records,
     Sets,
@@ -232,11 +233,13 @@ def best(
     point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
 ) -> None:
     """Print the front of a search. The progress of its samplers and the importance of parameters follow; -o writes the
     architecture of the winner."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
+    from recallmap.search.cli.json_text import document
     from recallmap.search.documents import outside
     from recallmap.search.proposers import search_results
     from recallmap.search.proposers.journal import Journal
@@ -258,13 +261,17 @@ def best(
         text = search_results.arch_document(found, one) if output is not None else ""
     except ValueError as error:
         refuse(f"best: {error}")
-    terminal().print(search_results.front_table(found))
-    for line in search_results.lines_of(found):
-        say(line)
+    if as_json:
+        say(document({**search_results.data_of(found), "winner": one.name}))
+    else:
+        terminal().print(search_results.front_table(found))
+        for line in search_results.lines_of(found):
+            say(line)
     if output is not None:
         write_text(output, text)
         code = outside.words() if outside.CODE in text else []
-        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
+        tell = complain if as_json else say
+        tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:
