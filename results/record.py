@@ -160,6 +160,11 @@ class Record:
         """The headline on test; None where the trial failed or its figure was not finite."""
         return self.scores.get(self.metric) if self.status == "done" else None
 
+    @property
+    def traceable(self) -> bool:
+        """Whether it names the commit that made it, with no uncommitted changes."""
+        return self.commit is not None and not self.commit.endswith("+")
+
     def to_dict(self) -> dict[str, Any]:
         """The record as dicts, lists and scalars of its own."""
         return {name: _own(getattr(self, name)) for name in FIELDS}

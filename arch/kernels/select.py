@@ -25,6 +25,7 @@ from torch import Tensor
 
 PREFERENCE = ("fused", "chunked", "recurrent")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
+AHEAD = False  # True while kernels are compiled for a GPU that is not here, and not run: see `ahead`
 _TRITON = find_spec("triton") is not None
 _PACKAGE = "recallmap.arch.kernels"
 
@@ -81,7 +82,7 @@ def choose(
         raise ValueError(f"there is no implementation {wanted!r}; there are {', '.join(implementations(op))} and auto")
     serving = [name for name, reason in reasons.items() if reason is None]
     if wanted == "auto":
-        serving = [name for name in serving if name != "fused" or torch.device(device).type == "cuda"]
+        serving = [name for name in serving if name != "fused" or torch.device(device).type == "cuda" or AHEAD]
         return serving[0]
     if wanted in serving:
         return wanted
@@ -104,11 +105,11 @@ def why_not(
         return f"of op {op!r} does not exist"
     if name != "fused":
         return None
-    if device.type != "cuda" and not INTERPRETED:
+    if device.type != "cuda" and not (INTERPRETED or AHEAD):
         return f"needs a CUDA tensor, got one on {device}"
     if not _TRITON:
         return "needs Triton, which is not installed (pip install 'recallmap[triton]')"
-    if device.type != "cuda" and dtype == torch.bfloat16:
+    if device.type != "cuda" and dtype == torch.bfloat16 and not AHEAD:
         return "is wrong in bf16 under Triton's interpreter"
     limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
@@ -117,7 +118,7 @@ def why_not(
 def fuses(x: Tensor) -> bool:
     """True where a norm of x [B, T, D], or the middle of an MLP, is better one op: on a GPU, and not under the compiler, which
     makes one of it and its neighbours."""
-    return x.ndim == 3 and x.is_cuda and _TRITON and not torch.compiler.is_compiling()
+    return x.ndim == 3 and (x.is_cuda or AHEAD) and _TRITON and not torch.compiler.is_compiling()
 
 
 @contextmanager

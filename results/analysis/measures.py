@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from recallmap.results.analysis.labels import canonical_text, flatten, leaves_of, ordered, row_names
-from recallmap.results.analysis.selection import Choice, On, choose_hyperparameters, extent, reported
+from recallmap.results.analysis.selection import Choice, Edge, On, choose_hyperparameters, extent, reported
 from recallmap.results.record import Record
+
+NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,10 @@ class Measure:
     candidates: int = 1
     tested: bool = False
     leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
-    began: Mapping[int, str] = field(default_factory=dict)  # of a seed, see `beginning`
+    chose_none: frozenset[int] = frozenset()  # seeds that chose no hyper-parameters, see `Choice`
+    traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
+    edge: Edge = ""
+    trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
 
     @functools.cached_property
     def traits(self) -> frozenset[tuple[str, str]]:
@@ -66,6 +73,11 @@ class Measure:
             chance, ceiling = 0.0, 1.0
         values = {seed: scores[metric] for seed, scores in self.scores.items() if metric in scores}
         return replace(self, metric=metric, values=values, chance=chance, ceiling=ceiling)
+
+    @property
+    def fresh(self) -> dict[int, float]:
+        """The values that may decide a verdict, by seed: of seeds that chose no hyper-parameters and are traceable."""
+        return {s: v for s, v in sorted(self.values.items()) if s in self.chose_none and s in self.traceable}
 
     @property
     def mixed(self) -> bool:
@@ -153,17 +165,23 @@ def _asked(question: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     return tuple((canonical_text([task, dials]), dials) for task, dials in found)
 
 
-def beginning(record: Record) -> str:
-    """The losses of all phases but the last, as text. Trials in which they agree to the last digit went on from the same
-    weights. Empty for a trial without phases, and for one whose phases count epochs."""
-    phases = record.spec.get("phases", [])
-    steps = [(phase.get("training") or record.spec["training"]).get("steps") for phase in phases]
-    if len(steps) < 2 or None in steps or not record.curve:
-        return ""
-    losses = list(zip(record.curve["step"], record.curve["train_loss"], record.curve["validation_loss"], strict=True))
-    if steps[-1] == 0:  # the point of the last phase, which only tests, has the step at which training ended
-        losses.pop()
-    return canonical_text([row for row in losses if row[0] <= sum(steps[:-1])])
+def at_ceiling(measure: Measure) -> bool:
+    """Whether the mean is at most a point below the ceiling."""
+    return measure.ceiling is not None and mean_of(measure) >= measure.ceiling - NEAR
+
+
+def mean_of(measure: Measure) -> float:
+    return float(np.mean(list(measure.values.values())))
+
+
+def edge_of(own: Iterable[Measure]) -> Edge:
+    """The first edge of the grid of learning rates at which a measure below the ceiling is best; "" where none is."""
+    return next((m.edge for m in own if m.edge and m.values and not at_ceiling(m)), "")
+
+
+def way(score: float, chance: float, ceiling: float) -> float:
+    """A score as its share of the way from chance (0) to the ceiling (1); 1 where there is no way."""
+    return (score - chance) / (ceiling - chance) if ceiling > chance else 1.0
 
 
 def trait(name: str, value: Any) -> tuple[str, str]:
@@ -198,5 +216,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             candidates=choice.candidates,
             tested=answer.tested,
             leaves=leaves,
-            began={r.seed: beginning(r) for r in choice.trials},
+            chose_none=choice.fresh,
+            traceable=frozenset(r.seed for r in choice.trials if r.traceable),
+            edge=choice.edge,
+            trained={r.seed: way(r.score, r.chance, r.ceiling) for r in choice.trials if r.score is not None},
         )

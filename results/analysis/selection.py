@@ -15,6 +15,7 @@ from recallmap.results.plain_data.shared_parts import Memo
 from recallmap.results.record import Record
 
 On = Literal["validation", "test"]
+Edge = Literal["", "highest", "lowest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +25,16 @@ class Choice:
     trials      done trials of these hyper-parameters, one per seed; empty where every trial failed
     failed      failed trials of the architecture on the setting, under any hyper-parameters
     candidates  number of hyper-parameter settings that were tried
+    fresh       seeds of `trials` under which no other hyper-parameters were tried, so that they chose none
+    edge        where the chosen learning rate is the highest or the lowest that was tried; "" for neither
     """
 
     on: On
     trials: tuple[Record, ...]
     failed: tuple[Record, ...]
     candidates: int
+    fresh: frozenset[int] = frozenset()
+    edge: Edge = ""
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
@@ -75,12 +80,23 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         best = done[able[0]]
     elif able:
         best = done[max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))]
+    others = {r.seed for hyper, trials in cells.items() if best and hyper != whole(best[0].spec) for r in trials}
     return Choice(
         on=on,
         trials=tuple(sorted(best, key=lambda r: r.seed)),
         failed=tuple(r for r in group if r.score is None),
         candidates=len(cells),
+        fresh=frozenset(r.seed for r in best) - others,
+        edge=_edge(best[0], group) if best else "",
     )
+
+
+def _edge(best: Record, group: Sequence[Record]) -> Edge:
+    tried = {rate for r in group if isinstance(rate := r.spec.get("training", {}).get("lr"), int | float)}
+    own = best.spec.get("training", {}).get("lr")
+    if len(tried) < 2 or own not in tried:
+        return ""
+    return "highest" if own == max(tried) else "lowest" if own == min(tried) else ""
 
 
 def _judged(record: Record, on: On) -> tuple[float, float]:

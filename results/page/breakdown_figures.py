@@ -22,7 +22,7 @@ from recallmap.results.analysis.breakdown import (
     joined,
     neighbours,
 )
-from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.analysis.confidence import deviation
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.pairs_held import Held, Row, holdings
 from recallmap.results.analysis.published_figures import Column, Published
@@ -85,7 +85,7 @@ def _cut(cut: Cut, index: Index) -> Drawn:
             "arch": index.archs.of(next(iter(strand.cells.values())).arch),
             "at": [n for n, value in enumerate(cut.values) if value in strand.cells],
             "y": [carried(float(np.mean(list(m.values.values())))) for m in cells],
-            "half": [carried(half_width(t_interval(list(m.values.values())))) for m in cells],
+            "half": [carried(deviation(list(m.values.values()))) for m in cells],
             "states": [m.state_bytes for m in cells],
             "trials": [[index.trial[key] for key in m.keys] for m in cells],
         }

@@ -45,10 +45,11 @@ _STATE = """<section id="recall" data-name="State and recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
 <p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
-hyper-parameters, its bar the 95 % t interval; small markers are single trials. A line joins the sizes of an architecture.
-The dashed line joins those that no other beats in both recall and state; the grey band is its 95 % range when seeds are drawn
-anew. Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and is counted at the length named below.
-Outlined markers: published figures, at our state. Click a marker to find the same trial in every figure and table.</p>
+hyper-parameters, its bar the standard deviation over seeds; small markers are single trials. A line joins the sizes of an
+architecture. The dashed line joins those that no other beats in both recall and state; the grey band is its 95 % range when
+seeds are drawn anew, and needs five seeds of each. Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and
+is counted at the length named below. Outlined markers: published figures, at our state. Click a marker to find the same trial
+in every figure and table.</p>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
 <p id="hint" class="read" hidden>Learning curves, scores by part and progress belong to one task: choose one above.</p>
 <div id="state" class="plot" role="img"
@@ -70,7 +71,7 @@ _EQUAL = """<section id="equal" data-name="Equal state">
 <h2>Who recalls most at equal state?</h2>
 <p id="equalseen" class="seen"></p>
 <p class="read">Architectures whose states are at most 1.5 times the least of them, best first: the mean over seeds with its
-95 % t interval, then the score and the state in figures. Nothing is interpolated between sizes.</p>
+standard deviation, then the score and the state in figures. Nothing is interpolated between sizes.</p>
 <div class="controls"><label for="equalstate">State</label><select id="equalstate"></select></div>
 <div id="equalplot" class="plot" role="img"
 aria-label="Scores at equal state; the tables below hold the same figures"></div>
@@ -79,8 +80,7 @@ aria-label="Scores at equal state; the tables below hold the same figures"></div
 _COMPARE = """<section id="compare" data-name="Compare two">
 <h2>How do two architectures differ?</h2>
 <p class="read">Choose two by typing a part of their names. Left and right: their documents, line by line. Below: their cost,
-and every score with its 95 % t interval over seeds. ± of a difference is the root of the sum of both squared, which is on the
-safe side; a difference that exceeds it is bold.</p>
+and every score ± its standard deviation over seeds. This describes the seeds, and decides no difference.</p>
 <div class="controls"><label>First <input id="one" list="rownames" type="search" autocomplete="off"></label>
 <label>Second <input id="other" list="rownames" type="search" autocomplete="off"></label>
 <button type="button" id="swap">Swap</button><datalist id="rownames"></datalist></div>
@@ -150,7 +150,7 @@ hyper-parameters. Colours as above; dotted where the state grows. Click any othe
 _CUTS = """<section id="cuts" data-name="Parts and options">
 <h2>Where do they succeed, and which option helps?</h2>
 <p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by an option
-of the task or the architecture; all else on a line is equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
+of the task or the architecture; all else on a line is equal. Bars: standard deviation over seeds. Dotted: chance.</p>
 <div class="controls"><label for="cut">Figure</label><select id="cut"></select></div>
 <p id="cutmeant" class="read"></p>
 <div id="cutplot" class="plot" role="img" aria-label="Score by part of the answers, or by option"></div>

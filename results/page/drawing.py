@@ -53,7 +53,7 @@ class Views(NamedTuple):
 
 
 def front(shown: Views, view: View) -> Figure:
-    """Score against size of state: means with 95 % t intervals, single trials, the front and its 95 % band over seeds."""
+    """Score against size of state: means and their deviations over seeds, single trials, the front and its 95 % band."""
     from plotly.graph_objects import Figure
 
     style, means = _style(), view["means"]

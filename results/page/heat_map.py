@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from recallmap.results.analysis.confidence import half_width
 from recallmap.results.page import thinning
 from recallmap.results.page.name_index import Index, carried
 from recallmap.results.score_tables.rendering import figure
@@ -103,13 +102,13 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
 
 
 def _cell(cell: Cell) -> list[float | None]:
-    """Mean, half of its interval, number of seeds, and the mean on a scale from 0 (chance) to 1 (ceiling)."""
+    """Mean, standard deviation over seeds, number of seeds, and the mean on a scale from 0 (chance) to 1 (ceiling)."""
     if cell.mean is None:
         return [None, None, 0, None]
     share = None
     if cell.chance is not None and cell.ceiling is not None and cell.ceiling > cell.chance:
         share = round(min(1.0, max(0.0, (cell.mean - cell.chance) / (cell.ceiling - cell.chance))), 3)
-    return [carried(cell.mean), carried(half_width(cell.interval)), cell.seeds, share]
+    return [carried(cell.mean), carried(cell.deviation), cell.seeds, share]
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.results import escape
-from recallmap.results.analysis.confidence import t_interval
+from recallmap.results.analysis.confidence import mean_interval
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.record import Record
 
@@ -148,7 +148,7 @@ def _panel(title: str, curves: Curves, found: Mapping[str, Sequence[Record]], hi
     for name in (n for n in MAPPINGS if n in curves):
         ends = [float(s or 0) for s in found[name][0].curve["step"]]
         middles = [(a + b) / 2 for a, b in zip([0.0, *ends[:-1]], ends, strict=True)]
-        spreads = [t_interval(column.tolist()) for column in curves[name].T]
+        spreads = [mean_interval(column.tolist(), None, None) for column in curves[name].T]
         if all(spread is not None for spread in spreads):
             edges = [(p, s[0]) for p, s in zip(middles, spreads, strict=True) if s]
             edges += [(p, s[1]) for p, s in zip(middles[::-1], spreads[::-1], strict=True) if s]

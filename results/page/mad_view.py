@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from recallmap.results.analysis.confidence import half_width
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.published_figures import Column, Published
 from recallmap.results.page.captions import caption_of
@@ -73,7 +72,7 @@ def _mad_point(own: Sequence[Measure], cell: Cell, index: Index) -> dict[str, An
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
         "mean": carried(cell.mean or 0.0),
-        "half": carried(half_width(cell.interval)),
+        "half": carried(cell.deviation),
         "count": cell.seeds,  # of many trials, whose hyper-parameters are not the same
         "trials": [index.trial[key] for key in cell.keys],
         **apart_of(own),

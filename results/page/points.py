@@ -1,4 +1,4 @@
-"""Points of the page's figures, with their intervals."""
+"""Points of the page's figures, with their spread over seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, deviation
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front, front_band, front_shares
@@ -20,20 +20,22 @@ NEAR = 0.05  # distance from the best within which a smaller state is worth a me
 
 
 def interval_of(means: list[dict[str, Any]]) -> dict[str, Any]:
-    """The means with the number of bootstrap draws of seeds that put them on the front, and the front's band, which needs two
-    seeds of one of them. A mean whose state is unknown is `apart`, on no front."""
+    """The means with the share of bootstrap draws of seeds that put them on the front, and the front's band, which needs five
+    seeds of each. A mean whose state is unknown is `apart`, on no front."""
     known, apart = [m for m in means if not m.get("apart")], [m for m in means if m.get("apart")]
     seeds, states = [m.pop("seeds") or [m["mean"]] for m in known], [m["state"] for m in known]
-    sure = any(len(own) > 1 for own in seeds)
+    several = any(len(own) > 1 for own in seeds)
     shares: Iterable[float] = (
-        front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if sure else 1) if known else ()
+        front_shares(seeds, states, np.random.default_rng(0), draws=DRAWS if several else 1) if known else ()
     )
     shared = [{**mean, "share": round(float(share), 2)} for mean, share in zip(known, shares, strict=True)]
     shared += [{**{name: value for name, value in m.items() if name != "seeds"}, "share": 0.0} for m in apart]
     return {
         "means": thinning.means(shared),
         "of": len(means),
-        "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS) if sure else [],
+        "band": front_band(seeds, states, np.random.default_rng(0), draws=DRAWS)
+        if known and min(map(len, seeds)) >= FEWEST_TO_DECIDE
+        else [],
     }
 
 
@@ -54,7 +56,7 @@ def point_of(own: list[Measure], index: Index) -> dict[str, Any]:
         "line": index.line[own[0].row],
         "state": max(m.state_bytes for m in own),
         "mean": carried(float(np.mean(values))),
-        "half": carried(half_width(t_interval(values))),
+        "half": carried(deviation(values)),
         "trials": [index.trial[key] for key in own[0].keys],
         "seeds": values,
         **apart_of(own),

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from recallmap.results.analysis.confidence import half_width, t_interval
+from recallmap.results.analysis.confidence import deviation
 from recallmap.results.record import Record
 from recallmap.results.score_tables.table import Table
 
@@ -96,7 +96,7 @@ def mean_curves(views: Sequence[dict[str, Any]], done: Sequence[Record], most: i
     """Add `curves` to views of very many curves, as [architecture, row, index], and return the curves: each is the mean over
     the trials of one mean of the view, at up to `most` steps.
 
-    A curve has steps, means and halves of their 95 % t intervals, one per step, and the number of trials.
+    A curve has steps, means and their standard deviations (`half`), one per step, and the number of trials.
     """
     known: dict[tuple[int, ...], int] = {}
     found: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def _mean_curve(own: Sequence[Record], most: int) -> dict[str, Any]:
     return {
         "steps": [int(clock[i] or 0) for i in kept],
         "mean": [round(float(column.mean()), 3) if len(column) else None for column in columns],
-        "half": [None if (half := half_width(t_interval(column))) is None else round(half, 3) for column in columns],
+        "half": [None if (half := deviation(column.tolist())) is None else round(half, 3) for column in columns],
         "count": len(told),
     }
 

@@ -1,29 +1,31 @@
-"""The rules by which records decide a claim: comparisons of measures, their intervals, and the verdict of all together.
+"""The rules by which records decide a claim: comparisons of measures and their tests.
 
-The 95 % interval of mean(a) - mean(b) decides a comparison of a and b: Student's t with a common variance, which needs two
-seeds of each. Where the trials of every seed went on from the same weights, the interval is that of the differences seed by
-seed, which needs two common seeds. A claim is reproduced if all of its comparisons are, not reproduced if any is decided
-against it, and otherwise not decided.
+A test needs five fresh seeds on each side. Seeds that chose hyper-parameters look better than they are, and are left out, as
+are those that no commit explains. Seeds that both sides have are compared with themselves, because they share their data. The
+verdict of all comparisons together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from recallmap.results.analysis.confidence import difference_interval, half_width, t_interval
+from recallmap.results.analysis.comparison import Comparison, compared, fisher
+from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
-from recallmap.results.analysis.measures import Measure
-from recallmap.results.score_tables.table import more_is_better
+from recallmap.results.analysis.measures import Measure, edge_of
+from recallmap.results.publishing.silence import at_edge, failed_to_train, silence
+from recallmap.results.publishing.verdicts import Evidence
+from recallmap.results.score_tables.table import is_share, more_is_better
 
-Verdict = Literal["reproduced", "not reproduced", "not decided"]
-
+SMALLEST = 0.01  # difference of shares that is of interest
 
 Value = int | float | str | bool | None  # of a parameter
+Side = Literal["for", "against"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +62,6 @@ class Which:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """One comparison: the rows compared, their setting, the figures as text, and the verdict."""
-
-    who: str
-    where: str
-    figures: str
-    verdict: Verdict
-
-
 class RuleSpec(ABC):
     """How measures decide a claim: frozen data that checks itself."""
 
@@ -85,29 +77,38 @@ class Above(RuleSpec):
     """`better` scores above `worse` on the same setting, both with the same initialisation of weights (`init`).
 
     score       name of the score; None: the headline score of the task
+    smallest    the smallest difference of interest, in the unit of the score. None: one point of a share, 0 of other scores
     margin      None: the difference must be above 0. A number: the difference must be smaller than it in size
     no_worse    with a margin: `better` may also be better by more
     but         parameters in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
     same_state  the largest difference of their states in bytes, as a fraction of the larger; None: any
 
-    Raises ValueError where margin or same_state is negative, and where no_worse comes without a margin.
+    Without a margin, the comparison leans to the claim where the means differ by `smallest` or more, and is tested against a
+    difference of 0; else it leans against, and is tested against a difference of `smallest`. With a margin, a difference within
+    it is for the claim (two one-sided tests), and one beyond it against.
+
+    Raises ValueError where a number is negative, where no_worse comes without a margin, and where smallest comes with one.
     """
 
     kind: Literal["above"] = "above"
     better: Which
     worse: Which
     score: str | None = None
+    smallest: float | None = None
     margin: float | None = None
     no_worse: bool = False
     but: tuple[str, ...] | None = None
     same_state: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("margin", self.margin), ("same_state", self.same_state)):
+        for name in ("smallest", "margin", "same_state"):
+            value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value:g}")
         if self.no_worse and self.margin is None:
             raise ValueError("no_worse needs a margin, got none; give margin, or leave no_worse out")
+        if self.smallest is not None and self.margin is not None:
+            raise ValueError("smallest and margin exclude each other, got both; leave one out")
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
@@ -127,23 +128,40 @@ class Above(RuleSpec):
         return self.but is None or _rest(a, self.but) == _rest(b, self.but)
 
     def compare(self, a: Measure, b: Measure) -> Evidence:
-        """The comparison of two measures, seed by seed where they began from the same weights, and its verdict."""
-        ours, theirs, paired = _sides(a, b)
-        sign = 1 if more_is_better(a.metric) else -1
-        spread = t_interval(np.subtract(ours, theirs).tolist()) if paired else difference_interval(ours, theirs)
-        low, high = (float("-inf"), float("inf")) if spread is None else sorted(sign * end for end in spread)
-        least = 0.0 if self.margin is None else -self.margin
-        most = float("inf") if self.margin is None or self.no_worse else self.margin
-        verdict: Verdict = "not decided"
-        if low > least and high < most:
-            verdict = "reproduced"
-        elif high < least or low > most or (self.margin is None and low == high == 0 and not _at_bound(b, theirs)):
-            verdict = "not reproduced"
-        difference = float(np.mean(ours) - np.mean(theirs))
-        said = f"{_mean(ours)} against {_mean(theirs)}, difference {_signed(difference)}"
-        said += f" in [{_signed(spread[0])}, {_signed(spread[1])}]" if spread else ", no interval: too few seeds"
-        said += ", seed by seed" if paired else ""
-        return Evidence(who=f"{a.row} against {b.row}", where=_where(a), figures=said, verdict=verdict)
+        """The comparison of two measures, seed by seed where both have five fresh seeds in common, and the test of it."""
+        found = _compared(a, b)
+        sides = (found.ours, found.theirs) if found else (list(a.values.values()), list(b.values.values()))
+        difference = float(np.mean(sides[0]) - np.mean(sides[1]))
+        said = f"{_mean(sides[0], a)} against {_mean(sides[1], b)}, difference {_signed(difference)}"
+        if found is None:
+            said += _too_few(a, b)
+        elif found.interval:
+            said += f" in [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
+        said += (", seed by seed" if found and found.paired else "") + _learned(sides[0], sides[1], a)
+        side = self._leaning(difference, a.metric)
+        p = self._tested(found, side, a.metric) if found else None
+        who = f"{a.row} against {b.row}"
+        return Evidence(who=who, where=_where(a), figures=said, side=side, p=p, silent=silence(a, b))
+
+    def _leaning(self, difference: float, metric: str) -> Side:
+        """The side to which the difference of means leans."""
+        better = difference if more_is_better(metric) else -difference
+        if self.margin is None:
+            return "for" if better > 0 and better >= self._least(metric) else "against"
+        return "for" if better > -self.margin and (self.no_worse or better < self.margin) else "against"
+
+    def _tested(self, found: Comparison, side: Side, metric: str) -> float:
+        """The p value of a side."""
+        up = more_is_better(metric)
+        better, worse = (found.p_above, found.p_below) if up else (_less(found.p_below), _less(found.p_above))
+        if self.margin is None:
+            return better(0.0) if side == "for" else worse(self._least(metric))
+        if self.no_worse:
+            return better(-self.margin) if side == "for" else worse(-self.margin)
+        return found.p_within(self.margin) if side == "for" else min(better(self.margin), worse(-self.margin))
+
+    def _least(self, metric: str) -> float:
+        return self.smallest if self.smallest is not None else SMALLEST if is_share(metric) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +187,8 @@ class Rises(RuleSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Each(RuleSpec):
-    """Every seed of `which` scores between `least` and `most`. Not reproduced if no seed does, not decided if some do.
+    """Every seed of `which` scores between `least` and `most`. Decided where all fresh seeds do, or none, and by the binomial
+    test more than half of all seeds would, or fewer; five that agree have a p value of 0.03.
 
     Raises ValueError where neither bound is given, or `least` is above `most`.
     """
@@ -188,14 +207,38 @@ class Each(RuleSpec):
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         for measure in filter(self.which.holds, measures):
-            own = list((measure.of(self.score) if self.score else measure).values.values())
-            inside = [self.least <= value <= self.most for value in own]
-            verdict: Verdict = "reproduced" if all(inside) else "not decided" if any(inside) else "not reproduced"
-            ends = [f"at least {self.least:g}"] * (self.least > float("-inf"))
-            ends += [f"at most {self.most:g}"] * (self.most < float("inf"))
-            said = f"{_mean(own)}; {sum(inside)} of {len(own)} seeds {' and '.join(ends)}"
-            if own:
-                yield Evidence(who=measure.row, where=_where(measure), figures=said, verdict=verdict)
+            scored = measure.of(self.score) if self.score else measure
+            if scored.values:
+                yield self._of(scored)
+
+    def _of(self, measure: Measure) -> Evidence:
+        fresh = list(measure.fresh.values())
+        few = len(fresh) < FEWEST_TO_DECIDE
+        own = list(measure.values.values()) if few else fresh
+        inside = sum(self.least <= value <= self.most for value in own)
+        ends = [f"at least {self.least:g}"] * (self.least > float("-inf"))
+        ends += [f"at most {self.most:g}"] * (self.most < float("inf"))
+        said = f"{_mean(own, measure)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
+        if few:
+            said += _too_few(measure)
+        else:
+            low, high = share_interval(inside, len(own))
+            said += f", a share in [{low:.2f}, {high:.2f}]"
+        p = None if few else 0.5 ** len(own) if inside in (0, len(own)) else 1.0
+        below = float(np.mean(own)) < self.least
+        silent = (
+            (at_edge(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
+            if below
+            else ""
+        )
+        return Evidence(
+            who=measure.row,
+            where=_where(measure),
+            figures=said,
+            side="for" if 2 * inside > len(own) else "against",
+            p=p,
+            silent=silent,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,15 +265,34 @@ class Average:
             return None
         seeds = set.intersection(*(set(m.values) for m in own))
 
-        def mean(seed: int) -> float:
-            tasks = [[np.mean([m.values[seed] for m in own if m.task == t]) for t in column] for column in self.columns]
-            return float(np.mean([np.mean(column) for column in tasks]))
-
-        values = {seed: mean(seed) for seed in sorted(seeds)}
+        values = {seed: self._mean(own, [m.values[seed] for m in own]) for seed in sorted(seeds)}
         if not values:
             return None
         tasks, settings = len({m.task for m in own}), len({m.setting for m in own})
-        return replace(own[0], task=f"mean of {tasks} tasks", values=values, dials={"settings": settings})
+        return replace(
+            own[0],
+            task=f"mean of {tasks} tasks",
+            values=values,
+            dials={"settings": settings},
+            chose_none=frozenset.intersection(*(m.chose_none for m in own)),
+            traceable=frozenset.intersection(*(m.traceable for m in own)),
+            edge=edge_of(own),
+            trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
+            chance=self._bound(own, "chance"),
+            ceiling=self._bound(own, "ceiling"),
+        )
+
+    def _bound(self, own: Sequence[Measure], name: str) -> float | None:
+        """The same average of chance or of the ceiling; None where a measure has none."""
+        bounds = [getattr(m, name) for m in own]
+        return None if None in bounds else self._mean(own, bounds)
+
+    def _mean(self, own: Sequence[Measure], values: Sequence[float]) -> float:
+        """The average of values that belong to the measures."""
+        by_task: dict[str, list[float]] = {}
+        for measure, value in zip(own, values, strict=True):
+            by_task.setdefault(measure.task, []).append(value)
+        return float(np.mean([np.mean([np.mean(by_task[task]) for task in column]) for column in self.columns]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,28 +325,37 @@ class OnAverage(RuleSpec):
 Rule = Above | Rises | Each | OnAverage
 
 
-def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
-    """The verdict of all comparisons together."""
-    found = {one.verdict for one in evidence}
-    if "not reproduced" in found:
-        return "not reproduced"
-    return "reproduced" if found == {"reproduced"} else "not decided"
+def _compared(a: Measure, b: Measure) -> Comparison | None:
+    """The comparison over fresh seeds: of those in common where there are five, else of all; None where a side has fewer."""
+    ours, theirs = a.fresh, b.fresh
+    common = [seed for seed in ours if seed in theirs]
+    if len(common) >= FEWEST_TO_DECIDE:
+        return compared([ours[seed] for seed in common], [theirs[seed] for seed in common], paired=True)
+    if min(len(ours), len(theirs)) >= FEWEST_TO_DECIDE:
+        return compared(list(ours.values()), list(theirs.values()), paired=False)
+    return None
 
 
-def _at_bound(measure: Measure, values: Sequence[float]) -> bool:
-    """Whether every value is at the ceiling, where nothing can be better, or at most chance, where nothing was learned."""
-    full = measure.ceiling is not None and min(values) >= measure.ceiling
-    return full or (measure.chance is not None and max(values) <= measure.chance)
+def _too_few(*own: Measure) -> str:
+    said = f"; {' and '.join(str(len(m.fresh)) for m in own)} fresh seeds, {FEWEST_TO_DECIDE} are needed"
+    lost = [len(m.values.keys() - m.traceable) for m in own]
+    return f"{said} ({' and '.join(map(str, lost))} are untraceable)" if any(lost) else said
 
 
-def _sides(a: Measure, b: Measure) -> tuple[list[float], list[float], bool]:
-    """The values to compare, and whether they are pairs. They are pairs, of the common seeds, if there are at least two and
-    each of them went on from the same weights; otherwise they are all values of each side."""
-    common = sorted(a.values.keys() & b.values.keys())
-    paired = len(common) > 1 and all(a.began.get(s) and a.began.get(s) == b.began.get(s) for s in common)
-    if paired:
-        return [a.values[s] for s in common], [b.values[s] for s in common], True
-    return list(a.values.values()), list(b.values.values()), False
+def _less(p: Callable[[float], float]) -> Callable[[float], float]:
+    """A test of a score that is better where it is smaller, asked in differences that are better where they are larger."""
+    return lambda bound: p(-bound)
+
+
+def _learned(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -> str:
+    """The seeds of both sides that learned, where either has two peaks, and Fisher's test of their shares."""
+    gaps = [gap_between_peaks(side, measure.chance, measure.ceiling) for side in (ours, theirs)]
+    gap = gaps[0] if gaps[0] is not None else gaps[1]
+    if gap is None:
+        return ""
+    first, second = ((sum(value > gap for value in side), len(side)) for side in (ours, theirs))
+    said = f"; learned: {first[0]} of {first[1]} against {second[0]} of {second[1]} seeds"
+    return f"{said} (Fisher p {fisher(first, second):.3f})"
 
 
 def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:
@@ -315,6 +386,7 @@ def _signed(difference: float) -> str:
     return f"{difference:+.3f}" if abs(difference) >= 0.0005 or difference == 0 else f"{difference:+.1e}"
 
 
-def _mean(values: Sequence[float]) -> str:
-    half = half_width(t_interval(values))
-    return f"{np.mean(values):.3f}{'' if half is None else f' ±{half:.3f}'} (n={len(values)})"
+def _mean(values: Sequence[float], measure: Measure) -> str:
+    interval = mean_interval(values, measure.chance, measure.ceiling)
+    within = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+    return f"{np.mean(values):.3f}{within} (n={len(values)})"

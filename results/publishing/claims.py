@@ -19,6 +19,7 @@ class Claim:
     source  paper, with its section, table or figure
     rule    how records decide it
     tasks   kinds of tasks whose records count; empty: all
+    regime  how the records differ from what the claim is about, where they cannot speak for that; "" where they can
     remark  what we take the reason to be, as far as the committed records go
     """
 
@@ -26,6 +27,7 @@ class Claim:
     source: str
     rule: Rule
     tasks: tuple[str, ...] = ()
+    regime: str = ""
     remark: str = ""
 
     def __post_init__(self) -> None:

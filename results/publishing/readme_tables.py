@@ -27,7 +27,8 @@ class Place:
     row      the architecture's row in its score table; {} stands for `at`
     at       what stands for {} in `row`
     column   the column of that table
-    of       the figure: the score, the score with its interval, the figure that the source published, or the size of the state
+    of       the figure: the score, the score with its lowest and highest seed, the figure that the source published, or the
+             size of the state
     source   a part of the name of the published source that the table compares with; None: any table
     """
 
@@ -137,4 +138,7 @@ def _text(line: Line, cell: Cell, unit: Unit, of: str) -> str:
         return "grows" if line.labels[1].endswith("grows") else line.labels[1]
     if of == "published":
         return "" if cell.published is None else shown(cell.published, unit)
-    return cell_text(line, cell if of == "spread" else replace(cell, interval=None), unit)
+    text = cell_text(line, replace(cell, interval=None, spread=None, learned=None, failed=0), unit)
+    if of == "spread" and cell.spread is not None:
+        text += f" ({'–'.join(shown(end, unit) for end in cell.spread)})"
+    return text + (f" †{cell.failed}" if cell.failed else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,27 +16,44 @@ from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
-from recallmap.results.publishing.claim_rules import Evidence, verdict_of
 from recallmap.results.publishing.claims import Claim
 from recallmap.results.publishing.readme_tables import Excerpt, filled
+from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import Table
 
-SIDES = {"reproduced": "for", "not reproduced": "against", "not decided": "undecided"}
+SIDES: Mapping[Verdict, str] = {
+    "reproduced": "for",
+    "not reproduced": "against",
+    "not decided": "undecided",
+    "cannot speak": "cannot speak",
+}
 
 FOLDER = "tables"  # next to the report, with one file for every record file
 
 _HEAD = """# What the records say
 
-Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew. A claim is
-**reproduced** if every comparison that the records allow bears it out, **not reproduced** if one is decided against it, and
-**not decided** where records are missing or too few. A comparison is decided by the 95 % t interval of the difference of
-means over two seeds or more of each, with a common variance; where the trials of a seed went on from the same weights
-(StateX), by that of the differences seed by seed. Hyper-parameters and checkpoints are chosen on validation, scores are of
-test.
+Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew.
+
+* **Reproduced**: every comparison that can speak is for the claim.
+* **Not reproduced**: a comparison is against it.
+* **Not decided**: more seeds would help.
+* **Cannot speak**: more seeds would not help. Both sides are at the ceiling, a side failed to train, the worse side was best at
+  the edge of its grid of learning rates, or the claim is about another regime.
+
+A comparison needs five fresh seeds on each side: seeds that chose hyper-parameters are left out, and those that no commit
+explains. It compares seed by seed where both sides have five seeds in common (paired t test), else by Welch's t test. For a
+claim of "better" the means must differ by the smallest difference of interest, one point where a claim does not say otherwise,
+and the difference must be above 0. A difference surely below the smallest one is against it. A claim of "equal" is decided by
+two one-sided tests against its margin. p values are two-sided. They are adjusted by Holm's correction within a claim, and the
+claim's by Benjamini and Hochberg's across claims; below 0.05 decides.
+
+Brackets after a mean hold the 95 % interval of scores that are bounded by chance and ceiling. It holds whatever their
+distribution, and is wide at few seeds: five that learned leave room for a sixth that does not. Where seeds have two peaks, the
+number that learned stands beside it. Hyper-parameters and checkpoints are chosen on validation, scores are of test.
 """
 
 _COSTS = """## Costs
@@ -47,11 +64,18 @@ hour, 53 steps a second (in-context recall, 200 epochs of batch 32; measured by 
 """
 
 
+_UNTRACEABLE = """## Not traceable, to be retrained
+
+These trials name no commit, or one with uncommitted changes. Their figures are shown, and no verdict rests on them.
+"""
+
+
 class Judged(NamedTuple):
-    """A claim and the comparisons that bear on it, by record file."""
+    """A claim, its verdict, and the record file of each of its comparisons."""
 
     claim: Claim
-    by_file: Mapping[str, Sequence[Evidence]]
+    judgement: Judgement
+    files: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +104,13 @@ def report(
     Raises ValueError where hyper-parameters cannot be chosen.
     """
     found = {name: [m for m in measures(own) if m.values] for name, own in files.items()}
-    judged = {
-        title: Judged(claim, {name: evidence for name, own in found.items() if (evidence := _weighed(claim, own))})
+    weighed = {
+        title: [(name, one) for name, own in found.items() for one in _weighed(claim, own)]
         for title, claim in claims.items()
+    }
+    judgements = judge({title: [one for _, one in evidence] for title, evidence in weighed.items()})
+    judged = {
+        title: Judged(claim, judgements[title], [name for name, _ in weighed[title]]) for title, claim in claims.items()
     }
     scores = {name: _scores(own, sources) for name, own in files.items()}
     tables = {name: _tables(name, own, scores[name]) for name, own in files.items()}
@@ -90,7 +118,8 @@ def report(
     parts = [
         _HEAD,
         _summary(judged),
-        *(_section(title, one) for title, one in judged.items() if one.by_file),
+        *(_section(title, one) for title, one in judged.items() if one.files),
+        _untraceable(files),
         _costs(files),
         "## Tables\n",
         "\n".join(listed),
@@ -101,33 +130,51 @@ def report(
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
     evidence = claim.rule.weigh([m for m in found if not claim.tasks or m.task in claim.tasks])
-    return sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
+    ordered = sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
+    return [replace(one, silent=f"another regime: {claim.regime}") if claim.regime else one for one in ordered]
 
 
 def _summary(judged: Mapping[str, Judged]) -> str:
-    lines = ["| claim | source | verdict | comparisons |", "| --- | --- | --- | --- |"]
-    for name, (claim, by_file) in judged.items():
-        evidence = [one for own in by_file.values() for one in own]
-        counts = Counter(SIDES[one.verdict] for one in evidence)
-        said = [f"{counts[side]} {side}" for side in SIDES.values() if counts[side]]
-        text = f"[{claim.text}](#{name})" if evidence else claim.text
-        lines.append(
-            f"| {text} | {claim.source} | **{verdict_of(evidence)}** | {', '.join(said) or 'no records yet'} |"
-        )
+    lines = [
+        "| claim | source | verdict | comparisons | p | p, all claims |",
+        "| --- | --- | --- | --- | ---: | ---: |",
+    ]
+    for name, (claim, judgement, files) in judged.items():
+        counts = Counter(SIDES[one.verdict] for one in judgement.evidence)
+        said = ", ".join(f"{counts[side]} {side}" for side in SIDES.values() if counts[side]) or "no records yet"
+        text = f"[{claim.text}](#{name})" if files else claim.text
+        figures = f"{_p(judgement.p)} | {_p(judgement.adjusted)}"
+        lines.append(f"| {text} | {claim.source} | **{judgement.verdict}** | {said} | {figures} |")
+    verdicts = Counter(one.judgement.verdict for one in judged.values())
+    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in SIDES if verdicts[verdict])
+    lines += ["", f"Claims: {counted}."] if judged else []
     return "\n".join([*lines, ""])
 
 
 def _section(title: str, judged: Judged) -> str:
-    claim, by_file = judged
-    verdict = verdict_of([one for own in by_file.values() for one in own])
-    lines = [f"## {title}\n", f"{claim.text} ({claim.source}): **{verdict}**.\n"]
-    lines += ["| who | where | figures | records | |", "| --- | --- | --- | --- | --- |"]
+    claim, judgement, files = judged
+    lines = [f"## {title}\n", f"{claim.text} ({claim.source}): **{judgement.verdict}**.\n"]
+    lines += ["| who | where | figures | p | adjusted | records | |", "| --- | --- | --- | ---: | ---: | --- | --- |"]
     lines += [
-        f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | [{name}]({FOLDER}/{name}.md) | {one.verdict} |"
-        for name, own in by_file.items()
-        for one in own
+        f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | {_p(one.p)} | {_p(one.adjusted)} | "
+        f"[{name}]({FOLDER}/{name}.md) | {one.verdict}{f': {escaped(one.silent)}' if one.silent else ''} |"
+        for name, one in zip(files, judgement.evidence, strict=True)
     ]
     return "\n".join([*lines, "", *([f"{claim.remark}\n"] if claim.remark else [])])
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+def _untraceable(files: Mapping[str, Sequence[Record]]) -> str:
+    """The record files with trials that no commit explains, which decide no claim."""
+    counts = {name: sum(not r.traceable for r in own) for name, own in files.items()}
+    lines = [_UNTRACEABLE, "| records | trials | not traceable |", "| --- | ---: | ---: |"]
+    lines += [f"| {name} | {len(files[name])} | {count} |" for name, count in counts.items() if count]
+    return "\n".join([*lines, ""]) if any(counts.values()) else ""
 
 
 def _costs(files: Mapping[str, Sequence[Record]]) -> str:
@@ -166,9 +213,11 @@ def _compares(table: Table) -> bool:
 def _about(records: Sequence[Record]) -> str:
     tasks = escaped(", ".join(sorted({r.task for r in records})))
     failed = sum(r.score is None for r in records)
+    lost = sum(not r.traceable for r in records)
     devices = escaped(", ".join(sorted({r.device for r in records if r.device}))) or "unknown"
     versions = escaped(", ".join(sorted({str(r.spec.get("version", "?")) for r in records})))
     return (
         f"{len(records)} trials of {len({r.arch for r in records})} architectures on {tasks}"
-        f"{f', {failed} of them failed' if failed else ''}; device {devices}, training protocol {versions}"
+        f"{f', {failed} of them failed' if failed else ''}"
+        f"{f', {lost} of them untraceable' if lost else ''}; device {devices}, training protocol {versions}"
     )

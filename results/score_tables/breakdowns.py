@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from recallmap.results.analysis.averages import interquartile_mean, scaled_scores
 from recallmap.results.analysis.breakdown import (
     OF_EVERY_TASK,
     Cut,
@@ -18,11 +19,11 @@ from recallmap.results.analysis.breakdown import (
     by_settings,
     further_scores,
 )
-from recallmap.results.analysis.confidence import t_interval
 from recallmap.results.analysis.labels import differing, words
-from recallmap.results.analysis.measures import Measure, measures
+from recallmap.results.analysis.measures import Measure, edge_of, measures
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.record import Record
+from recallmap.results.score_tables.columns import over_seeds
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.notes import notes_of
 from recallmap.results.score_tables.scores import best, states_of, task_table
@@ -42,8 +43,9 @@ ERROR = "relative_error"
 
 
 def further_tables(records: Sequence[Record]) -> list[Table]:
-    """Tables beyond the headline, for every task outside MAD: its other scores (tvd, cg_steps), and the headline by parts of
-    the answers (length, depth, position), for learnability as a loss. Then the cost of trials. Raises as `table_of`."""
+    """Tables beyond the headline. For MAD: averages over its tasks. For every task outside MAD: its other scores (tvd,
+    cg_steps), and the headline by parts of the answers (length, depth, position), for learnability as a loss. Then the cost of
+    trials. Raises as `table_of`."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.task, record.protocol].append(record)
@@ -60,7 +62,52 @@ def further_tables(records: Sequence[Record]) -> list[Table]:
             for cut in by_parts(found)
             if cut.by != OF_EVERY_TASK
         ]
-    return tables + cost_tables(records)
+    return tables + _average_tables(records) + cost_tables(records)
+
+
+def _average_tables(records: Sequence[Record]) -> list[Table]:
+    """For every protocol of MAD with several tasks, the plain and the interquartile mean of scaled scores over tasks."""
+    tables = []
+    for protocol in dict.fromkeys(r.protocol for r in records if r.task in MAD):
+        own = [r for r in records if r.task in MAD and r.protocol == protocol]
+        found = [m for m in measures(own) if m.values and not m.tested]
+        tasks = {m.task for m in found}
+        rows: dict[str, list[Measure]] = defaultdict(list)
+        for measure in found:
+            rows[measure.row].append(measure)
+        lines = [_average_line(of) for of in rows.values() if {m.task for m in of} == tasks and scaled_scores(of)]
+        if len(tasks) > 1 and lines:
+            tables.append(_average_table(lines, tasks, protocol))
+    return tables
+
+
+def _average_line(own: list[Measure]) -> Line:
+    scores = list(scaled_scores(own).values())
+    plain = np.mean(scores, axis=0).tolist()
+    middle, interval = interquartile_mean(scores)
+    cells = (
+        Cell(mean=float(np.mean(plain)), seeds=len(plain), **over_seeds(plain, 0.0, 1.0)),
+        Cell(mean=middle, seeds=len(plain), interval=interval),
+    )
+    return Line(labels=(own[0].row, states_of(own), str(len(plain))), cells=cells, remark=remark(own[0].leaves))
+
+
+def _average_table(lines: list[Line], tasks: set[str], protocol: str) -> Table:
+    notes = (
+        "Scores from chance (0) to the ceiling (100), over the seeds that all tasks have, each task once: "
+        f"{', '.join(name for task, name in MAD.items() if task in tasks)}.",
+        "Interquartile mean: of the middle half of all scores over tasks and seeds, so that no single task decides it; in "
+        "brackets its 95 % bootstrap interval over the seeds of each task.",
+    )
+    return Table(
+        title=f"MAD, averages{protocol_of(protocol)}",
+        corner=("architecture", "state", "seeds"),
+        columns=("plain mean", "interquartile mean"),
+        lines=tuple(best(sorted(lines, key=lambda line: -(line.cells[1].mean or 0.0)), more=True)),
+        notes=notes,
+        units=("percent", "percent"),
+        protocol=protocol,
+    )
 
 
 def tables_by(records: Sequence[Record], by: str) -> list[Table]:
@@ -144,9 +191,10 @@ def _own_cell(measure: Measure) -> Cell:
     return Cell(
         mean=float(np.mean(values)) if values else None,
         seeds=len(values),
-        interval=t_interval(values),
         chance=measure.chance,
         ceiling=measure.ceiling,
+        **over_seeds(values, measure.chance, measure.ceiling),
+        edge=edge_of([measure]),
         failed=measure.failed,
         settings=1,
         keys=measure.keys,

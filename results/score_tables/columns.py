@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recallmap.results.analysis.confidence import t_interval
-from recallmap.results.analysis.measures import Measure, trait
+from recallmap.results.analysis.confidence import deviation, gap_between_peaks, mean_interval
+from recallmap.results.analysis.measures import Measure, edge_of, trait
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
 from recallmap.results.score_tables.table import MAD, Cell
 
@@ -50,12 +50,14 @@ class Sheet:
         seeds = sorted(set.intersection(*(set(m.values) for group in scored for m in group)))
         several = len(seeds) > 1  # then of these alone, so that the interval is that of the mean
         by_seed = means_by_seed(scored, parts, seeds)
+        chance, ceiling = (self._average_bound(scored, parts, name) for name in ("chance", "ceiling"))
         return Cell(
             mean=float(np.mean(by_seed)) if several else average(lambda m: float(np.mean(list(m.values.values())))),
             seeds=len(seeds) if several else min(len(m.values) for group in scored for m in group),
-            interval=t_interval(by_seed),
-            chance=self._average_bound(scored, parts, "chance"),
-            ceiling=self._average_bound(scored, parts, "ceiling"),
+            chance=chance,
+            ceiling=ceiling,
+            **over_seeds(by_seed, chance, ceiling),
+            edge=edge_of(m for group in scored for m in group),
             failed=failed,
             settings=sum(len(group) for group in scored),
             mark="" if whole else "partial",
@@ -130,6 +132,19 @@ def _of(own: Iterable[Measure], column: Column) -> list[Measure]:
 def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], float]) -> float:
     """Mean over the settings of a task, then over the tasks of a column."""
     return float(np.mean([np.mean([value(m) for m in own if m.task == task]) for task in column.tasks]))
+
+
+def over_seeds(values: Sequence[float], chance: float | None, ceiling: float | None) -> dict[str, Any]:
+    """The fields of a cell that several seeds give: `interval`, `spread`, `deviation` and `learned`."""
+    if len(values) < 2:
+        return {}
+    gap = gap_between_peaks(values, chance, ceiling)
+    return {
+        "interval": mean_interval(values, chance, ceiling),
+        "spread": (min(values), max(values)),
+        "deviation": deviation(values),
+        "learned": None if gap is None else sum(value > gap for value in values),
+    }
 
 
 def means_by_seed(scored: list[list[Measure]], parts: list[Column], seeds: list[int]) -> list[float]:

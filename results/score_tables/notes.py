@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from recallmap.results.analysis.confidence import Interval, share_interval
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.published_figures import Published
-from recallmap.results.analysis.rank_correlation import FEW, spearman
+from recallmap.results.analysis.rank_correlation import FEW, bootstrap_interval, leaving_one_out, spearman
 from recallmap.results.analysis.selection import On
 from recallmap.results.score_tables.columns import Sheet
 from recallmap.results.score_tables.table import Line, is_share, readable
@@ -16,9 +17,18 @@ from recallmap.results.score_tables.table import Line, is_share, readable
 def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     metric = readable(found[0].metric.partition("/")[0])
     unit = ", percent" if is_share(found[0].metric) else ""
-    several = any(cell.interval for line in lines for cell in line.cells)
-    spread = "± half of the 95 % t interval over seeds" if several else "no interval, which needs two seeds"
-    notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {spread}."]
+    cells = [cell for line in lines for cell in line.cells]
+    bounded = {cell.chance is not None and cell.ceiling is not None for cell in cells if cell.interval}
+    spread = ["in brackets its 95 % interval, for any scores between chance and ceiling"] * (True in bounded)
+    spread += ["in brackets its 95 % t interval"] * (bounded == {False})
+    spread += ["in parentheses both of two seeds"] * any(cell.spread and cell.seeds == 2 for cell in cells)
+    said = "; ".join(spread) or "no interval, which needs three seeds"
+    notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {said}."]
+    if shares := sorted({(cell.learned, cell.seeds) for cell in cells if cell.learned is not None}):
+        said = ", ".join(f"{count}/{of} {_percent(share_interval(count, of))}" for count, of in shares)
+        notes.append(f"k/n: k of n seeds learned, where their scores have two peaks; Wilson's 95 % intervals: {said}.")
+    if any(cell.edge for cell in cells):
+        notes.append("↑, ↓: best at the highest or lowest learning rate that was tried; one beyond it may be better.")
     most = max(m.candidates for m in found)
     if on == "test":
         notes.append(
@@ -28,6 +38,8 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
         )
     if most > 1:
         notes.append(f"Of up to {most} hyper-parameter settings, the one with the best mean {on} score over seeds.")
+    if any(m.values.keys() - m.chose_none for m in found):
+        notes.append("Seeds that chose hyper-parameters are in the mean, and raise it; verdicts leave them out.")
     if any(c.outside for x in lines for c in x.cells):
         notes.append("‡: the published figure lies outside our 95 % interval.")
     if any(c.failed for x in lines for c in x.cells):
@@ -35,6 +47,10 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     if any(c.mark == "partial" for x in lines for c in x.cells):
         notes.append("*: over some of the settings of the column only, so not to be compared.")
     return [*notes, *remarks_of(lines)]
+
+
+def _percent(interval: Interval) -> str:
+    return f"[{100 * interval[0]:.0f}, {100 * interval[1]:.0f}] %"
 
 
 def remarks_of(lines: Iterable[Line]) -> list[str]:
@@ -59,11 +75,25 @@ def order_notes(sheet: Sheet, measured: Sequence[tuple[list[Measure], Line]], *,
                 score = round(cell.mean, 3)
                 both[row] = ((max if more else min)(score, both.get(row, (score,))[0]), cell.published)
         if len(both) >= FEW:
-            found = spearman(*zip(*both.values(), strict=True))
-            said.append(f"{column.name} {'all alike' if found is None else f'{found:+.2f}'} of {len(both)}")
+            said.append(f"{column.name} {_order(*zip(*both.values(), strict=True))} of {len(both)}")
     if not said:
         return []
-    return [f"Rank correlation with the published order of architectures (1: the same, 0: none): {', '.join(said)}."]
+    return [
+        "Rank correlation with the published order of architectures (1: the same, 0: none), in brackets its 95 % bootstrap "
+        f"interval over them, in parentheses its range where one is left out: {'; '.join(said)}."
+    ]
+
+
+def _order(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    found = spearman(ours, theirs)
+    if found is None:
+        return "all alike"
+    said = f"{found:+.2f}"
+    if interval := bootstrap_interval(ours, theirs):
+        said += f" [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+    if without := leaving_one_out(ours, theirs):
+        said += f" ({without[0]:+.2f} to {without[1]:+.2f})"
+    return said
 
 
 def source_notes(sheet: Sheet, beside: Published | None) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from recallmap.results import escape
-from recallmap.results.analysis.confidence import half_width
 from recallmap.results.score_tables.table import Cell, Line, Table, Unit, size
 
 Format = Literal["markdown", "csv", "latex", "html"]
@@ -56,7 +55,7 @@ def markdown(table: Table, *, width: int | None = None) -> str:
     fits = width is None or max(map(len, map(_row, lines))) <= width
     pieces = [lines] if fits else _pieces(lines, len(table.corner), width or 0)
     text = "\n\n".join("\n".join(map(_row, piece)) for piece in pieces)
-    return "\n".join([f"### {escape.markdown(table.title)}", "", text, "", *notes, ""])
+    return "\n".join([f"### {escape.markdown(table.heading)}", "", text, "", *notes, ""])
 
 
 def _row(words: Sequence[str]) -> str:
@@ -93,7 +92,7 @@ def latex(table: Table) -> str:
     parts = [
         r"\begin{table}",
         r"\centering",
-        f"\\caption{{{escape.latex(' '.join((table.title + '.', *_notes(table))))}}}",
+        f"\\caption{{{escape.latex(' '.join((table.heading + '.', *_notes(table))))}}}",
         f"\\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.columns)}}}",
         r"\toprule",
         row([escape.latex(word) for word in (*table.corner, *table.columns)]),
@@ -128,18 +127,24 @@ def csv(tables: Sequence[Table]) -> str:
         "ceiling",
         "mark",
         "outside",
+        "lowest",
+        "highest",
+        "learned",
+        "edge",
     )
     out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
         for line in table.lines:
             for column, cell in zip(table.columns, line.cells, strict=True):
                 low, high = cell.interval or (None, None)
+                lowest, highest = cell.spread or (None, None)
                 values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
                 labels = dict(zip(table.corner, line.labels, strict=True))
                 named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
+                added = [lowest, highest, cell.learned, cell.edge]
                 texts = [table.title, table.protocol, line.kind, *named, column]
-                out.writerow([escape.cell(value) for value in (*texts, *figures)])
+                out.writerow([escape.cell(value) for value in (*texts, *figures, *added)])
     return text.getvalue()
 
 
@@ -157,7 +162,7 @@ def html(table: Table, number: int = 0) -> str:
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
     notes = "".join(f"<li>{escape.html(note)}</li>" for note in (*below, *_notes(table)))
     return (
-        f'<figure class="table"><figcaption><h3>{escape.html(table.title)}</h3></figcaption>'
+        f'<figure class="table"><figcaption><h3>{escape.html(table.heading)}</h3></figcaption>'
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape.html(table.title)}">'
         f'<table class="sortable" data-table="{number}"><thead><tr>{"".join(heads)}</tr></thead>\n'
         f'<tbody>{own}</tbody>\n<tbody class="rest">{rest}</tbody></table></div><ul class="notes">{notes}</ul></figure>'
@@ -216,18 +221,28 @@ def _rows(table: Table, bold: Callable[[str], str]) -> Iterator[tuple[tuple[str,
 
 
 def cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str] = str) -> str:
-    """A measured figure with its marks: "99.2 ±0.4 †1"; the best of its column as `bold` has it."""
+    """A measured figure with its marks: "99.2↑ [51.9, 99.9] 4/5 †1"; the best of its column as `bold` has it."""
     failed = f" †{cell.failed}" if cell.failed else ""
     if cell.mean is None:
         return (f"failed{failed}" if failed else MISSING) if line.kind == "measured" else MISSING
     text = shown(cell.mean, unit)
     text = bold(text) if cell.mark == "best" else text
-    return text + ("*" if cell.mark == "partial" else "") + _spread(cell, unit) + failed
+    return text + _marks(cell) + _spread(cell, unit) + failed
 
 
 def _spread(cell: Cell, unit: Unit) -> str:
-    half = half_width(cell.interval)
-    return "" if half is None else f" ±{shown(half, unit)}"
+    """The interval, or both of two seeds; then the seeds that learned."""
+    learned = "" if cell.learned is None else f" {cell.learned}/{cell.seeds}"
+    if cell.interval is not None:
+        return f" [{', '.join(shown(end, unit) for end in cell.interval)}]{learned}"
+    if cell.spread is not None and cell.seeds == 2:
+        return f" ({' / '.join(shown(end, unit) for end in cell.spread)}){learned}"
+    return learned
+
+
+def _marks(cell: Cell) -> str:
+    edge = {"": "", "highest": "↑", "lowest": "↓"}[cell.edge]
+    return ("*" if cell.mark == "partial" else "") + edge
 
 
 def _html_cell(cell: Cell, unit: Unit, kind: str) -> str:
@@ -235,9 +250,9 @@ def _html_cell(cell: Cell, unit: Unit, kind: str) -> str:
     if cell.mean is None:
         text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
     else:
-        text = shown(cell.mean, unit) + ("*" if cell.mark == "partial" else "")
+        text = shown(cell.mean, unit) + _marks(cell)
         text = f"<strong>{text}</strong>" if cell.mark == "best" else text
-        text += f"<small>{escape.html(_spread(cell, unit))}</small>" if cell.interval else ""
+        text += f"<small>{escape.html(spread)}</small>" if (spread := _spread(cell, unit)) else ""
         text += f" <small>†{cell.failed}</small>" if cell.failed else ""
     if cell.published is not None:
         difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""

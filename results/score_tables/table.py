@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recallmap.results.analysis.confidence import Interval
+from recallmap.results.analysis.selection import Edge
+
 MAD = {  # the six tasks of MAD, in the order of its paper
     "in_context_recall": "in-context recall",
     "fuzzy_in_context_recall": "fuzzy recall",
@@ -25,7 +28,11 @@ class Cell:
 
     mean       over seeds, and over the settings of the column, for the seeds that all settings have if there are two;
                None where there is nothing to show
-    interval   95 % t interval over seeds; None for fewer than two
+    interval   95 % interval of the mean over seeds; None for fewer than three
+    spread     lowest and highest seed; None for fewer than two
+    deviation  standard deviation over seeds; None for fewer than two
+    learned    number of seeds that learned, where their scores have two peaks
+    edge       whether the highest or the lowest learning rate that was tried is the best, behind any setting below the ceiling
     published  the published figure
     alike      True where the published figure averages as many settings; otherwise no difference is shown
     failed     failed trials behind the cell, under any hyper-parameters
@@ -35,7 +42,11 @@ class Cell:
 
     mean: float | None = None
     seeds: int = 0
-    interval: tuple[float, float] | None = None
+    interval: Interval | None = None
+    spread: tuple[float, float] | None = None
+    deviation: float | None = None
+    learned: int | None = None
+    edge: Edge = ""
     published: float | None = None
     alike: bool = True
     chance: float | None = None
@@ -94,6 +105,12 @@ class Table:
     mean_at: int | None = None
     beside: str = ""
     protocol: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title, and whether all figures are of one seed."""
+        seeds = max((cell.seeds for line in self.lines if line.kind == "measured" for cell in line.cells), default=0)
+        return f"{self.title}, one seed" if seeds == 1 else self.title
 
     @property
     def percent(self) -> bool:

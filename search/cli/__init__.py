@@ -7,7 +7,13 @@ from importlib import import_module
 from recallmap.search.cli.app import app
 from recallmap.search.cli.streams import made_ready
 
-for _commands in ("train_commands", "publish_commands", "inspect_commands", "law_commands"):  # in the order of the help
+for _commands in (
+    "train_commands",
+    "compile_command",
+    "publish_commands",
+    "inspect_commands",
+    "law_commands",
+):  # in the order of the help
     import_module(f"recallmap.search.cli.{_commands}")
 
 

@@ -87,12 +87,12 @@ def studies() -> list[Row]:
 
 
 def samplers() -> list[Row]:
-    """Every sampler of a search with its parameters, and the extra of recallmap that it needs."""
+    """Every sampler of a search with its parameters."""
     from recallmap.search.samplers import Sampler
 
     rows = []
     for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        facts = {name: getattr(spec, name) for name in ("source", "several_goals", "extra")}
+        facts = {name: getattr(spec, name) for name in ("source", "several_goals")}
         rows.append({"sampler": kind, **facts, **_options(spec)})
     return rows
 

@@ -91,12 +91,11 @@ def studies() -> Table:
 
 
 def samplers() -> Table:
-    """Every sampler of a search with its parameters at their defaults, and what it needs."""
-    table = _table("sampler", "source", "goals", "needs", "options and their defaults")
+    """Every sampler of a search with its parameters at their defaults."""
+    table = _table("sampler", "source", "goals", "options and their defaults")
     for row in catalogue.samplers():
-        needs = "" if row["extra"] is None else f"pip install 'recallmap[{row['extra']}]'"
         goals = "one or several" if row["several_goals"] else "one"
-        table.add_row(row["sampler"], row["source"], goals, needs, _options(row))
+        table.add_row(row["sampler"], row["source"], goals, _options(row))
     return table
 
 

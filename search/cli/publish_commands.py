@@ -201,6 +201,9 @@ def merge(
         bool,
         typer.Option("--skip-bad", help="Leave out and count lines that are no records and records that are damaged."),
     ] = False,
+    untraceable: Annotated[
+        bool, typer.Option("--untraceable", help="Take records that name no clean commit into results/records, too.")
+    ] = False,
 ) -> None:
     """Merge records of several places. A trial counts once, done before failed. A bad record stops the merge."""
     from recallmap.results.ledger import Ledger
@@ -213,7 +216,7 @@ def merge(
     places = [file for source in sources for file in files(Path(source))]
     try:
         if output.suffix == ".jsonl":
-            count, new = merge_lines(places, output, skip_bad=skip_bad, say=complain)
+            count, new = merge_lines(places, output, skip_bad=skip_bad, untraceable=untraceable, say=complain)
         else:
             made = not os.path.exists(output)
             try:

@@ -158,16 +158,32 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
         say(f"left out {type_hints.counted(len(skipped), 'line')}, the first of them {skipped[0]}")
 
 
-def merge_lines(places: Sequence[Path], output: Path, *, skip_bad: bool, say: Callable[[str], None]) -> tuple[int, int]:
+def merge_lines(
+    places: Sequence[Path], output: Path, *, skip_bad: bool, untraceable: bool, say: Callable[[str], None]
+) -> tuple[int, int]:
     """Merge into a file of records, by way of a ledger, because there may be more than memory holds. Returns the number of
-    records in the file, and that of new ones. Raises OSError or LedgerError."""
+    records in the file, and that of new ones.
+
+    untraceable  take records without a clean commit into `results/records` too, where published figures rest on them
+
+    Raises OSError or LedgerError, and then leaves the file as it was.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(prefix=".merged.", dir=output.parent) as folder,
         Ledger(Path(folder) / "merged.sqlite") as ledger,
     ):
         before = ledger.merge(each(output, skip_bad=skip_bad, say=say)) if os.path.exists(output) else 0
+        published = not untraceable and output.resolve().parent.parts[-2:] == ("results", "records")
+        known = ledger.keys() if published else set()
         ledger.merge(*(each(place, skip_bad=skip_bad, say=say) for place in places))
+        new = (r for r in ledger.each(curves=False) if r.key not in known) if published else ()
+        if lost := sum(not record.traceable for record in new):
+            raise LedgerError(
+                f"{output}: {type_hints.counted(lost, 'new record')} untraceable (no commit, or uncommitted changes), but "
+                "published figures rest on this folder; train these trials again from a clean commit, or keep them with "
+                "--untraceable"
+            )
         ledger.export(output)
         return len(ledger), len(ledger) - before
 
@@ -188,7 +204,7 @@ def known(places: Sequence[Path], *, untraceable: bool, say: Callable[[str], Non
                 f"{place}: the record {wrong.key[:SHORT]} of {wrong.arch} has the key of another trial, expected "
                 f"{address(wrong.spec)[:SHORT]}; train it again, and leave this one out"
             )
-        if lost := sum(record.commit is None or record.commit.endswith("+") for record in found):
+        if lost := sum(not record.traceable for record in found):
             whole = type_hints.counted(len(found), "record")
             few = f"{place}: {lost} of {whole} untraceable (no commit, or uncommitted changes)"
             if not untraceable:

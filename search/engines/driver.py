@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from recallmap.search.training.time_limit import NEVER, TimeLimit
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
 from recallmap.search.weights.kept import WeightFolder
+
+SEEN = 32  # waiting cohorts that an engine may prepare for
 
 
 class EngineError(Exception):
@@ -118,6 +121,11 @@ class Driver:
     def out_of_time(self) -> bool:
         """True where no further cohort begins in this call, though not all is trained: time is up, or too short for any."""
         return not self.finished and (self.limit.is_up or (bool(self._put_off) and not self._waiting))
+
+    @property
+    def waiting(self) -> tuple[Work, ...]:
+        """The first of the cohorts that will train next."""
+        return tuple(islice(self._waiting, SEEN))
 
     def next(self) -> Work | None:
         """A cohort to train now. None where all is done, where time is up, or where the next depends on works that are out:

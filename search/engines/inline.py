@@ -20,6 +20,7 @@ from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
 from recallmap.search.training.devices import DeviceLost, default_device
+from recallmap.search.training.kernels_ahead import ask_for_kernels, await_kernels, compiling_ahead
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.run_cohort import RESUMED, train
@@ -56,6 +57,7 @@ def run(
         Ledger(ledger_path) as ledger,
         checkpointing(CheckpointFolder(checkpoint_folder(ledger_path))) as checkpoints,
         drawing_ahead(workers_for(where.type)),
+        compiling_ahead(where, workers_for(where.type)),
     ):
         checkpoints.limited(limit)
         checkpoints.tidy(ledger.keys())
@@ -90,6 +92,9 @@ def run(
 def _train_all(driver: Driver, where: torch.device, checkpoints: CheckpointFolder) -> None:
     """Train all that the driver gives, one cohort after another."""
     while (work := driver.next()) is not None:
+        for each in (work, *driver.waiting):
+            ask_for_kernels(each.specs)
+        await_kernels(work.specs)
 
         def tell(progress: Progress, work: Work = work) -> None:
             driver.progress(work, progress)

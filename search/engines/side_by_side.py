@@ -26,6 +26,7 @@ from recallmap.search.engines.plan import Work
 from recallmap.search.engines.stopping import GRACE
 from recallmap.search.training import device_time
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
+from recallmap.search.training.kernels_ahead import ask_for_kernels, await_kernels
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.run_cohort import RESUMED, train
@@ -100,6 +101,8 @@ class _Bench:
     def train(self) -> None:
         while True:
             while len(self.out) < self.at_once and (training := self._taken()) is not None:
+                for work in (training.work, *self.driver.waiting):
+                    ask_for_kernels(work.specs)
                 self._begin(training)
             if not self.out:
                 return
@@ -174,6 +177,7 @@ class _Bench:
                     torch.cuda.stream(stream) if stream is not None else nullcontext(),
                 ):
                     weights = self.driver.weights is not None
+                    await_kernels(work.specs)
                     records = train(work.specs, self.driver.study.name, self.device, tell, weights=weights)
             except BaseException as why:  # of whatever kind, it is raised in the driver's thread
                 error = why

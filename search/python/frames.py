@@ -93,7 +93,7 @@ def front(of: Shows, setting: str | None = None, /) -> pd.DataFrame:
     setting  one of the page's settings, or a part of its name; None: all
 
     Columns: setting, label, arch, state_bytes, score (mean over seeds under the hyper-parameters that validation chose),
-    half (half of its 95 % t interval; none for one seed), seeds, share (of draws of seeds in which it is on the front).
+    deviation (standard deviation over seeds; none for one), seeds, share (of draws of seeds in which it is on the front).
     Raises ValueError where no trial has a score.
     """
     shown = _views(of, setting)
@@ -102,11 +102,11 @@ def front(of: Shows, setting: str | None = None, /) -> pd.DataFrame:
         means = view["means"]
         for mean in (mean for mean, yes in zip(means, on_front(means), strict=True) if yes):
             names = {"label": shown.rows[mean["row"]], "arch": shown.archs[mean["arch"]]}
-            figures = {"state_bytes": mean["state"], "score": mean["mean"], "half": mean["half"]}
+            figures = {"state_bytes": mean["state"], "score": mean["mean"], "deviation": mean["half"]}
             more = {"seeds": mean.get("count") or len(mean["trials"]), "share": mean["share"]}
             rows.append({"setting": view["label"], **names, **figures, **more})
-    columns = ["setting", "label", "arch", "state_bytes", "score", "half", "seeds", "share"]
-    return pd.DataFrame(rows, columns=columns).astype({"half": "float64"})
+    columns = ["setting", "label", "arch", "state_bytes", "score", "deviation", "seeds", "share"]
+    return pd.DataFrame(rows, columns=columns).astype({"deviation": "float64"})
 
 
 def table(

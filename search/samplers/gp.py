@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from recallmap.search.samplers.sampler import SamplerSpec, parameter
@@ -25,13 +24,8 @@ class Gp(SamplerSpec):
     deterministic: bool = parameter(False)
 
     source: ClassVar[str] = "Ament et al. 2023"
-    extra: ClassVar[str | None] = "gp"
 
     def __post_init__(self) -> None:
-        if find_spec("scipy") is None:
-            raise ValueError(
-                "kind gp needs scipy, which is not installed: install it with pip install 'recallmap[gp]', or choose tpe"
-            )
         self.count("startup", 1)
 
     def build(self, seed: int, generation: int) -> Any:

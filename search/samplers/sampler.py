@@ -24,14 +24,12 @@ class SamplerSpec(ABC):
     """A subclass has `kind`, a Literal, and a `parameter` for each setting.
 
     source            the paper
-    extra             the extra of this package that it needs, as in `pip install 'recallmap[gp]'`
     several_goals     whether it serves a study of several goals
     has_parents       whether its points descend from earlier ones (see Genetic)
     least_generation  points that it must propose together
     """
 
     source: ClassVar[str]
-    extra: ClassVar[str | None] = None
     several_goals: ClassVar[bool] = True
     has_parents: ClassVar[bool] = False
     least_generation: ClassVar[int] = 1

@@ -77,6 +77,7 @@ def make_record(
         "steps": 1000,
         "seconds": 12.5,
         "created": "2026-01-01T00:00:00+00:00",
+        "commit": "c0ffee0",
     }
     return Record(
         key=address(spec),

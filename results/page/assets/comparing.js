@@ -1,5 +1,5 @@
 "use strict";
-// Two architectures side by side: their documents line by line, their cost, and every score with its interval.
+// Two architectures side by side: their documents line by line, their cost, and every score with its deviation over seeds.
 
 const CONTEXT = 3, // equal lines around one that differs
   NAMES = 500, // offered; any other name may be typed
@@ -167,21 +167,17 @@ function scoresOf(pair) {
 }
 
 const signed = (value, say) => `${value < 0 ? "−" : "+"}${say(Math.abs(value))}`;
-const between = ({ a, b }) => (a.half === null || b.half === null ? null : Math.hypot(a.half, b.half));
 
 function fillScores(pair) {
   const found = scoresOf(pair);
   $("pairscores").tBodies[0].replaceChildren(
     ...found.map((score) => {
       const { name, a, b, say } = score,
-        half = between(score),
-        difference = a.mean - b.mean,
         row = make("tr");
-      const sure = half !== null && Math.abs(difference) > half;
       row.append(
         make("th", name, { scope: "row" }),
         ...[a, b].map((one) => make("td", say(one.mean) + (one.half === null ? "" : ` ± ${say(one.half)}`), { class: "figure" })),
-        make("td", signed(difference, say) + (half === null ? "" : ` ± ${say(half)}`), { class: sure ? "figure sure" : "figure" }),
+        make("td", signed(a.mean - b.mean, say), { class: "figure" }),
       );
       return row;
     }),

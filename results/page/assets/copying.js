@@ -12,7 +12,7 @@ function cell(value) {
 const csvOf = (heads, lines) => [heads, ...lines].map((line) => line.map(cell).join(",")).join("\n") + "\n";
 
 const unitOf = (view) => `${view.metric.replaceAll("_", " ")}${view.percent ? " (share of 1)" : ""}`;
-const HALF = "half of the 95 % interval";
+const DEVIATION = "standard deviation over seeds";
 
 function stateLines() {
   const view = views[now.view],
@@ -25,7 +25,7 @@ function stateLines() {
   if (!view.meansOnly)
     for (const trial of chosenTrials(view))
       lines.push(["trial", rows[trials.row[trial]], data.hypers[trials.hyper[trial]], trials.seed[trial], 1, scoreIn(view, trial), null, stateIn(view, trial), null, trials.key[trial]]);
-  return [["kind", "architecture", "hyper-parameters", "seed", "seeds", unitOf(view), HALF, "state (bytes)", "on the front (share of resampled seeds)", "key or source"], lines];
+  return [["kind", "architecture", "hyper-parameters", "seed", "seeds", unitOf(view), DEVIATION, "state (bytes)", "on the front (share of resampled seeds)", "key or source"], lines];
 }
 
 const chosenTrials = (view) => view.trials.filter((trial) => (now.picked.size ? now.picked.has(trial) : shown(trial)));
@@ -33,7 +33,7 @@ const chosenTrials = (view) => view.trials.filter((trial) => (now.picked.size ? 
 function equalLines() {
   const view = views[now.view],
     own = equalIn(view).filter((m) => !now.hidden.has(m.arch)).sort((a, b) => b.mean - a.mean);
-  return [["architecture", unitOf(view), HALF, "state (bytes)"], own.map((m) => [rows[m.row], m.mean, m.half, m.state])];
+  return [["architecture", unitOf(view), DEVIATION, "state (bytes)"], own.map((m) => [rows[m.row], m.mean, m.half, m.state])];
 }
 
 function heldLines() {
@@ -52,7 +52,7 @@ function heatLines() {
 // The cells of tables as lines; a share is a number from 0 to 1.
 function cellLines(list) {
   return [
-    ["table", "architecture", "state", "column", "mean", "unit", HALF, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
+    ["table", "architecture", "state", "column", "mean", "unit", DEVIATION, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
     list.flatMap((table) =>
       table.rows.flatMap((row, r) =>
         table.columns.map((column, c) => {
@@ -69,16 +69,16 @@ function pairLines() {
   const pair = now.pair.filter((row) => row);
   const lines = pair.length < 2 ? [] : scoresOf(pair).map((score) => {
     const { name, a, b, percent } = score;
-    return [name, percent === null ? "pairs" : percent ? "share of 1" : "score", a.mean, a.half, b.mean, b.half, a.mean - b.mean, between(score)];
+    return [name, percent === null ? "pairs" : percent ? "share of 1" : "score", a.mean, a.half, b.mean, b.half, a.mean - b.mean];
   });
   const [one, other] = [...pair, "first", "second"];
-  return [["setting", "unit", one, `${HALF}, first`, other, `${HALF}, second`, "first less second", `${HALF} of the difference`], lines];
+  return [["setting", "unit", one, `${DEVIATION}, first`, other, `${DEVIATION}, second`, "first less second"], lines];
 }
 
 function cutLines() {
   const cut = cutNow();
   return [
-    ["architecture", cut.by, cut.percent ? `${cut.metric} (share of 1)` : cut.metric, HALF, "state (bytes)", "seeds", "chance"],
+    ["architecture", cut.by, cut.percent ? `${cut.metric} (share of 1)` : cut.metric, DEVIATION, "state (bytes)", "seeds", "chance"],
     cut.lines
       .filter((line) => !now.hidden.has(line.arch))
       .flatMap((line) => line.at.map((at, i) => [line.name, cut.x[at], line.y[i], line.half[i], line.states[i], line.trials[i].length, cut.chance[at]])),
@@ -90,7 +90,7 @@ function curveLines() {
     score = `validation ${unitOf(view)}`;
   if (view.curves && !now.picked.size)
     return [
-      ["architecture", "optimizer steps", score, HALF, "seeds"],
+      ["architecture", "optimizer steps", score, DEVIATION, "seeds"],
       view.curves
         .filter(([a]) => !now.hidden.has(a))
         .flatMap(([, row, number]) => {

@@ -50,7 +50,7 @@ function drawEqual() {
     best
       ? [
           `Best with ${span(own)}: ${rows[best.row]}, ${spread(best.mean, best.half, view.percent)}.`,
-          near.length ? `The intervals of ${near.length} other${near.length === 1 ? "" : "s"} overlap its own.` : "",
+          near.length ? `The bars of ${near.length} other${near.length === 1 ? "" : "s"} overlap its own.` : "",
           kept.length < every.length ? `Drawn: the best ${kept.length} of ${grouped(every.length)}.` : "",
         ]
           .filter((text) => text)

@@ -604,7 +604,7 @@ function meanCurves(view, a, own, traits) {
 
 function meantBy(view, own) {
   const few = own.length < view.of && !now.hidden.size ? `, of ${own.length} of ${grouped(view.of)} architectures` : "";
-  return `Lines are means over seeds, shades their 95 % t intervals${few}. Pick a trial to see its own line.`;
+  return `Lines are means over seeds, shades their standard deviations${few}. Pick a trial to see its own line.`;
 }
 
 function drawCurves() {

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from recallmap.results.analysis.confidence import difference_interval, t_interval
 from recallmap.results.analysis.pareto import front, front_band, front_shares, hypervolume, largest_pairs
 
 
@@ -81,35 +80,6 @@ def test_capacity_ends_at_the_first_number_of_pairs_that_is_not_held() -> None:
     assert largest_pairs({4: 1.0, 8: 0.995, 16: 0.9, 32: 0.99}) == 8
     assert largest_pairs({4: 0.5}) == 0
     assert largest_pairs({4: 0.8, 8: 0.8}, threshold=0.8) == 8
-
-
-@pytest.mark.parametrize(("values", "half"), [([1.0, 3.0], 12.7062), ([1.0, 2.0, 3.0], 4.3027 / 3**0.5)])
-def test_the_t_interval_is_the_textbook_one(values: list[float], half: float) -> None:
-    assert t_interval(values) == pytest.approx((2.0 - half, 2.0 + half), abs=1e-3)
-
-
-def test_beyond_its_table_the_t_interval_goes_on_smoothly() -> None:
-    values = np.linspace(0, 1, 61)  # 60 degrees of freedom: t = 2.0003
-    low, high = t_interval(values.tolist()) or (0.0, 0.0)
-    assert (high - low) / 2 == pytest.approx(2.0003 * values.std(ddof=1) / 61**0.5, rel=1e-4)
-
-
-def test_one_seed_has_no_interval() -> None:
-    assert t_interval([0.5]) is None
-
-
-def test_the_interval_of_a_difference_is_the_textbook_one() -> None:
-    a, b = [1.0, 2.0, 3.0], [5.0, 7.0]
-    squares = 2.0 + 2.0  # about 2 and about 6, with three degrees of freedom
-    half = 3.1824 * (squares / 3 * (1 / 3 + 1 / 2)) ** 0.5
-    assert difference_interval(a, b) == pytest.approx((-4 - half, -4 + half), abs=1e-3)
-
-
-@pytest.mark.parametrize("few", [[], [0.5]])
-def test_two_seeds_of_each_are_the_fewest_for_a_difference(few: list[float]) -> None:
-    assert difference_interval(few, [0.4, 0.5, 0.6]) is None
-    assert difference_interval([0.4, 0.5, 0.6], few) is None
-    assert difference_interval([0.5, 0.5], [0.4, 0.4]) == pytest.approx((0.1, 0.1))
 
 
 def test_the_band_rises_and_holds_the_front() -> None:

@@ -34,6 +34,25 @@ def test_seeds_are_averaged_before_the_choice(make: Make) -> None:
     assert list(choice.trials) == steady
 
 
+def test_seeds_that_only_the_chosen_hyper_parameters_have_are_fresh(make: Make) -> None:
+    chosen = [make(training={"lr": 1e-3}, seed=s, score=0.9) for s in range(4)]
+    other = [make(training={"lr": 1e-4}, score=0.2), make(training={"lr": 1e-4}, seed=1, error="diverged")]
+    (choice,) = choose_hyperparameters(chosen + other)
+    assert choice.fresh == {2, 3}  # a seed that failed elsewhere took part in the choice
+    (alone,) = choose_hyperparameters(chosen)
+    assert alone.fresh == {0, 1, 2, 3}
+    (measure,) = measures([*chosen[:3], replace(chosen[3], commit=None), *other])
+    assert list(measure.fresh) == [2]  # and one that no commit explains decides nothing
+
+
+@pytest.mark.parametrize(("rates", "edge"), [((1e-4, 1e-3), "highest"), ((1e-3, 1e-2), "lowest"), ((1e-3,), "")])
+def test_a_choice_knows_whether_its_rate_is_at_the_edge_of_what_was_tried(
+    make: Make, rates: tuple[float, ...], edge: str
+) -> None:
+    (choice,) = choose_hyperparameters([make(training={"lr": lr}, score=0.5 + (lr == 1e-3) / 4) for lr in rates])
+    assert choice.edge == edge
+
+
 def test_where_scores_tie_the_lower_loss_wins_in_whatever_order_trials_come(make: Make) -> None:
     surer, doubtful = (
         replace(make(training={"lr": lr}), validation={"accuracy": 1.0, "loss": loss})

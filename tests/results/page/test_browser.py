@@ -299,7 +299,7 @@ def rich(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for w in (2, 4)
         for p in (4, 8)
-        for s in range(2)
+        for s in range(5)
     ]
     paper = PublishedTable(
         about="mqar",
@@ -389,7 +389,7 @@ def test_rows_are_filtered_by_words_in_all_tables(browser: Browser, rich: Path) 
         "field.dispatchEvent(new Event('input'))"
     )
     shown = "return [...document.querySelectorAll('#trials tbody tr')].map((line) => line.cells[0].textContent)"
-    assert browser.run(shown) == ["mesa window=4"] * 2
+    assert browser.run(shown) == ["mesa window=4"] * 5
     browser.run(
         "const field = document.querySelector('.filter'); field.value = 'window=4';"
         "field.dispatchEvent(new Event('input'))"

@@ -262,10 +262,10 @@ def test_two_architectures_stand_side_by_side(browser: Browser, pair: Path) -> N
     )
     assert ["parameters", "400", "100", "× 4.00"] in browser.run(cells, "#paircost tbody tr")
     scores = browser.run(cells, "#pairscores tbody tr")
-    assert scores[0] == ["mqar: pairs 4", "86.1 % ± 0.2 %", "46.1 % ± 0.2 %", "+40.0 % ± 0.4 %"]
+    assert scores[0] == ["mqar: pairs 4", "86.1 % ± 0.1 %", "46.1 % ± 0.1 %", "+40.0 %"]
     assert [line[0] for line in scores][:2] == ["mqar: pairs 4", "mqar: pairs 8"]
     browser.run("document.getElementById('swap').click()")
-    assert browser.run(cells, "#pairscores tbody tr")[0][3] == "−40.0 % ± 0.4 %"
+    assert browser.run(cells, "#pairscores tbody tr")[0][3] == "−40.0 %"
     type_in(browser, "other", "nobody", "change")
     assert browser.run("return document.getElementById('pair').checkVisibility()") is False
     assert "“nobody”" in browser.run("return document.getElementById('pairmissed').textContent")

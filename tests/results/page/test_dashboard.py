@@ -240,17 +240,17 @@ def test_the_mean_of_mad_is_a_view_with_published_averages(make: Make) -> None:
     assert [mark["score"] for mark in view["published"]] == [0.7]
 
 
-def test_the_band_of_the_front_needs_seeds(make: Make) -> None:
+def test_the_band_of_the_front_needs_five_seeds_of_each(make: Make) -> None:
     sizes = ((1000, "a"), (2000, "b"))
-    alone = [make(arch=a, state_bytes=b, score=b / 4000) for b, a in sizes]
-    again = [make(arch=a, state_bytes=b, score=b / 4000 + 0.1, seed=1) for b, a in sizes]
-    assert figures(alone, [])["views"][0]["band"] == []
-    (view,) = figures(alone + again, [])["views"]
-    assert [(state, low, high) for state, low, high in view["band"]] == [
-        (1000.0, pytest.approx(0.25), pytest.approx(0.35)),
-        (2000.0, pytest.approx(0.5), pytest.approx(0.6)),
+    found = [
+        make(arch=a, state_bytes=b, score=b / 4000 + 0.1 * (seed > 1), seed=seed) for b, a in sizes for seed in range(5)
     ]
-    assert [m["share"] for m in view["means"]] == [1.0, 1.0]
+    assert figures(found[:-1], [])["views"][0]["band"] == []
+    (view,) = figures(found, [])["views"]
+    assert [(state, low, high) for state, low, high in view["band"]] == [
+        (1000.0, pytest.approx(0.27), pytest.approx(0.35)),
+        (2000.0, pytest.approx(0.52), pytest.approx(0.6)),
+    ]
 
 
 def test_a_setting_is_cut_by_part_and_by_dial(make: Make) -> None:
@@ -340,8 +340,8 @@ def test_the_mean_over_settings_is_cut_by_what_tells_them_apart_and_by_part(make
     assert cuts["accuracy by depth"]["lines"][0]["y"] == pytest.approx([2.3 / 3, 2.1 / 3], abs=1e-4)
 
 
-def mad(make: Make) -> list[Record]:
-    """Two tasks, one of them in two settings, two seeds."""
+def mad(make: Make, seeds: int = 2) -> list[Record]:
+    """Two tasks, one of them in two settings."""
     return [
         make(
             arch=arch, task=task, dials=dials, seed=seed, score=score * skill + seed / 10, chance=0.1, state_bytes=state
@@ -352,7 +352,7 @@ def mad(make: Make) -> list[Record]:
             ("compression", {"length": 32}, 0.2),
             ("selective_copying", {}, 0.8),
         )
-        for seed in range(2)
+        for seed in range(seeds)
     ]
 
 
@@ -402,13 +402,15 @@ def test_figures_of_the_page_read_as_in_its_tables(make: Make) -> None:
     assert [f"{100 * point:.1f}" for point in points] == ["55.4"] * 4
 
 
-def test_the_mean_of_mad_has_a_band_over_seeds(make: Make) -> None:
-    view = figures(mad(make), [])["views"][0]
+def test_the_mean_of_mad_has_a_band_over_five_seeds(make: Make) -> None:
+    assert figures(mad(make), [])["views"][0]["band"] == []
+    view = figures(mad(make, seeds=5), [])["views"][0]
     assert view["label"] == "MAD: mean over 2 tasks"
-    assert [(state, low, high) for state, low, high in view["band"]] == [
-        (1000.0, pytest.approx(0.275), pytest.approx(0.375)),  # seeds: the mean of 0.4 and the mean of 0.2 and 0.1
-        (2000.0, pytest.approx(0.55), pytest.approx(0.65)),
-    ]
+    assert [state for state, _, _ in view["band"]] == [1000.0, 2000.0]
+    for (_, low, high), first in zip(
+        view["band"], (0.275, 0.55), strict=True
+    ):  # seeds are 0.1 apart, from the first on
+        assert first < low < first + 0.2 < high < first + 0.4
 
 
 def test_what_is_held_at_ninety_percent_is_said_where_nothing_is_at_ninety_nine(make: Make) -> None:

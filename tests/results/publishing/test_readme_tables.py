@@ -29,7 +29,11 @@ TABLES = {
     "mqar": [
         table(
             "beside one paper",
-            line("gla width=32", Cell(mean=0.5), Cell(mean=0.25, interval=(0.2, 0.3), published=0.5, failed=1)),
+            line(
+                "gla width=32",
+                Cell(mean=0.5),
+                Cell(mean=0.25, interval=(0.2, 0.3), spread=(0.2, 0.31), edge="highest", published=0.5, failed=1),
+            ),
             line("gla width=64", Cell(mean=0.75), Cell()),
             Line(labels=("mesa width=32", "", ""), cells=(Cell(mean=0.9), Cell(mean=0.9)), kind="published"),
             beside="Paper A",
@@ -57,7 +61,7 @@ WIDTHS = Excerpt(
 MADE = """\
 | width | GLA | with its seeds | of A | of B | state | 4 pairs | Mesa | its state |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| 32 | 25.0 †1 | 25.0 ±5.0 †1 | 50.0 | 75.0 | 4 kB | 50.0 | 12.5 | grows |
+| 32 | 25.0↑ †1 | 25.0↑ (20.0–31.0) †1 | 50.0 | 75.0 | 4 kB | 50.0 | 12.5 | grows |
 | 64 | – | – | | | 4 kB | 75.0 | 12.5 | grows |
 | 128 | | | | | | | 12.5 | grows |
 """

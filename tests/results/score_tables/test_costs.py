@@ -32,9 +32,9 @@ MARKDOWN = """\
 
 | architecture | state | seeds | length 64, pairs 4 |
 | --- | --- | --- | ---: |
-| mesa | 1 kB | 2 | 4.500 ±6.353 |
+| mesa | 1 kB | 2 | 4.500 (4.000 / 5.000) |
 
-- CG steps on test: mean over seeds, ± half of the 95 % t interval over seeds.
+- CG steps on test: mean over seeds, in parentheses both of two seeds.
 - Everywhere: vocab 256.
 - Protocol: repaired.
 
@@ -42,12 +42,12 @@ MARKDOWN = """\
 
 | architecture | state | seeds | depth 0 | depth 100 |
 | --- | --- | --- | ---: | ---: |
-| gla | 1 kB | 2 | 50.5 ±6.4 | 40.5 ±6.4 |
-| mesa | 1 kB | 2 | **90.5** ±6.4 | **80.5** ±6.4 |
+| gla | 1 kB | 2 | 50.5 (50.0 / 51.0) | 40.5 (40.0 / 41.0) |
+| mesa | 1 kB | 2 | **90.5** (90.0 / 91.0) | **80.5** (80.0 / 81.0) |
 | chance |  |  | 25.0 | 25.0 |
 | ceiling |  |  | 100.0 | 100.0 |
 
-- Accuracy on test, percent: mean over seeds, ± half of the 95 % t interval over seeds.
+- Accuracy on test, percent: mean over seeds, in parentheses both of two seeds.
 - Protocol: repaired.
 
 ### Cost and speed
@@ -68,8 +68,8 @@ def test_other_scores_parts_and_costs(records: list[Record]) -> None:
 
 
 CAPTION = (
-    r"mqar, accuracy by depth. Accuracy on test, percent: mean over seeds, $\pm$ half of the 95 \% "
-    r"t interval over seeds. Protocol: repaired."
+    r"mqar, accuracy by depth. Accuracy on test, percent: mean over seeds, in parentheses both of two seeds. "
+    r"Protocol: repaired."
 )
 LATEX = r"""\begin{table}
 \centering
@@ -78,8 +78,8 @@ LATEX = r"""\begin{table}
 \toprule
 architecture & state & seeds & depth 0 & depth 100 \\
 \midrule
-gla & 1 kB & 2 & 50.5 $\pm$6.4 & 40.5 $\pm$6.4 \\
-mesa & 1 kB & 2 & \textbf{90.5} $\pm$6.4 & \textbf{80.5} $\pm$6.4 \\
+gla & 1 kB & 2 & 50.5 (50.0 / 51.0) & 40.5 (40.0 / 41.0) \\
+mesa & 1 kB & 2 & \textbf{90.5} (90.0 / 91.0) & \textbf{80.5} (80.0 / 81.0) \\
 \midrule
 chance &  &  & 25.0 & 25.0 \\
 ceiling &  &  & 100.0 & 100.0 \\
@@ -89,18 +89,19 @@ ceiling &  &  & 100.0 & 100.0 \\
 """.replace("@", CAPTION)
 
 CSV = """\
-table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0
+table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,
 """
 
 HTML = """\
-<figure class="table"><figcaption><h3>mqar, accuracy by depth</h3></figcaption><div class="wide" tabindex="0" role="region" \
-aria-label="mqar, accuracy by depth"><table class="sortable" data-table="0"><thead><tr><th scope="col">architecture</th>\
+<figure class="table"><figcaption><h3>mqar, accuracy by depth, one seed</h3></figcaption><div class="wide" tabindex="0" \
+role="region" aria-label="mqar, accuracy by depth"><table class="sortable" data-table="0"><thead><tr>\
+<th scope="col">architecture</th>\
 <th scope="col">state</th><th scope="col">seeds</th><th scope="col" class="figure">depth&nbsp;0</th>\
 <th scope="col" class="figure">depth&nbsp;100</th></tr></thead>
 <tbody><tr class="measured" data-line="0"><th scope="row">gla</th><td>1&nbsp;kB</td><td>1</td>\
@@ -201,15 +202,16 @@ def by_prompts(make: Make) -> list[Record]:
 REGBENCH = """\
 | architecture | state | seeds | train 1000 | train 2000 | train 10000 | mean |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
-| attention | 1 kB | 2 | **91.1** ±12.7 | **91.2** ±12.7 | **92.0** ±12.7 | **91.4** ±12.7 |
-| gla | 1 kB | 2 | 61.1 ±12.7 | 61.2 ±12.7 | 62.0 ±12.7 | 61.4 ±12.7 |
+| attention | 1 kB | 2 | **91.1** (90.1 / 92.1) | **91.2** (90.2 / 92.2) | **92.0** (91.0 / 93.0) | **91.4** (90.4 / 92.4) |
+| gla | 1 kB | 2 | 61.1 (60.1 / 62.1) | 61.2 (60.2 / 62.2) | 62.0 (61.0 / 63.0) | 61.4 (60.4 / 62.4) |
 | chance |  |  | 10.0 | 10.0 | 10.0 | 10.0 |
 | ceiling |  |  | 100.0 | 100.0 | 100.0 | 100.0 |
 
 | architecture | state | seeds | train 1000 | train 2000 | train 10000 | mean |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
-| attention | 1 kB | 2 | **0.089** ±0.127 | **0.088** ±0.127 | **0.080** ±0.127 | **0.086** ±0.127 |
-| gla | 1 kB | 2 | 0.389 ±0.127 | 0.388 ±0.127 | 0.380 ±0.127 | 0.386 ±0.127 |
+| attention | 1 kB | 2 | **0.089** (0.079 / 0.099) | **0.088** (0.078 / 0.098) | **0.080** (0.070 / 0.090) | \
+**0.086** (0.076 / 0.096) |
+| gla | 1 kB | 2 | 0.389 (0.379 / 0.399) | 0.388 (0.378 / 0.398) | 0.380 (0.370 / 0.390) | 0.386 (0.376 / 0.396) |
 """
 
 

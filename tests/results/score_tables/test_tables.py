@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from recallmap.results.analysis.confidence import bounded_interval
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
 from recallmap.results.record import Record
+from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.rendering import html, latex, markdown, render
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import MAD, Cell, Line, Table, size
@@ -74,16 +76,15 @@ MARKDOWN = """\
 
 | architecture | state | seeds | recall | copying | average |
 | --- | --- | --- | ---: | ---: | ---: |
-| mesa | 65.5 kB | 2 | **80.5** ±6.4 | **95.5** ±6.4 | **88.0** ±6.4 |
-| *↳ published* |  |  | 100.0 ‡ | 96.0 | 98.0 |
+| mesa | 65.5 kB | 2 | **80.5** (80.0 / 81.0) | **95.5** (95.0 / 96.0) | **88.0** (87.5 / 88.5) |
+| *↳ published* |  |  | 100.0 | 96.0 | 98.0 |
 | *↳ difference* |  |  | −19.5 | – | – |
-| gla | 16.4 kB | 2 | 40.5 ±6.4 | 48.0 ±6.4 †1 | 44.2 ±6.4 †1 |
+| gla | 16.4 kB | 2 | 40.5 (40.0 / 41.0) | 48.0 (47.5 / 48.5) †1 | 44.2 (43.8 / 44.8) †1 |
 | chance |  |  | 10.0 | 10.0 | 10.0 |
 | ceiling |  |  | 100.0 | 100.0 | 100.0 |
 | hawk (published) |  |  | 90.0 | 80.0 | 85.0 |
 
-- Accuracy on test, percent: mean over seeds, ± half of the 95 % t interval over seeds.
-- ‡: the published figure lies outside our 95 % interval.
+- Accuracy on test, percent: mean over seeds, in parentheses both of two seeds.
 - †n: n trials behind the figure failed, under any hyper-parameters; they are in no mean.
 - Settings in a column, here / published: recall 2 / 2, copying 1 / 13.
 - No difference is given where a column has not as many settings as the published one.
@@ -99,7 +100,7 @@ def test_markdown_beside_a_paper(small: list[Record]) -> None:
 
 
 CAPTION = (
-    "mqar. Accuracy on test, percent: mean over seeds, no interval, which needs two seeds. "
+    "mqar, one seed. Accuracy on test, percent: mean over seeds, no interval, which needs three seeds. "
     "Everywhere: vocab 256. Protocol: repaired."
 )
 LATEX = r"""\begin{table}
@@ -273,14 +274,61 @@ def test_the_interval_is_over_seeds_of_the_mean_not_over_settings(make: Make) ->
         make(task="parity", seed=s, dials={"length": n}, score=v) for s in range(3) for n, v in ((40, 0.9), (80, 0.1))
     ]
     (table,) = table_of(records)
-    assert cell(table, "mesa", "mean").interval == pytest.approx((0.5, 0.5))
+    found = cell(table, "mesa", "mean")
+    assert found.spread == pytest.approx((0.5, 0.5))
+    assert found.interval == bounded_interval([0.5] * 3, found.chance or 0.0, 1.0)
 
 
 def test_the_interval_is_that_of_the_mean_where_a_setting_lacks_a_seed(make: Make) -> None:
     records = [make(task="parity", seed=s, dials={"length": 40}, score=0.9 - 0.3 * (s == 2)) for s in range(3)]
     records += [make(task="parity", seed=s, dials={"length": 80}, score=0.5) for s in range(2)]
     mean = cell(table_of(records)[0], "mesa", "mean")
-    assert (mean.mean, mean.interval, mean.seeds) == (pytest.approx(0.7), pytest.approx((0.7, 0.7)), 2)
+    assert (mean.mean, mean.spread, mean.seeds) == (pytest.approx(0.7), pytest.approx((0.7, 0.7)), 2)
+
+
+@pytest.mark.parametrize(("rate", "mark"), [(1e-2, "↑"), (1e-3, ""), (1e-4, "↓")])
+def test_a_figure_says_that_it_is_best_at_the_edge_of_the_grid(make: Make, rate: float, mark: str) -> None:
+    records = [make(training={"lr": lr}, score=0.5 + 0.1 * (lr == rate)) for lr in (1e-4, 1e-3, 1e-2)]
+    (table,) = table_of(records)
+    assert f"| 60.0{mark} |" in markdown(table)
+    assert f">60.0{mark}<" in html(table)
+    assert any(note.startswith("↑, ↓:") for note in table.notes) == bool(mark)
+
+
+def test_at_the_ceiling_the_edge_of_the_grid_does_not_matter(make: Make) -> None:
+    (table,) = table_of([make(training={"lr": lr}, score=1.0 - lr) for lr in (1e-4, 1e-3)])
+    assert cell(table, "mesa", "length 64, pairs 4").edge == ""
+
+
+def test_a_figure_with_two_peaks_says_how_many_seeds_learned(make: Make) -> None:
+    scores = [0.99, 0.98, 0.26, 0.97, 0.25]
+    (table,) = table_of([make(seed=seed, score=score) for seed, score in enumerate(scores)])
+    assert "] 3/5 |" in markdown(table)
+    assert any("Wilson's 95 % intervals: 3/5 [23, 88] %" in note for note in table.notes)
+    one_peak = table_of([make(seed=seed, score=0.9 + seed / 100) for seed in range(5)])[0]
+    assert one_peak.lines[0].cells[0].learned is None
+
+
+def test_the_seeds_that_chose_hyper_parameters_are_named_as_part_of_the_mean(make: Make) -> None:
+    chosen = [make(training={"lr": lr}, score=lr) for lr in (1e-3, 1e-2)]
+    assert any(note.startswith("Seeds that chose") for note in table_of(chosen)[0].notes)
+    assert not any(note.startswith("Seeds that chose") for note in table_of(chosen[:1])[0].notes)
+
+
+def test_averages_over_mad_have_an_interquartile_mean_beside_the_plain_one(make: Make) -> None:
+    scores = {
+        "compression": 0.2,
+        "memorization": 0.5,
+        "parity": 0.5,
+        "in_context_recall": 0.6,
+        "selective_copying": 1.0,
+    }
+    records = [make(task=task, score=score, chance=0.0) for task, score in scores.items()]
+    records.append(make(arch="gla", task="compression"))  # without the other tasks it has no average
+    table = next(t for t in further_tables(records) if t.title == "MAD, averages")
+    assert [line.labels[0] for line in table.lines] == ["mesa"]
+    assert [c.mean for c in table.lines[0].cells] == [pytest.approx(0.575), pytest.approx(0.55)]
+    assert table.heading == "MAD, averages, one seed"
 
 
 def test_what_was_not_trained_did_not_fail(make: Make) -> None:

@@ -108,6 +108,21 @@ def test_every_verb_takes_records_wherever_they_lie(place: str, records: list[Re
     assert call("report", place, "-o", "out/REPORT.md")[0] == 0
 
 
+def test_records_that_no_commit_explains_are_kept_out_of_the_published_ones(
+    folder: Path, records: list[Record]
+) -> None:
+    place = "results/records/story.jsonl"
+    write_records(folder / "clean.jsonl", [replace(records[0], commit="c0ffee0")])
+    assert call("merge", "clean.jsonl", "-o", place)[0] == 0
+    changed = [replace(record, commit="c0ffee0+") for record in records]
+    write_records(folder / "changed.jsonl", changed)
+    code, _, said = call("merge", "changed.jsonl", "-o", place)
+    assert (code, "story.jsonl: 3 new records untraceable (no commit, or uncommitted changes)" in said) == (2, True)
+    assert [r.key for r in read_records(folder / place)] == [records[0].key]
+    assert call("merge", "changed.jsonl", "-o", place, "--untraceable")[0] == 0
+    assert call("merge", "changed.jsonl", "-o", place)[1] == f"{place}: 4 records, 0 of them new\n"  # they are in it
+
+
 def test_a_report_of_a_folder_keeps_its_files_apart(folder: Path) -> None:
     shutil.copy(folder / "parts" / "second.jsonl", folder / "parts" / "first.jsonl")
     assert call("report", "parts", "-o", "out/REPORT.md")[1] == "out/REPORT.md: from 3 files of records\n"

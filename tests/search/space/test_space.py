@@ -441,17 +441,6 @@ def test_what_corners_that_cannot_be_built_have_in_common_is_said(file: Path) ->
     read(file, FAULTS["a corner that cannot be built"][0] + rule)
 
 
-def test_a_gaussian_process_without_scipy_is_refused_with_the_reason(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recallmap.search.samplers.gp.find_spec", lambda name: None)
-    dials = "  dials:\n" + LR
-    (found,) = faults(file, dials, "space.kind=gp")
-    assert "space.kind: kind gp needs scipy, which is not installed" in found
-    (found,) = faults(file, dials + "  beside: [gp]\n")
-    assert found.startswith("10:12: space.beside[0].kind: kind gp needs scipy")
-
-
 def test_a_whole_number_dial_reaches_both_ends() -> None:
     assert IntDial(int=(2, 8), step=3).int == (2, 8)
     with pytest.raises(ValueError, match="step must be 1 where log is true"):

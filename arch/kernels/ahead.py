@@ -1,0 +1,108 @@
+"""Triton's kernels compiled ahead of their use, for a GPU that need not be here.
+
+Launch code runs as it is, on tensors of a CPU. A launch compiles its kernel for the target, with the specialisation that it
+would have there, into Triton's cache on disk. Nothing is launched, so that outputs hold no values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import recallmap.arch
+from recallmap.arch.kernels import select
+
+
+class Target(NamedTuple):
+    """A kind of GPU, as Triton tells them apart: NVIDIA's compute capability 9.0 is ("cuda", 90, 32)."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+
+    @property
+    def said(self) -> str:
+        """The name for people."""
+        return f"compute capability {self.arch / 10}" if isinstance(self.arch, int) else self.arch
+
+
+def target_here() -> Target:
+    """The GPU of this process, by Triton."""
+    from triton.runtime import driver
+
+    found = driver.active.get_current_target()
+    return Target(found.backend, found.arch, found.warp_size)
+
+
+def cache_folder() -> Path:
+    """The folder of Triton's cache."""
+    from triton import knobs
+
+    return Path(knobs.cache.dir)
+
+
+@cache
+def fingerprint() -> str:
+    """A hash of all that kernels are made of but their inputs: the sources of this pillar, and Triton's version."""
+    found = hashlib.sha256(version("triton").encode())
+    for path in sorted(Path(recallmap.arch.__path__[0]).rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+class _Absent:
+    """A driver that only says which GPU there would be."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+@contextmanager
+def compiling_for(target: Target) -> Iterator[set[str]]:
+    """Within it fused implementations serve tensors of a CPU, and their launches only compile. The set that it gives fills with
+    the hashes of the kernels, those too that were in the cache. For a process of its own, which launches nothing afterwards.
+
+    Raises RuntimeError where kernels are interpreted in this process (TRITON_INTERPRET=1).
+    """
+    if select.INTERPRETED or os.environ.get("TRITON_INTERPRET") == "1":
+        raise RuntimeError("kernels are interpreted in this process, which compiles none: unset TRITON_INTERPRET")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    compiled: set[str] = set()
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        compiled.add(kernel.hash)
+        return kernel
+
+    JITFunction.run = compile_only
+    driver.set_active(_Absent(GPUTarget(*target)))
+    select.AHEAD = True
+    try:
+        yield compiled
+    finally:
+        select.AHEAD = False
+        JITFunction.run = run

@@ -1,0 +1,41 @@
+"""Averages over tasks that a single task does not decide: interquartile means of scaled scores (Agarwal et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, LEVEL, Interval
+from recallmap.results.analysis.measures import Measure, way
+
+_DRAWS = 2000
+
+
+def scaled_scores(own: Sequence[Measure]) -> dict[str, list[float]]:
+    """The scores of an architecture by task, one for each seed that all its measures have: the mean over the settings of the
+    task, each from chance (0) to the ceiling (1). Empty where there is no such seed, or a bound is unknown."""
+    seeds = sorted(set.intersection(*(set(m.values) for m in own))) if own else []
+    scaled: dict[str, list[list[float]]] = {}
+    for m in own:
+        if m.chance is None or m.ceiling is None:
+            return {}
+        scaled.setdefault(m.task, []).append([way(m.values[s], m.chance, m.ceiling) for s in seeds])
+    return {task: np.mean(scores, axis=0).tolist() for task, scores in scaled.items()} if seeds else {}
+
+
+def interquartile_mean(by_task: Sequence[Sequence[float]]) -> tuple[float, Interval | None]:
+    """The mean of the middle half of all scores over tasks and seeds, [tasks, seeds], and its 95 % percentile interval by the
+    bootstrap of seeds within each task; none for fewer than five seeds, and where they do not differ."""
+    from scipy.stats import trim_mean
+
+    scores = np.asarray(by_task, dtype=np.float64)
+    value = float(trim_mean(scores, 0.25, axis=None))
+    tasks, seeds = scores.shape
+    if seeds < FEWEST_TO_DECIDE or (scores == scores[:, :1]).all():
+        return value, None
+    drawn = np.random.default_rng(0).integers(seeds, size=(_DRAWS, tasks, seeds))
+    sampled = scores[np.arange(tasks)[None, :, None], drawn].reshape(_DRAWS, -1)
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(trim_mean(sampled, 0.25, axis=1), [tail, 1 - tail])
+    return value, (float(low), float(high))

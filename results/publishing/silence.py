@@ -1,0 +1,39 @@
+"""Reasons for which a comparison cannot speak, computed from the records. More seeds would not help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recallmap.results.analysis.measures import Measure, at_ceiling, edge_of, mean_of
+from recallmap.results.score_tables.table import more_is_better
+
+LEARNED = 0.1  # of the way from chance to the ceiling
+
+
+def silence(a: Measure, b: Measure) -> str:
+    """Why a comparison of two measures cannot speak; "" where it can.
+
+    Both are at the ceiling. Or one failed to train: where it was trained, no seed comes a tenth of the way from chance to the
+    ceiling. Or the worse one was best at the edge of the grid of learning rates, so that a rate beyond it may be better.
+    """
+    if at_ceiling(a) and at_ceiling(b):
+        return "both are at the ceiling"
+    if failed := [m for m in (a, b) if failed_to_train(m)]:
+        return f"{_names(failed)} failed to train"
+    worse = min if more_is_better(a.metric) else max
+    return at_edge(worse((a, b), key=mean_of))
+
+
+def failed_to_train(measure: Measure) -> bool:
+    """Whether no seed has learned what it was trained on."""
+    return bool(measure.trained) and max(measure.trained.values()) < LEARNED
+
+
+def at_edge(measure: Measure) -> str:
+    """Says that a measure below the ceiling is best at the edge of its grid; "" where it is not."""
+    edge = edge_of([measure])
+    return f"{measure.row} is best at the grid's edge, the {edge} learning rate" if edge else ""
+
+
+def _names(own: Sequence[Measure]) -> str:
+    return " and ".join(m.row for m in own)
