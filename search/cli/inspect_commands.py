@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recallmap.search.cli import completion
 from recallmap.search.cli.app import AsJson, Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
@@ -45,7 +46,10 @@ class Part(StrEnum):
 @app.command()
 def check(
     file: Annotated[
-        str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
+        str | None,
+        typer.Argument(
+            help="A task, architecture, study or suite: a file or a built-in name.", autocompletion=completion.parts
+        ),
     ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
     no_execute: Annotated[
@@ -111,7 +115,7 @@ def list_(
 
 @app.command()
 def preview(
-    task: Annotated[str, typer.Argument(help="A task: its kind or a file.")],
+    task: Annotated[str, typer.Argument(help="A task: its kind or a file.", autocompletion=completion.tasks)],
     options: Annotated[
         list[str] | None,
         typer.Argument(metavar="[OPTION=VALUE]...", help="Options of the task, such as length=32 pairs=4."),
@@ -133,7 +137,9 @@ def preview(
 
 @app.command()
 def cost(
-    arch: Annotated[str, typer.Argument(help="An architecture: a name of the zoo or a file.")],
+    arch: Annotated[
+        str, typer.Argument(help="An architecture: a name of the zoo or a file.", autocompletion=completion.archs)
+    ],
     length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens in a sequence.")] = 128,
     vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Number of token ids.")] = 64,
     as_json: AsJson = False,
@@ -176,12 +182,16 @@ def bench(
         str,
         typer.Argument(
             metavar="OP|kernels|growth|step|study|tasks",
+            autocompletion=completion.benches,
             help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
             "optimizer step; study: where the time of a study goes; tasks: sampling.",
         ),
     ],
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="For study: a built-in name or a file.")
+        str | None,
+        typer.Argument(
+            metavar="[STUDY]", help="For study: a built-in name or a file.", autocompletion=completion.studies
+        ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
@@ -196,8 +206,10 @@ def bench(
         bool, typer.Option("--beside", help="Compare an op with published kernels that are installed, too.")
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
-    arch: Annotated[str, typer.Option(help="Architecture for step.")] = "conv_attention",
-    task: Annotated[str, typer.Option(help="Task for step.")] = "mqar",
+    arch: Annotated[
+        str, typer.Option(help="Architecture for step.", autocompletion=completion.archs)
+    ] = "conv_attention",
+    task: Annotated[str, typer.Option(help="Task for step.", autocompletion=completion.tasks)] = "mqar",
     members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step.")] = 8,
     dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
@@ -265,7 +277,10 @@ def bench(
 
 @app.command()
 def probe(
-    archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
+    archs: Annotated[
+        list[str],
+        typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.", autocompletion=completion.archs),
+    ],
     pairs: Annotated[
         list[int] | None,
         typer.Option(min=1, max=2**16, help="Pairs per head; give it more than once.  [default: around the bounds]"),

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recallmap.search.cli import completion
 from recallmap.search.cli.app import (
     AsJson,
     LedgerPath,
     Records,
     Sets,
+    Study,
     app,
     device_of,
     refuse,
@@ -45,9 +47,12 @@ if TYPE_CHECKING:
 
 @app.command()
 def run(
-    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    study: Study,
     ledger: LedgerPath = None,
-    engine: Annotated[str, typer.Option(help="Engine that runs trials: inline (this process) or ray.")] = "inline",
+    engine: Annotated[
+        str,
+        typer.Option(help="Engine that runs trials: inline (this process) or ray.", autocompletion=completion.engines),
+    ] = "inline",
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
     ] = None,
@@ -226,7 +231,7 @@ def run(
 
 @app.command()
 def best(
-    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    study: Study,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .yaml file for the architecture of the winner.")
     ] = None,
