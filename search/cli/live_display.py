@@ -36,7 +36,8 @@ Row = tuple[str, float | None, list[str]]  # its name, the share that is done, w
 
 def is_lively(console: Console) -> bool:
     """True for a terminal on which a display can be drawn over and over."""
-    return console.is_terminal and not console.is_dumb_terminal and os.environ.get("TERM", "dumb") != "dumb"
+    unknown = os.name == "posix" and not os.environ.get("TERM")
+    return console.is_terminal and not console.is_dumb_terminal and not unknown
 
 
 class LiveDisplay(Lines):
