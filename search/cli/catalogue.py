@@ -32,7 +32,8 @@ def mixers() -> list[Row]:
 
     rows = []
     for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
-        facts = {"equation": spec.equation, "state_floats": spec.state_formula, "source": spec.source}
+        names = {"equation": "equation", "state_floats": "state_formula", "source": "source"}
+        facts = {name: getattr(spec, own) for name, own in names.items()}
         differs = () if type_hints.needed(spec) else spec().differs()  # unknown where it needs an option
         rows.append({"mixer": kind, **facts, "differs": differs, **_options(spec)})
     return rows

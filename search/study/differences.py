@@ -26,8 +26,10 @@ def paths_of(study: StudySpec) -> tuple[str, ...]:
     For a search these are its parameters, because its trials are not known before it has run, but for those of blocks whose
     order it chooses: see `alphabets_of`."""
     if isinstance(study.space, Search):
-        names, ordered = study.space.names, alphabets_of(study)
-        varied = dict.fromkeys(_path(name, names) for name in names if not any(one.holds(name) for one in ordered))
+        parameters, ordered = study.space.names, alphabets_of(study)
+        varied = dict.fromkeys(
+            _path(name, parameters) for name in parameters if not any(one.holds(name) for one in ordered)
+        )
         return tuple(path for path in varied if path not in (*SAID, "arch") and not path.startswith("task."))
     trials = study.trials()
     leaves = _leaves(trials)
