@@ -149,11 +149,12 @@ class Record:
     def __post_init__(self) -> None:
         for name in ("references", "scores", "validation", "published_choice"):
             object.__setattr__(self, name, _finite(getattr(self, name)))
-        object.__setattr__(self, "tests", [_finite_test(test) for test in self.tests])
+        tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
+        object.__setattr__(self, "tests", tests)
         curve = {
             name: [x if x is not None and is_finite(x) else None for x in values] for name, values in self.curve.items()
         }
-        object.__setattr__(self, "curve", curve)
+        object.__setattr__(self, "curve", curve or _NO_CURVE)
 
     @property
     def score(self) -> float | None:
@@ -181,6 +182,10 @@ class Record:
             raise ValueError(told(faults))
         return Record(**(own if pool is None else pool.share(own)))
 
+
+_NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
+
+_NO_CURVE: dict[str, list[Score | None]] = {}
 
 FIELDS = tuple(f.name for f in fields(Record))
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)

@@ -25,6 +25,9 @@ class Joined(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._own if name == self._name else self.shared[name]
 
+    def get(self, name: str, default: Any = None) -> Any:  # that of Mapping raises and catches where there is none
+        return self._own if name == self._name else self.shared.get(name, default)
+
     def __iter__(self) -> Iterator[str]:
         yield from self.shared
         yield self._name
@@ -50,6 +53,10 @@ class Scores(Mapping[str, float]):
 
     def __getitem__(self, name: str) -> float:
         return self._figures[self._start + self._places[name]]
+
+    def get(self, name: str, default: Any = None) -> Any:  # that of Mapping raises and catches where there is none
+        place = self._places.get(name)
+        return default if place is None else self._figures[self._start + place]
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
@@ -128,8 +135,7 @@ class Pool:
         for name in _OWN:
             if value := data[name]:
                 data[name] = self._values[type(value)].setdefault(value, value)
-        if data["references"]:
-            data |= self._shared({"references": data["references"]})
+        data["references"] = self._words("references", data["references"])
         given = list(zip(figures, data["figures"], strict=True))
         # One array a record: an array of each would be larger than what it holds.
         together = array("d", [figure for places, values in given if places for figure in values])
@@ -146,7 +152,7 @@ class Pool:
             if name in FIGURES:
                 value = self._scores(value)
             elif name in _WORDS:
-                value = self._mappings.setdefault((name, *value.items()), value)
+                value = self._words(name, value)
             elif name not in _UNLIKE and type(value) in _FEW:
                 value = self._value(value)
             found[name] = value
@@ -160,6 +166,9 @@ class Pool:
         if isinstance(part, dict | list):
             return self._parts.setdefault(_address(text_of(part).encode()), part)
         return self._value(part)
+
+    def _words(self, name: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._mappings.setdefault((name, *words.items()), words)
 
     def _value(self, value: T) -> T:
         found: T = self._values[type(value)].setdefault(value, value) if value else value  # -0.0 is no 0.0
