@@ -147,7 +147,7 @@ class Ledger:
     def of(self, keys: Collection[str], *, curves: bool = True) -> list[Record]:
         """The records under these keys, in the order in which they were first kept."""
         wanted, pool = frozenset(keys), Pool()
-        with _unswept(), self._snapshot() as (db, layout):
+        with unswept(), self._snapshot() as (db, layout):
             places = sorted(row for row, _, key in self._index(db, layout) if key in wanted)
             question = f"SELECT {_columns(layout)} FROM records WHERE rowid = ?"
             rows = [db.execute(question, (place,)).fetchone() for place in places]
@@ -160,7 +160,7 @@ class Ledger:
 
     def all(self, *, curves: bool = True) -> list[Record]:
         """Every record, in the order in which they were first kept."""
-        with _unswept():
+        with unswept():
             return list(self.each(curves=curves))
 
     def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
@@ -489,8 +489,8 @@ def _export(target: Path, each: Callable[[], Iterable[Record]], lines: Callable[
 
 
 @contextlib.contextmanager
-def _unswept() -> Iterator[None]:
-    """Pause the garbage collector while records are made by the hundred thousand: they hold no cycles."""
+def unswept() -> Iterator[None]:
+    """Pause the garbage collector while there are records by the hundred thousand: they hold no cycles."""
     swept = gc.isenabled()
     gc.disable()
     try:

@@ -7,7 +7,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from recallmap.results.plain_data.record_checks import HUGE
 
@@ -71,6 +71,16 @@ class Scores(Mapping[str, float]):
         return repr(dict(self))
 
 
+class InCommon(NamedTuple):
+    """What records of a ledger have in common: fields, the spec without its seed, tests without their scores, and the places
+    of figures by name (None where these are not shared)."""
+
+    fields: dict[str, Any]
+    spec: Mapping[str, Any]
+    tests: list[Mapping[str, Any]]
+    figures: list[dict[str, int] | None]
+
+
 class Memo(Generic[T]):
     """A value that is computed from a spec without its seed, once for all records that share it."""
 
@@ -99,7 +109,7 @@ class Pool:
         self._names: dict[tuple[str, ...], dict[str, int]] = {}
         self._parts: dict[bytes, Any] = {}
         self._specs: dict[bytes, Mapping[str, Any]] = {}
-        self._read: dict[bytes, dict[str, Any]] = {}
+        self._read: dict[bytes, InCommon] = {}
 
     def spec(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The shared form of a spec; None where no shared record has it."""
@@ -117,16 +127,15 @@ class Pool:
         found["tests"] = [self._test(test) for test in data.get("tests", ())]
         return found
 
-    def read(self, text: bytes) -> dict[str, Any]:
-        """The shared fields in JSON of a ledger, which was written from sound records; `figures` are lists of names (null
-        where there are none). Equal texts are read once."""
+    def read(self, text: bytes) -> InCommon:
+        """The shared fields in JSON of a ledger, which was written from sound records. Equal texts are read once."""
         address = _address(text)
         found = self._read.get(address)
         if found is None:
             data = json.loads(text)
-            found = self._shared(data) | {"spec": self._spec(data["spec"])}
-            found["figures"] = [names and self._places(tuple(names)) for names in data["figures"]]
-            self._read[address] = found
+            spec, tests = self._spec(data.pop("spec")), data.pop("tests")
+            figures = [names and self._places(tuple(names)) for names in data.pop("figures")]
+            found = self._read[address] = InCommon(self._shared(data), spec, tests, figures)
         return found
 
     def own(self, data: dict[str, Any], figures: Iterable[dict[str, int] | None]) -> dict[str, Any]:

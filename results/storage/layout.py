@@ -129,24 +129,20 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
         raise Damaged(row, "its checksum is another")
     common_text, own_text, curve_text, *_ = row[HEAD:]
     try:
-        common = pool.read(common_text)
-        own = pool.own(json.loads(own_text.decode()), common["figures"])
-        spec, seed = common["spec"], own["spec"]
-        scores, validation, published, *tests = own["figures"]
-        data = {
+        common, spec, without_scores, names = pool.read(common_text)
+        own = pool.own(json.loads(own_text.decode()), names)
+        seed = own.pop("spec")
+        scores, validation, published, *tests = own.pop("figures")
+        return Record(
             **common,
             **own,
-            "spec": Joined(spec, "seed", seed["seed"]) if seed else spec,
-            "scores": scores,
-            "validation": validation,
-            "published_choice": published,
-            "tests": [
-                Joined(shared, "scores", figures) for shared, figures in zip(common["tests"], tests, strict=True)
-            ],
-            "curve": json.loads(curve_text.decode()) if curves or "phases" in spec else {},
-        }
-        del data["figures"]
-        return Record(**data)
+            spec=Joined(spec, "seed", seed["seed"]) if seed else spec,
+            scores=scores,
+            validation=validation,
+            published_choice=published,
+            tests=[Joined(test, "scores", figures) for test, figures in zip(without_scores, tests, strict=True)],
+            curve=json.loads(curve_text.decode()) if curves or "phases" in spec else {},
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a record of another version: {error}") from error
 
