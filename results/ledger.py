@@ -177,7 +177,9 @@ class Ledger:
         """Every record as a row of the layout that this version writes, for another ledger to `merge`."""
         pool, known = Pool(), self._known
         return self._walk(
-            lambda row, layout: whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known),
+            lambda row, layout: (
+                whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known, checked=True)
+            ),
             "",
             left_out,
         )
@@ -306,13 +308,14 @@ class Ledger:
     def _upgrade(self, db: sqlite3.Connection) -> None:
         self._sound(db, 1)
         pool = Pool()
+        known: Known = {}
         for name in NEW:
             db.execute(f"ALTER TABLE records ADD COLUMN {name} {COLUMNS[name]}")
         said = ", ".join(f"{name} = ?" for name in NEW)
         places = [place for (place,) in db.execute("SELECT rowid FROM records ORDER BY rowid")]
         for place in places:
             row = db.execute(f"SELECT {_columns(1)} FROM records WHERE rowid = ?", (place,)).fetchone()
-            new = dict(zip(COLUMNS, row_of(self._read(row, 1, pool)), strict=True))
+            new = dict(zip(COLUMNS, row_of(self._read(row, 1, pool), known, checked=True), strict=True))
             db.execute(
                 f"UPDATE records SET record = NULL, {said} WHERE rowid = ?", (*(new[name] for name in NEW), place)
             )

@@ -173,7 +173,7 @@ class Record:
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
-        if unknown := sorted(set(data) - set(FIELDS)):
+        if unknown := sorted(data.keys() - _KNOWN):
             raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
         own = dict(data)
         if pool is not None and isinstance(spec := data.get("spec"), dict):
@@ -188,6 +188,7 @@ _NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
 _NO_CURVE: dict[str, list[Score | None]] = {}
 
 FIELDS = tuple(f.name for f in fields(Record))
+_KNOWN = frozenset(FIELDS)
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
 _CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
 _ONLINE = check_of(Online)
@@ -203,14 +204,16 @@ def _faults(data: Mapping[str, Any]) -> Faults:
     """All faults of the fields of a record. Parts in a pool are sound."""
     found: Faults = [(name, "is missing") for name in sorted(_NEEDED - data.keys())]
     for name, value in data.items():
-        if not _is_shared(value) and (wrong := _CHECKS[name](value)):
+        if not (type(value) in _SHARED and _is_shared(value)) and (wrong := _CHECKS[name](value)):
             found += [(f"{name}{path}", said) for path, said in wrong]
     return found or _disagreements(data)
 
 
+_SHARED = frozenset({list, Joined, Scores})  # isinstance of an abstract mapping takes ten times as long
+
+
 def _is_shared(value: Any) -> bool:
-    kind = type(value)  # isinstance of an abstract mapping takes ten times as long
-    return any(type(part) is Joined for part in value) if kind is list else kind is Joined or kind is Scores
+    return any(type(part) is Joined for part in value) if type(value) is list else True
 
 
 def _disagreements(data: Mapping[str, Any]) -> Faults:

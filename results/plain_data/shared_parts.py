@@ -58,6 +58,11 @@ class Scores(Mapping[str, float]):
         place = self._places.get(name)
         return default if place is None else self._figures[self._start + place]
 
+    def of(self, names: Iterable[str]) -> list[float]:
+        """The figures of these names."""
+        places, figures, start = self._places, self._figures, self._start
+        return [figures[start + places[name]] for name in names]
+
     def __contains__(self, name: object) -> bool:
         return name in self._places
 
@@ -229,6 +234,11 @@ def are_floats(scores: Mapping[str, float]) -> bool:
     return isinstance(scores, Scores) or _FLOAT.issuperset(map(type, scores.values()))
 
 
+def figures_of(scores: Mapping[str, float], names: Iterable[str]) -> list[float]:
+    """The figures of these names."""
+    return scores.of(names) if isinstance(scores, Scores) else [scores[name] for name in names]
+
+
 def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """A mapping without one entry, and that entry where it has it."""
     own = {name: mapping[name]} if name in mapping else {}
@@ -239,15 +249,16 @@ def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], 
 
 def text_of(data: Any) -> str:
     """Plain data as JSON in one line, keys sorted. Raises TypeError or ValueError on other data."""
-    return json.dumps(
-        data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping
-    )
+    return _JSON.encode(data)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping)
 
 
 def _address(text: bytes) -> bytes:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
-from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
+from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, figures_of, text_of, unjoined
 from recallmap.results.record import FIELDS, SHORT, Record, address, faults_of
 
 LAYOUT = 2  # raise it when a reader of the layout before could not read the file
@@ -84,9 +85,9 @@ KEEP = (
     "OR excluded.created >= records.created AND excluded.checksum != records.checksum)"  # a done record stands
 )
 
-Known = dict[tuple[Any, ...], tuple[Any, str]]  # what texts are made of, by identity, and the texts
+Known = dict[tuple[Any, ...], tuple[Any, str]]  # by what texts are made of: what is told by identity, and the text
 
-MOST_KNOWN = 1000
+MOST_KNOWN = 10_000
 
 Row = tuple[Any, ...]  # the values of COLUMNS, or of OLD_COLUMNS, in their order; read ones have text as bytes
 
@@ -105,14 +106,24 @@ def key_in(row: Row) -> str:
     return row[0].decode(errors="backslashreplace") if isinstance(row[0], bytes) else "without a key"
 
 
-def row_of(record: Record, known: Known | None = None) -> Row:
+def row_of(record: Record, known: Known | None = None, *, checked: bool = False) -> Row:
     """The row of a record. Raises TypeError or ValueError where the record is not sound.
 
-    known  shared texts of earlier records, for records that are read together
+    known    shared texts of earlier records, for records that are read together
+    checked  `Record.from_dict` has found the record sound, so that it is not checked twice
     """
+    if not checked and (faults := faults_of(record)):
+        raise ValueError(faults)
     row = (*_headline(record), *_texts(record, {} if known is None else known))
     row = (*row, mark_of(record.key.encode(), record.status.encode()))
     return (*row, _checksum(tuple(value.encode() if isinstance(value, str) else value for value in row)))
+
+
+def rows_of(records: Iterable[Record]) -> Iterator[Row]:
+    """The rows of records that `Record.from_dict` has found sound."""
+    known: Known = {}
+    for record in records:
+        yield row_of(record, known, checked=True)
 
 
 def whole(row: Row) -> Row:
@@ -168,35 +179,35 @@ def mark_of(key: bytes, status: bytes) -> int:
 
 def _texts(record: Record, known: Known) -> tuple[str, str, str]:
     """The three texts of a record: the shared part, its own part, and its curve."""
-    if faults := faults_of(record):
-        raise ValueError(faults)
     spec, seed = unjoined(record.spec, "seed")
     tests = [unjoined(test, "scores") for test in record.tests]
     figures = [getattr(record, name) for name in FIGURES] + [own.get("scores", {}) for _, own in tests]
     names = [tuple(sorted(scores)) if are_floats(scores) else None for scores in figures]
-    values = [
-        [scores[name] for name in own] if own else dict(scores) for scores, own in zip(figures, names, strict=True)
-    ]
-    parts = [spec, *(shared for shared, _ in tests), *(getattr(record, name) for name in COMMON), *names]
-    told = tuple(id(part) if isinstance(part, Mapping) else (type(part), part) for part in parts)
+    values = [figures_of(scores, own) if own else dict(scores) for scores, own in zip(figures, names, strict=True)]
+    mappings, plain = [spec, *(shared for shared, _ in tests), *_MAPPINGS(record)], _PLAIN(record)
+    told = (*map(id, mappings), plain, tuple(map(type, plain)), *names)
     if told not in known:
         if len(known) >= MOST_KNOWN:
             known.clear()
         common = {name: getattr(record, name) for name in COMMON}
         common |= {"spec": spec, "tests": [shared for shared, _ in tests], "figures": names}
-        known[told] = parts, text_of(common)  # with the parts, so that nothing else gets their places in memory
+        known[told] = mappings, text_of(common)  # with them, so that nothing else gets their places in memory
     own = {name: getattr(record, name) for name in _APART}
     return known[told][1], text_of(own | {"spec": seed, "figures": values}), text_of(record.curve)
 
 
 _APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
 
+_MAPPINGS = attrgetter("implementation", "versions")
+
+_PLAIN = attrgetter(*(name for name in COMMON if name not in ("implementation", "versions")))
+
 
 def _headline(record: Record) -> list[Any]:
     """The values of HEADLINE as SQLite gives them back."""
     special = {"accuracy": record.scores.get("accuracy"), "validation": record.validation.get(record.metric)}
-    values = ((kind, special[name] if name in special else getattr(record, name)) for name, kind in HEADLINE.items())
-    return [value if value is None else _AS[kind.split()[0]](value) for kind, value in values]
+    values = [(kind, special[name] if name in special else getattr(record, name)) for name, kind in _HEADLINE]
+    return [value if value is None else kind(value) for kind, value in values]
 
 
 _AS: dict[str, Callable[[Any], Any]] = {
@@ -204,6 +215,8 @@ _AS: dict[str, Callable[[Any], Any]] = {
     "INTEGER": int,
     "REAL": lambda value: float(value) + 0.0,
 }  # no -0.0
+
+_HEADLINE = [(name, _AS[kind.split()[0]]) for name, kind in HEADLINE.items()]
 
 
 def _checksum(row: Row) -> int:
