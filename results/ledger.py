@@ -19,7 +19,7 @@ from recallmap.results.atomic_write import remedy
 from recallmap.results.exports.frame import frame
 from recallmap.results.exports.pieces import export as write_rows
 from recallmap.results.plain_data.shared_parts import Pool
-from recallmap.results.record import ORDER, Record, write_lines, write_records
+from recallmap.results.record import ORDER, Addresses, Record, write_lines, write_records
 from recallmap.results.storage.layout import (
     COLUMNS,
     COUNT,
@@ -175,14 +175,14 @@ class Ledger:
 
     def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
         """Every record as a row of the layout that this version writes, for another ledger to `merge`."""
-        pool, known = Pool(), self._known
-        return self._walk(
-            lambda row, layout: (
-                whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known, checked=True)
-            ),
-            "",
-            left_out,
-        )
+        pool, known, address = Pool(passing=True), self._known, Addresses()
+
+        def made(row: Row, layout: int) -> Row:
+            if layout == LAYOUT:
+                return whole(row)
+            return row_of(old_record_of(row, pool, address), known, checked=True)
+
+        return self._walk(made, "", left_out)
 
     def records(self) -> pd.DataFrame:
         """Every record as a row of a pandas frame; see `frame`."""
@@ -307,7 +307,7 @@ class Ledger:
 
     def _upgrade(self, db: sqlite3.Connection) -> None:
         self._sound(db, 1)
-        pool = Pool()
+        pool = Pool(passing=True)
         known: Known = {}
         for name in NEW:
             db.execute(f"ALTER TABLE records ADD COLUMN {name} {COLUMNS[name]}")

@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.plain_data.record_checks import Faults, Least, Loose, check_of, told
-from recallmap.results.plain_data.shared_parts import Joined, Pool, Scores, is_finite, text_of
+from recallmap.results.plain_data.shared_parts import (
+    Joined,
+    Memo,
+    Pool,
+    Scores,
+    are_finite,
+    are_floats,
+    is_finite,
+    text_of,
+)
 
 SCHEMA = 1  # version of Record; raise it when a field changes meaning
 SHORT = 12  # letters of a key that tell records apart where people or pages read them
@@ -253,7 +262,30 @@ def canonical(data: Any) -> str:
 
 def address(spec: Mapping[str, Any]) -> str:
     """The key of a resolved trial: sha256 of its canonical text."""
-    return hashlib.sha256(canonical(spec).encode()).hexdigest()
+    return _digest(canonical(spec))
+
+
+class Addresses:
+    """The `address` of one spec after another, where the text that they share but for the seed is written once."""
+
+    def __init__(self) -> None:
+        self._around = Memo(_around_seed)
+
+    def __call__(self, spec: Mapping[str, Any]) -> str:
+        if not isinstance(spec, Joined):
+            return address(spec)
+        return _digest(canonical(spec["seed"]).join(self._around(spec)))
+
+
+def _around_seed(shared: Mapping[str, Any]) -> tuple[str, str]:
+    """The canonical text of a spec before its seed, and behind it."""
+    before, after = ({name: shared[name] for name in shared if (name < "seed") is first} for first in (True, False))
+    ahead, rest = canonical(before)[1:-1], canonical(after)[1:-1]
+    return f'{{{ahead}{"," if ahead else ""}"seed":', f"{',' if rest else ''}{rest}}}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 ORDER = ("study", "task", "setting", "arch", "seed", "key")  # order of committed records
@@ -285,10 +317,10 @@ def read_records(path: Path) -> list[Record]:
     return unique(records_in(path))
 
 
-def records_in(path: Path, *, skipped: list[str] | None = None) -> Iterator[Record]:
+def records_in(path: Path, *, skipped: list[str] | None = None, passing: bool = False) -> Iterator[Record]:
     """Records one by one, with every repetition of a key. Lines that are no records are passed over and listed in `skipped`,
-    where it is given."""
-    pool = Pool()
+    where it is given. `passing` records are not kept (see `Pool`)."""
+    pool = Pool(passing=passing)
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -327,7 +359,7 @@ def _own(value: Any) -> Any:
 
 
 def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
-    if isinstance(scores, Scores) or all(map(is_finite, scores.values())):
+    if isinstance(scores, Scores) or not scores or (are_floats(scores) and are_finite(scores.values())):
         return scores
     return {name: value for name, value in scores.items() if is_finite(value)}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -158,9 +158,9 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
         raise ValueError(f"a record of another version: {error}") from error
 
 
-def old_record_of(row: Row, pool: Pool) -> Record:
-    """The record of a row of OLD_COLUMNS, which has no checksum: its key must be that of its spec, and its columns must agree
-    with the record. Raises Damaged."""
+def old_record_of(row: Row, pool: Pool, address: Callable[[Mapping[str, Any]], str] = address) -> Record:
+    """The record of a row of OLD_COLUMNS, which has no checksum: its key must be that of its spec (its `address`), and its
+    columns must agree with the record. Raises Damaged."""
     try:
         record = Record.from_dict(json.loads(row[-1]), pool)
     except (ValueError, TypeError, RecursionError) as error:

@@ -147,7 +147,7 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
         return
     skipped: list[str] = []
     try:
-        yield from rows_of(records_in(path, skipped=skipped if skip_bad else None))
+        yield from rows_of(records_in(path, skipped=skipped if skip_bad else None, passing=True))
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # it names file and line
