@@ -192,11 +192,13 @@ def _texts(record: Record, known: Known) -> tuple[str, str, str]:
         common = {name: getattr(record, name) for name in COMMON}
         common |= {"spec": spec, "tests": [shared for shared, _ in tests], "figures": names}
         known[told] = mappings, text_of(common)  # with them, so that nothing else gets their places in memory
-    own = {name: getattr(record, name) for name in _APART}
-    return known[told][1], text_of(own | {"spec": seed, "figures": values}), text_of(record.curve)
+    own = dict(zip(_APART, _PARTS(record), strict=True), spec=seed, figures=values)
+    return known[told][1], text_of(own), text_of(record.curve)
 
 
 _APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
+
+_PARTS = attrgetter(*_APART)
 
 _MAPPINGS = attrgetter("implementation", "versions")
 
