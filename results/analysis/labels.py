@@ -76,7 +76,14 @@ def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tupl
     if empty and not value and path:
         yield path, "[]" if isinstance(value, list | tuple) else "{}"
     for name, inner in parts:
-        yield from flatten(inner, f"{path}.{name}" if path else str(name), empty=empty)
+        at = f"{path}.{name}" if path else str(name)
+        if type(inner) in _LEAVES:  # most are: a generator of their own takes five times as long
+            yield at, inner
+        else:
+            yield from flatten(inner, at, empty=empty)
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:

@@ -53,20 +53,19 @@ def parted_columns(records: Iterable[Record]) -> tuple[dict[str, str], dict[str,
     columns."""
     own: dict[str, _Column] = {name: _Column() for name in FIELDS}
     specs: dict[str, _Column] = {}
-    alike: Counter[tuple[tuple[str, ...], tuple[type, ...]]] = Counter()  # how many rows have such cells of their own
+    alike: dict[tuple[tuple[str, ...], tuple[type, ...]], _Alike] = {}
     often: Counter[int] = Counter()  # how many rows have the cells of a spec
-    large: dict[str, int] = {}
     cells, rows = Cells(), 0
     for rows, record in enumerate(records, start=1):  # noqa: B007
         found = cells.own(record)
-        alike[tuple(found), tuple(map(type, found.values()))] += 1
-        for name, value in found.items():
-            if isinstance(value, int) and not -_EXACT <= value <= _EXACT:
-                large[name] = max(large.get(name, 0), abs(value))
+        kinds = tuple(found), tuple(map(type, found.values()))
+        if (same := alike.get(kinds)) is None:
+            same = alike[kinds] = _Alike(*kinds)
+        same.see(found)
         often[cells.place(record)] += 1
-    for (names, kinds), times in alike.items():
-        for name, kind in zip(names, kinds, strict=True):
-            own.setdefault(name, _Column()).see(kind, times, large.get(name, 0))
+    for (names, types), same in alike.items():
+        for name, kind in zip(names, types, strict=True):
+            own.setdefault(name, _Column()).see(kind, same.count, same.most.get(name, 0))
     for place, times in often.items():
         for name, value in cells.known[place].items():
             most = abs(value) if isinstance(value, int) else 0
@@ -156,6 +155,20 @@ def leaves(record: Record) -> Iterator[tuple[str, Any]]:
     for path, value in flatten(record.spec, empty=True):
         if path not in FIELDS or getattr(record, path) != value:
             yield path, value
+
+
+class _Alike:
+    """Rows whose own cells have the same columns and types."""
+
+    def __init__(self, names: Sequence[str], kinds: Sequence[type]) -> None:
+        self.count = 0
+        self.most = {name: 0 for name, kind in zip(names, kinds, strict=True) if issubclass(kind, int)}
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        self.count += 1
+        for name, most in self.most.items():
+            if not -most <= row[name] <= most:
+                self.most[name] = abs(row[name])
 
 
 class _Column:
