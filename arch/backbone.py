@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from recallmap.arch.block import BlockModule
 from recallmap.arch.mixers.mixer import MixerModule, State
 from recallmap.arch.parts.norm import Norm, build_norm, count_norm
+from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
 Init = Literal["fan_in", "normal", "torch"]
@@ -92,8 +93,7 @@ class BackboneSpec:
             raise ValueError("readout 'last' needs the length of the sequences: give length")
         if signal == "vectors" and self.tied:
             raise ValueError("a tied head needs tokens: with signal 'vectors' set tied to false")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return Backbone(self, vocab=vocab, signal=signal, readout=readout, length=length)
 
 

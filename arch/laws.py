@@ -22,6 +22,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils import _pytree as pytree
 
 from recallmap.arch.mixers.mixer import State, StateSize
+from recallmap.arch.seeded import seeded
 
 LENGTHS = (1, 3, 7, 33)  # tokens; odd, so that what works in chunks has a ragged one
 FEW = 7  # up to so many tokens all places are tried, and they are read one by one
@@ -350,7 +351,7 @@ def verdicts(
 
     Errors of the module are faults of the law. Random numbers stay as they were.
     """
-    with torch.random.fork_rng(devices=[]):
+    with seeded(0):
         made = []
         for seed in range(MEMBERS):
             torch.manual_seed(seed)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recallmap.arch.kernels.select import fuses
+from recallmap.arch.kernels.swiglu import swiglu
 from recallmap.arch.parts.heads import check_expansion
 
 
@@ -104,7 +106,10 @@ class _SwiGLU(nn.Module):
         self.out = nn.Linear(inner, width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate_BTF, value_BTF = self.gate_and_value(x_BTD).chunk(2, dim=-1)
+        both_BTF2 = self.gate_and_value(x_BTD)
+        if fuses(both_BTF2):
+            return self.out(swiglu(both_BTF2[:, :, None])[0][:, :, 0])
+        gate_BTF, value_BTF = both_BTF2.chunk(2, dim=-1)
         return self.out(F.silu(gate_BTF) * value_BTF)
 
 

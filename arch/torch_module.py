@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from recallmap.arch.laws import floats_in
 from recallmap.arch.mixers.mixer import MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.seeded import seeded
 
 WIDTHS = ("width", "d_model", "dim", "hidden_size")  # names of a constructor's parameter for the model's width
 
@@ -182,7 +183,7 @@ class _Wrapped(MixerModule):
 @cache
 def _parameters(spec: TorchModule, width: int) -> int:
     """Learned parameters, counted without memory where the constructor allows that."""
-    with torch.random.fork_rng(devices=[]):
+    with seeded(0):
         try:
             with torch.device("meta"):
                 made = spec.made(width)
@@ -203,8 +204,7 @@ def _declared(spec: TorchModule, width: int, length: int) -> StateSize:
 @cache
 def _counted(spec: TorchModule, width: int, length: int) -> StateSize:
     """The floats of the state that `step` hands on after `length` tokens."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with seeded(0), torch.no_grad():
         module: Any = spec.made(width).eval()
         state, floats = None, [0]
         while len(floats) <= min(length + 1, COUNTED if floats[-1] == floats[-2:][0] else FOLLOWED):

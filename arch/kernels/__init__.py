@@ -24,6 +24,7 @@ from recallmap.arch.kernels.short_conv import short_conv, short_conv_step
 from recallmap.arch.kernels.spanned import spanned, spanned_step
 from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
 from recallmap.arch.kernels.spanned_sum import spanned_sum, spanned_sum_step
+from recallmap.arch.kernels.swiglu import swiglu, swiglu_step
 
 __all__ = [
     "AttentionState",
@@ -75,4 +76,6 @@ __all__ = [
     "spanned_step",
     "spanned_sum",
     "spanned_sum_step",
+    "swiglu",
+    "swiglu_step",
 ]

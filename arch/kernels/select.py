@@ -14,12 +14,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 PREFERENCE = ("fused", "chunked", "recurrent")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
@@ -38,7 +40,8 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 _FOUND = _found()
-_WITNESSES: list[dict[str, str]] = []  # of who asks for a record of choices
+# Of who asks for a record of choices, in this thread and those that it shares its work among.
+_WITNESSES: ContextVar[tuple[dict[str, str], ...]] = ContextVar("witnesses", default=())
 _LOADED: dict[tuple[str, str], Any] = {}
 
 
@@ -111,16 +114,23 @@ def why_not(
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
 
 
+def fuses(x: Tensor) -> bool:
+    """True where a norm of x [B, T, D], or the middle of an MLP, is better one op: on a GPU, and not under the compiler, which
+    makes one of it and its neighbours."""
+    return x.ndim == 3 and x.is_cuda and _TRITON and not torch.compiler.is_compiling()
+
+
 @contextmanager
 def record_choices() -> Iterator[dict[str, str]]:
     """Within it, the mapping it gives fills with every op that is called and the implementation that served; where several
     did ("chunked, fused": one may serve the gradient that another cannot take), with all in order."""
     chosen: dict[str, str] = {}
-    _WITNESSES.append(chosen)
+    before = _WITNESSES.get()
+    _WITNESSES.set((*before, chosen))
     try:
         yield chosen
     finally:
-        _WITNESSES[:] = [witness for witness in _WITNESSES if witness is not chosen]
+        _WITNESSES.set(before)
 
 
 def load(op: str, name: str) -> Callable[..., Any]:
@@ -129,7 +139,7 @@ def load(op: str, name: str) -> Callable[..., Any]:
     It is imported when it is first asked for, which torch.compile cannot follow: call an op once before compiling it.
     """
     if not torch.compiler.is_compiling():  # what is compiled was called as it is before
-        for chosen in _WITNESSES:
+        for chosen in _WITNESSES.get():
             before = chosen.get(op, name)
             chosen[op] = before if name in before.split(", ") else f"{before}, {name}"
     serving: Callable[..., Any] = getattr(_module(op, name), name)

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from recallmap.arch.kernels.norm_gate import norm_gate
+from recallmap.arch.kernels.select import fuses
 from recallmap.arch.parts.precision import widen
 
 Norm = Literal["rms", "layer"]
@@ -31,6 +33,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(shape))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 1 and fuses(x):
+            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps)[0][:, :, 0]
         wide = widen(x)
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.weight).to(x.dtype)

@@ -70,7 +70,7 @@ def run(
         typer.Option(
             min=1,
             max=1000,
-            help="Cohorts that share a GPU, with --engine ray: one trains, others compile.  [default: 1]",
+            help="Cohorts that train at once on a GPU.  [default: 4; 1 with --engine ray]",
         ),
     ] = None,
     abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,
@@ -121,7 +121,7 @@ def run(
     from recallmap.search.study.spec import MOST_POINTS
 
     cohort_size = _renamed("--cohort-size", cohort_size, "--most", most)
-    cohorts_per_gpu = _renamed("--cohorts-per-gpu", cohorts_per_gpu, "--abreast", abreast) or 1
+    cohorts_per_gpu = _renamed("--cohorts-per-gpu", cohorts_per_gpu, "--abreast", abreast)
     where = _engine(engine, address, device, cohorts_per_gpu)
     share = part_of(part)
     spec = codec.read_study(study, overrides=sets)
@@ -235,21 +235,22 @@ def part_of(text: str) -> tuple[int, int]:
     return int(said[1]), int(said[2])
 
 
-def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu: int) -> Callable[..., Plan]:
+def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu: int | None) -> Callable[..., Plan]:
     """The `run` of the engine that is asked for, with its device set."""
     if name not in ("inline", "ray"):
         refuse(f"--engine: no engine '{name}', expected inline or ray")
     if name == "inline":
         if address is not None:
             refuse("--address: the inline engine runs in this process and has no address; leave it out")
-        if cohorts_per_gpu > 1:
+        here = device_of(device)
+        if (cohorts_per_gpu or 1) > 1 and here.type != "cuda":
             refuse(
-                f"--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got "
+                f"--cohorts-per-gpu must be 1 on a CPU, where --engine inline trains one cohort after another; got "
                 f"{cohorts_per_gpu}; use --engine ray, or several calls with --part"
             )
         from recallmap.search.engines import inline
 
-        return partial(inline.run, device=str(device_of(device)))
+        return partial(inline.run, device=str(here), cohorts_per_gpu=cohorts_per_gpu)
     if find_spec("ray") is None:
         refuse("--engine: ray is not installed; add it with: pip install 'recallmap[ray]'")
     if device not in (None, "cpu", "cuda"):
@@ -258,7 +259,7 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
         device_of(device)
     from recallmap.search.engines import ray_tune
 
-    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
+    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu or 1)
 
 
 def _time(live: Live) -> str:

@@ -1,4 +1,4 @@
-"""The inline engine: train in this process, one cohort after another."""
+"""The inline engine: train in this process, on a GPU several cohorts at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import torch
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
-from recallmap.search.engines.driver import Driver
+from recallmap.search.engines import side_by_side
+from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
 from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
-from recallmap.search.training.devices import default_device
+from recallmap.search.training.devices import DeviceLost, default_device
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.run_cohort import RESUMED, train
@@ -31,15 +32,19 @@ def run(
     report: Callable[[Report], None] = lambda _: None,
     device: str | None = None,
     cohort_size: int | None = None,
+    cohorts_per_gpu: int | None = None,
     part: tuple[int, int] = (1, 1),
     seeds: int = 0,
     known: Mapping[str, Record] | None = None,
     limit: TimeLimit = NEVER,
 ) -> Plan:
-    """Train in this process, one cohort after another. Finished trials are in the ledger. After an interruption the same
-    call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds` and
-    `known` are those of `Driver`. Raises LedgerError where the ledger cannot be written, TimeIsUp at the limit, after the
-    cohort in training was saved."""
+    """Train in this process: on a CPU one cohort after another, on a GPU `cohorts_per_gpu` at once (None:
+    `side_by_side.AT_ONCE`). Finished trials are in the ledger. After an interruption the same call resumes, inside a cohort
+    where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds` and `known` are those of `Driver`.
+
+    Raises LedgerError where the ledger cannot be written, TimeIsUp at the limit, after the cohorts in training were saved,
+    EngineError where the GPU fails for all of them.
+    """
     where = torch.device(device or default_device())
     with (
         timing() as clock,
@@ -63,16 +68,28 @@ def run(
             limit=limit,
             time=TimeSpent(clock=clock, busy=busy),
         )
-        while (work := driver.next()) is not None:
-
-            def tell(progress: Progress, work: Work = work) -> None:
-                driver.progress(work, progress)
-                if limit.is_up and not all(isinstance(spec, RESUMED) for spec in work.specs):
-                    raise TimeIsUp
-
-            checkpoints.owners = [content_key.key(spec) for spec in work.specs]
-            driver.keep(work, train(work.specs, study.name, where, tell))
-            checkpoints.clear()
+        at_once = cohorts_per_gpu or (side_by_side.AT_ONCE if where.type == "cuda" else 1)
+        try:
+            if at_once > 1:
+                side_by_side.train_all(driver, where, checkpoints.folder, at_once)
+            else:
+                _train_all(driver, where, checkpoints)
+        except DeviceLost as error:
+            raise EngineError(str(error)) from error
         if driver.out_of_time:
             raise TimeIsUp
     return driver.plan
+
+
+def _train_all(driver: Driver, where: torch.device, checkpoints: CheckpointFolder) -> None:
+    """Train all that the driver gives, one cohort after another."""
+    while (work := driver.next()) is not None:
+
+        def tell(progress: Progress, work: Work = work) -> None:
+            driver.progress(work, progress)
+            if driver.limit.is_up and not all(isinstance(spec, RESUMED) for spec in work.specs):
+                raise TimeIsUp
+
+        checkpoints.owners = [content_key.key(spec) for spec in work.specs]
+        driver.keep(work, train(work.specs, driver.study.name, where, tell))
+        checkpoints.clear()

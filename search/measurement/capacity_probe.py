@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.mixers.mixer import Memory, MixerSpec
+from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import flatten
 
 Keys = Literal["gaussian", "orthonormal", "correlated", "quantised"]
@@ -52,8 +53,7 @@ def probe(
         raise ValueError(f"keys must be one of {', '.join(get_args(Keys))}, got {keys!r}")
     rows: list[dict[str, Any]] = []
     for mixer in dict.fromkeys(block.mixer for block in flatten(spec.stack)):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             memory = mixer.memory(spec.width)
         if memory is None:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -256,11 +257,11 @@ class Crew:
         """`work` for all that is given, in order."""
         grad = torch.is_grad_enabled()
 
-        def one(*part: Any) -> Result:
-            with torch.set_grad_enabled(grad):  # a thread does not inherit the mode
-                return work(*part)
+        def one(context: Context, *part: Any) -> Result:
+            with torch.set_grad_enabled(grad):  # a thread inherits neither the mode nor the context
+                return context.run(work, *part)
 
-        return list(self.threads.map(one, *given))
+        return list(self.threads.map(one, [copy_context() for _ in given[0]], *given))
 
 
 def _model(spec: TrialSpec) -> Backbone:

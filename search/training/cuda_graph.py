@@ -3,13 +3,15 @@
 A step is captured without compiling where it has too many operations, where the compiler fails on it, and where it is
 taken too few times to pay. A step of a small model is hundreds of launches of a few microseconds each. Replayed as one
 graph they leave the device no idle time.
+
+Cohorts that train at once have a stream each. One of them compiles or captures at a time; the others train on.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import time
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -17,11 +19,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from recallmap.search.training import device_time
 from recallmap.search.training.phase_clock import phase
 
 Result = TypeVar("Result")
 
 MOST = 1500  # operations of a forward pass that is compiled: with more, the compiler takes many minutes
+
+PREPARING = (
+    threading.RLock()
+)  # held while one compiles or captures: the compiler and the memory of graphs are of the process
 
 WARM_UPS = 3  # steps before the capture, for the compiler and the libraries to settle; their effect is undone
 
@@ -95,11 +102,9 @@ class CapturedStep:
     def __call__(self, *batch: Tensor | None) -> Tensor:
         shapes = tuple(None if t is None else tuple(t.shape) for t in batch)
         if shapes not in self.graphs:
-            began = time.perf_counter()
-            if not self.graphs:
-                forget_compiled()
+            began = device_time.now()
             self.graphs[shapes] = self._capture(batch)
-            self.seconds += time.perf_counter() - began
+            self.seconds += device_time.now() - began
         return self.graphs[shapes].replay(batch)
 
     def forget(self) -> None:
@@ -116,21 +121,34 @@ class CapturedStep:
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph, loss_N = torch.cuda.CUDAGraph(), torch.empty_like(self.cohort.bad_step, dtype=torch.float32)
-        with torch.cuda.graph(graph, pool=self.pool, stream=_aside(self.cohort.device)):
-            loss_N.copy_(self.cohort.update(*buffers))
+        own, side = torch.cuda.current_stream(), _aside(self.cohort.device)
+        own.synchronize()
+        if not device_time.SHARED.get():
+            torch.cuda.empty_cache()  # what the warm-up used
+        with PREPARING, torch.cuda.stream(side):
+            # Other threads may ask for memory meanwhile, which is their own.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                loss_N.copy_(self.cohort.update(*buffers))
+            finally:
+                graph.capture_end()
         self.pool = graph.pool()
-        torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 
     @phase("compiling")
     def _prepare(self, buffers: list[Tensor | None]) -> None:
         """Compile the step and take a few; where the compiler fails, take them uncompiled."""
-        said = self.cohort.compile(buffers)
-        try:
-            self._warm_up(buffers)
-        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.BackendCompilerFailed) as error:
-            said = f"no: {_cause(error)}"
-            self.cohort.losses = self.cohort.member_losses
+        with PREPARING:
+            if not self.graphs:
+                forget_compiled()
+            said = self.cohort.compile(buffers)
+            if said == "yes":
+                try:
+                    self._warm_up(buffers)
+                except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.BackendCompilerFailed) as error:
+                    said = f"no: {_cause(error)}"
+                    self.cohort.losses = self.cohort.member_losses
+        if said != "yes":
             self._warm_up(buffers)
         self.said[said] = None
 
@@ -151,9 +169,15 @@ def _cause(error: Exception) -> str:
     return str(causes[-1]) if causes else str(error).partition("\n")[0]
 
 
-@functools.cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """The stream of warm-up and capture. It is one for all, because cuBLAS keeps memory for every stream that called it."""
+    """The stream of warm-up and capture: the one in use, but for the default one, which cannot be captured. Few streams: cuBLAS
+    keeps memory for every one that called it."""
+    own = torch.cuda.current_stream(device)
+    return own if own != torch.cuda.default_stream(device) else _beside_the_default(device)
+
+
+@functools.cache
+def _beside_the_default(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 

@@ -12,6 +12,7 @@ import torch
 from recallmap.arch import laws
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.parts.norm import Norm
+from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import flatten
 from recallmap.arch.torch_module import TorchModule
 from recallmap.search.documents.nodes import Fault, Place, SpecError
@@ -61,8 +62,7 @@ def why_alone(trials: Sequence[Trial], device: torch.device) -> str:
 @cache
 def _apart(block: Any, width: int, norm: Norm, device: torch.device) -> str:
     """How a block's outputs or gradients under torch.vmap differ from those alone; "" where they agree."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         modules = [block.build(width, norm).to(device) for _ in range(2)]
     try:
         verdict = laws.stacking(modules, width, length=TRIED, dtype=torch.float32)
@@ -119,8 +119,7 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
 
     for dtype in (torch.float32, torch.float64):
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+            with seeded(0):
                 module = block.build(width, norm).to(device)
                 verdicts = [laws.is_causal(module, width, lengths=lengths, dtype=dtype)]
                 if counts_state(block):

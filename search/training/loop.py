@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recallmap.search.sequences.drawn_ahead import DrawnAhead
+from recallmap.search.training import device_time
 from recallmap.search.training.batches import Asked, EvaluationSet, evaluated
 from recallmap.search.training.best_checkpoint import BestCheckpoint, evaluation_steps
 from recallmap.search.training.checkpoints import checkpoint_of
@@ -52,7 +52,7 @@ def train(
 
 
 def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[Outcome]]:
-    started = time.perf_counter()
+    started = device_time.now()
     specs = cohort.specs
     outcomes = [Outcome() for _ in specs]
     keepers = [BestCheckpoint(spec) for spec in specs]
@@ -105,7 +105,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
         # A member that is through stays in its lane where a smaller one would cost more than it saves.
         ended, going = [*ended, *through], [m for m in going if m not in through]
         left = max((specs[m].steps for m in going), default=step) - step
-        if cohort.better_fewer(len(going), step - begin, left, time.perf_counter() - started):
+        if cohort.better_fewer(len(going), step - begin, left, device_time.now() - started):
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if checkpoint is not None and checkpoint.due:
             save(checkpoint, cohort, outcomes, keepers, chosen, step)
@@ -130,7 +130,7 @@ def _asked(specs: Sequence[TrialSpec], split: Literal["validation", "test"]) -> 
 
 
 class _Spent:
-    """The wall time of a cohort, shared equally among the members that still train."""
+    """The device time of a cohort, shared equally among the members that still train."""
 
     def __init__(self, cohort: Cohort, started: float) -> None:
         self.cohort, self.until = cohort, started
@@ -138,7 +138,7 @@ class _Spent:
 
     def share(self, outcomes: Sequence[Outcome]) -> None:
         """Share what passed since the last call among these."""
-        now = time.perf_counter()
+        now = device_time.now()
         captured = self.cohort.captured
         preparing = sum(one.seconds for one in captured) - self.preparing
         for outcome in outcomes:

@@ -9,7 +9,6 @@ Legend: M members, T positions, d width
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from recallmap.search.training import device_time
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.trials.online import OnlineTrial
 from recallmap.search.trials.online_learner import Learner
@@ -34,7 +34,7 @@ REPORTS = 64  # from within a run over all positions
 
 def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progress, None, list[Outcome]]:
     """Train trials of one shape together; returns an Outcome for every spec, in order."""
-    began = time.perf_counter()
+    began = device_time.now()
     members = [(spec.task, spec.seed) for spec in specs]
     steps, length = follow(specs[0].arch, members, device), specs[0].steps
     none = (float("nan"),) * len(specs)
@@ -42,7 +42,7 @@ def train(specs: Sequence[OnlineTrial], device: torch.device) -> Generator[Progr
         try:
             done, loss = next(steps)
         except StopIteration as end:
-            each = (time.perf_counter() - began) / len(specs)
+            each = (device_time.now() - began) / len(specs)
             return [replace(_outcome(losses_T), seconds=each) for losses_T in end.value]
         yield Progress(step=done, steps=length, members=len(specs), loss=loss, accuracy=none)
 

@@ -52,7 +52,7 @@ class Layout:
     def padded(self, rows: Sequence[Tensor]) -> Tensor:
         """[N, P] from each member's own parameters in a row."""
         if self.beyond is None:
-            return torch.stack(list(rows)).to(self.device)
+            return torch.stack([row.to(self.device) for row in rows])
         flat_NP = torch.zeros(len(rows), sum(self.sizes), dtype=rows[0].dtype, device=self.device)
         for flat_P, row, vocab in zip(flat_NP, rows, self.vocabs, strict=True):
             shapes = self._shapes(vocab)

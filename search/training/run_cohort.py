@@ -13,7 +13,7 @@ from recallmap.results.ledger import LedgerError
 from recallmap.results.record import Record
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.training import foreign, loop, online, phases
-from recallmap.search.training.devices import begin_afresh, default_device
+from recallmap.search.training.devices import begin_afresh, check_alive, default_device
 from recallmap.search.training.origin import device_name
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.phase_clock import phase
@@ -84,7 +84,8 @@ def follow_cohort(
 
 def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
     """Train a cohort; returns its records. A cohort that dies is halved and tried again, so that only the trial at fault
-    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written, TimeIsUp once it is saved."""
+    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written, TimeIsUp once it is saved,
+    DeviceLost where no cohort can go on."""
     try:
         steps = follow_cohort(specs, study=study, device=device)
         while True:
@@ -96,6 +97,7 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
     except (LedgerError, SpecError):  # no trial's fault; a kind that must not train
         raise
     except Exception as error:  # whatever a trial does, the study goes on and its record says why
+        check_alive(device)
         why = f"{type(error).__name__}: {error}"
     # Only out here is the memory of the cohort free again: the error kept it alive.
     if len(specs) == 1:

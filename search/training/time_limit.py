@@ -54,7 +54,7 @@ class TimeLimit:
         if self.left > NEAR:
             return False
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
         return self.is_up
 
 

@@ -224,11 +224,11 @@ def test_options_keep_their_old_names(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["--cohorts-per-gpu", "--abreast"])
-def test_the_inline_engine_trains_one_cohort_at_a_time(name: str) -> None:
+def test_the_inline_engine_trains_one_cohort_at_a_time_on_a_cpu(name: str) -> None:
     code, _, said = call("run", "story.yaml", name, "2")
     assert code == 2
     assert said == (
-        "--cohorts-per-gpu must be 1 with --engine inline, which trains one cohort after another; got 2; use --engine ray, "
+        "--cohorts-per-gpu must be 1 on a CPU, where --engine inline trains one cohort after another; got 2; use --engine ray, "
         "or several calls with --part\n"
     )
 
