@@ -125,7 +125,7 @@ class Pool:
     def spec(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The shared form of a spec; None where no shared record has it."""
         shared, own = unjoined(spec, "seed")
-        address = _address(marshal.dumps(shared, 2))  # it tells 1 from 1.0, and takes a third of the time of JSON
+        address = _address(marshal.dumps(dict(shared), 2))  # it tells 1 from 1.0, and takes a third of the time of JSON
         found = self._marshalled.get(address)
         if found is None and (found := self._specs.get(_address(text_of(shared).encode()))) is not None:
             self._marshalled[address] = found
