@@ -359,10 +359,10 @@ def _own(value: Any) -> Any:
 
 
 def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
-    if isinstance(scores, Scores) or not scores or (are_floats(scores) and are_finite(scores.values())):
+    if type(scores) is Scores or not scores or (are_floats(scores) and are_finite(scores.values())):
         return scores
     return {name: value for name, value in scores.items() if is_finite(value)}
 
 
 def _finite_test(test: Mapping[str, Any]) -> Mapping[str, Any]:
-    return test if isinstance(test, Joined) else {**test, "scores": _finite(test.get("scores", {}))}
+    return test if type(test) is Joined else {**test, "scores": _finite(test.get("scores", {}))}

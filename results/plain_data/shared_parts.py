@@ -248,18 +248,18 @@ _OWN = ("status", "error", "steps", "selected_step", "peak_bytes")
 
 def are_floats(scores: Mapping[str, float]) -> bool:
     """True where all figures are floats, so that eight bytes each hold them as they are written."""
-    return isinstance(scores, Scores) or _FLOAT.issuperset(map(type, scores.values()))
+    return type(scores) is Scores or _FLOAT.issuperset(map(type, scores.values()))
 
 
 def figures_of(scores: Mapping[str, float], names: Iterable[str]) -> list[float]:
     """The figures of these names."""
-    return scores.of(names) if isinstance(scores, Scores) else [scores[name] for name in names]
+    return scores.of(names) if type(scores) is Scores else [scores[name] for name in names]
 
 
 def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """A mapping without one entry, and that entry where it has it."""
     own = {name: mapping[name]} if name in mapping else {}
-    if isinstance(mapping, Joined):
+    if type(mapping) is Joined:  # isinstance of an abstract mapping takes ten times as long
         return mapping.shared, own
     return {other: value for other, value in mapping.items() if other != name}, own
 
