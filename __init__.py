@@ -7,10 +7,10 @@
     print(rm.table(df))
     rm.figure(df, "front").show()
 
-Specs: `task`, `arch`, `model`, `trial`, `study`; `use` takes kinds from a file. Training and measuring: `run`, `probe`. Records
-as a pandas frame: `records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`, `MixerModule`, `StateSize`, `Task`,
-`Batch`, `IGNORE`, `Roles`, and the ops of `kernels`. The guide is docs/python.md. Each name is imported from its own module
-when it is first used, so that `import recallmap` takes no time.
+Specs: `task`, `arch`, `model`, `trial`, `study`; `use` takes kinds from a file. Training and measuring: `run`, `probe`; `load`
+gives a trained model back. Records as a pandas frame: `records`, `front`, `table`, `figure`. Parts of one's own: `MixerSpec`,
+`MixerModule`, `StateSize`, `Task`, `Batch`, `IGNORE`, `Roles`, `Listener`, and the ops of `kernels`. The guide is
+docs/python.md. Each name is imported from its own module when it is first used, so that `import recallmap` takes no time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what _PLACES says, for editors and type checkers
     from recallmap.search.codec import read_task as read_task
     from recallmap.search.documents.nodes import SpecError as SpecError
     from recallmap.search.engines.inline import run as run_study  # noqa: F401
+    from recallmap.search.engines.listeners.listener import Listener as Listener
     from recallmap.search.python.frames import figure as figure
     from recallmap.search.python.frames import front as front
     from recallmap.search.python.frames import records as records
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # what _PLACES says, for editors and type checkers
     from recallmap.search.python.specs import use as use
     from recallmap.search.trial import TrialSpec as TrialSpec
     from recallmap.search.trial import run_trial as run_trial
+    from recallmap.search.weights.loading import load as load
     from recallmap.synth.batch import IGNORE as IGNORE
     from recallmap.synth.batch import Batch as Batch
     from recallmap.synth.task import Task as Task
@@ -57,6 +59,7 @@ _PLACES = {
     "IGNORE": ("synth.batch", "IGNORE"),
     "Batch": ("synth.batch", "Batch"),
     "Ledger": ("results.ledger", "Ledger"),
+    "Listener": ("search.engines.listeners.listener", "Listener"),
     "MixerModule": ("arch.mixers.mixer", "MixerModule"),
     "MixerSpec": ("arch.mixers.mixer", "MixerSpec"),
     "Record": ("results.record", "Record"),
@@ -68,6 +71,7 @@ _PLACES = {
     "figure": ("search.python.frames", "figure"),
     "front": ("search.python.frames", "front"),
     "kernels": ("arch.kernels", ""),
+    "load": ("search.weights.loading", "load"),
     "model": ("search.python.specs", "model"),
     "probe": ("search.python.running", "probe"),
     "read_arch": ("search.codec", "read_arch"),

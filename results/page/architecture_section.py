@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from recallmap.results import escape
@@ -11,6 +11,8 @@ from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.record import Record
 from recallmap.results.score_tables.table import size
+
+MOST_UNFOLDED = 16  # architectures; of more, the variants of one are folded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,7 @@ class Detail:
     mixers: Mapping[str, tuple[str, str]]  # kind -> (state formula, equation)
 
 
-_SECTION = """<section id="architectures">
+_SECTION = """<section id="architectures" data-name="Architectures">
 <h2>What was trained?</h2>
 <p class="read">Every architecture as it was trained, with all options. Press one to see its YAML, the formula of its state and
 its cost.{left_out}</p>
@@ -37,9 +39,19 @@ def section(records: Sequence[Record], details: Mapping[str, Detail], of: int = 
     for record in records:
         if names[record.key] in details:
             by_row[names[record.key]].append(record)
-    parts = [_part(row, own, details[row]) for row, own in sorted(by_row.items(), key=lambda item: by_number(item[0]))]
-    left_out = f" Here are those of the tables above, {len(parts)} of {of:,}." if of > len(details) else ""
+    families: dict[str, list[str]] = defaultdict(list)
+    for row, own in sorted(by_row.items(), key=lambda item: by_number(item[0])):
+        families[own[0].arch].append(_part(row, own, details[row]))
+    left_out = f" Here are those of the tables above, {len(by_row)} of {of:,}." if of > len(details) else ""
+    folded = len(by_row) > MOST_UNFOLDED
+    parts = [_family(arch, own) if folded and len(own) > 1 else "\n".join(own) for arch, own in families.items()]
     return _SECTION.format(parts="\n".join(parts), left_out=left_out) if parts else ""
+
+
+def _family(arch: str, parts: Sequence[str]) -> str:
+    """The variants of one architecture, folded under its name."""
+    inside = "\n".join(parts)
+    return f"<details><summary>{escape.html(arch)}: {len(parts)} variants</summary>\n{inside}</details>"
 
 
 def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
@@ -48,7 +60,7 @@ def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
         f"<dt>{escape.html(kind)}</dt><dd>state {escape.html(formula)} floats<br>{escape.html(equation)}</dd>"
         for kind, (formula, equation) in detail.mixers.items()
     )
-    costs = "".join(f"<dt>{said}</dt><dd>{value}</dd>" for said, value in _costs(own).items())
+    costs = "".join(f"<dt data-cost>{said}</dt><dd{value}</dd>" for said, value in _costs(own).items())
     yaml = "\n".join(map(escape.html, detail.yaml.split("\n")))
     return (
         f'<details data-row="{name}"><summary>{name}</summary>'
@@ -57,18 +69,25 @@ def _part(row: str, own: Sequence[Record], detail: Detail) -> str:
 
 
 def _costs(own: Sequence[Record]) -> dict[str, str]:
-    """The cost of the trials of one architecture, "least to most" where they differ."""
+    """The cost of the trials of one architecture, "least to most" where they differ, each as the end of a tag and its text:
+    where they agree, the tag has the number as `data-value`."""
 
-    def span(values: list[float]) -> str:
-        ends = dict.fromkeys(f"{f(values):,.0f}" for f in (min, max))
-        return " to ".join(ends)
+    def span(values: Sequence[float], say: Callable[[float], str], more: str = "") -> str:
+        least, most = min(values), max(values)
+        mark = f' data-value="{least:.10g}"' if least == most else ""
+        return f"{mark}>{' to '.join(dict.fromkeys(map(say, (least, most))))}{more}"
 
-    sizes = dict.fromkeys(size(f(r.state_bytes for r in own)) for f in (min, max))
+    def whole(value: float) -> str:
+        return f"{value:,.0f}"
+
     grows = ", grows with length" if any(r.state_grows for r in own) else ""
-    facts = {
-        "state after the task's length": " to ".join(sizes) + grows,
-        "parameters": span([r.parameters for r in own]),
-        "operations a token, forward": span([r.flops_per_token for r in own]),
-        "seconds a trial": span([r.seconds for r in own]),
+    costs: dict[str, tuple[Sequence[float], Callable[[float], str]]] = {
+        "state after the task's length": ([r.state_bytes for r in own], lambda value: size(round(value))),
+        "parameters": ([r.parameters for r in own], whole),
+        "operations a token, forward": ([r.flops_per_token for r in own], whole),
+        "seconds a trial": ([r.seconds for r in own], whole),
     }
-    return {name: value for name, value in facts.items() if value != "0"}
+    mores = {"state after the task's length": grows}
+    return {
+        name: span(values, say, mores.get(name, "")) for name, (values, say) in costs.items() if say(max(values)) != "0"
+    }

@@ -37,9 +37,11 @@ NOTHING = "'none'"  # in the words of a content security policy
 
 _UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
 
+_SPARED = re.compile(r"^[ \t]+(//.*)?|^//.*\n", re.MULTILINE)
+
 FAILURES = 200  # rows of the table of failed trials; reasons are counted over all of them
 
-_STATE = """<section id="recall">
+_STATE = """<section id="recall" data-name="State and recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
 <p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
@@ -52,21 +54,90 @@ Outlined markers: published figures, at our state. Click a marker to find the sa
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
 <p id="thinned" class="read"></p>
-<ul id="legend" class="legend" aria-label="Architectures; press to show or hide"></ul>
+<div id="choose" class="controls" role="group" aria-label="Architectures">
+<label>Find an architecture <input id="find" type="search" placeholder="part of its name" autocomplete="off"></label>
+<button type="button" id="these">Only these</button>
+<button type="button" id="showall">Show all</button>
+<button type="button" id="shownone">Hide all</button>
+<button type="button" id="best">Colour the best eight</button>
+<span id="found" class="read" role="status"></span></div>
+<ul id="legend" class="legend" aria-label="Architectures; press to show or hide, double click for one alone"></ul>
+<p><button type="button" id="unfold" aria-controls="legend" aria-expanded="false" hidden></button></p>
 <div id="picked" role="status"></div>
 </section>"""
 
-_HEAT = """<section id="strengths">
+_EQUAL = """<section id="equal" data-name="Equal state">
+<h2>Who recalls most at equal state?</h2>
+<p id="equalseen" class="seen"></p>
+<p class="read">Architectures whose states are at most 1.5 times the least of them, best first: the mean over seeds with its
+95 % t interval, then the score and the state in figures. Nothing is interpolated between sizes.</p>
+<div class="controls"><label for="equalstate">State</label><select id="equalstate"></select></div>
+<div id="equalplot" class="plot" role="img"
+aria-label="Scores at equal state; the tables below hold the same figures"></div>
+</section>"""
+
+_COMPARE = """<section id="compare" data-name="Compare two">
+<h2>How do two architectures differ?</h2>
+<p class="read">Choose two by typing a part of their names. Left and right: their documents, line by line. Below: their cost,
+and every score with its 95 % t interval over seeds. ± of a difference is the root of the sum of both squared, which is on the
+safe side; a difference that exceeds it is bold.</p>
+<div class="controls"><label>First <input id="one" list="rownames" type="search" autocomplete="off"></label>
+<label>Second <input id="other" list="rownames" type="search" autocomplete="off"></label>
+<button type="button" id="swap">Swap</button><datalist id="rownames"></datalist></div>
+<p id="pairmissed" class="read" role="status"></p>
+<div id="pair" hidden>
+<p id="pairsaid" class="read"></p>
+<div class="wide" tabindex="0" role="region" aria-label="Documents of both">
+<table id="pairlines"><thead><tr><th scope="col" data-of="0"></th><th scope="col" data-of="1"></th></tr></thead>
+<tbody></tbody></table></div>
+<h3>Cost</h3>
+<div class="wide" tabindex="0" role="region" aria-label="Cost of both">
+<table id="paircost"><thead><tr><th scope="col">cost</th><th scope="col" class="figure" data-of="0"></th>
+<th scope="col" class="figure" data-of="1"></th><th scope="col" class="figure">first / second</th></tr></thead>
+<tbody></tbody></table></div>
+<h3>Scores</h3>
+<p id="pairscored" class="read"></p>
+<div class="wide tall" tabindex="0" role="region" aria-label="Scores of both">
+<table id="pairscores"><thead><tr><th scope="col">setting</th><th scope="col" class="figure" data-of="0"></th>
+<th scope="col" class="figure" data-of="1"></th><th scope="col" class="figure">first − second</th></tr></thead>
+<tbody></tbody></table></div>
+</div>
+</section>"""
+
+# What scripts fill: the contents of the page, a note on its address, and a box for text that no clipboard takes.
+_AIDS = """<nav id="contents" aria-label="Contents" hidden><ol></ol></nav>
+<p id="unfitting" class="read" role="status" hidden></p>
+<dialog id="copybox" aria-labelledby="copywhat"><p id="copywhat"></p>
+<textarea id="copytext" readonly rows="14" aria-label="Text to copy"></textarea>
+<p><button type="button" id="closecopy">Close</button></p></dialog>"""
+
+# In the order in which they are run: each uses what those before it define.
+_SCRIPTS = (
+    "figures.js",
+    "breakdowns.js",
+    "heat_map.js",
+    "labels.js",
+    "equal_state.js",
+    "legend.js",
+    "contents.js",
+    "address.js",
+    "comparing.js",
+    "copying.js",
+    "linking.js",
+)
+
+_HEAT = """<section id="strengths" data-name="Strengths">
 <h2>What is each architecture good at?</h2>
 <p id="heatseen" class="seen"></p>
 <p class="read">A row is an architecture, a column a task or one of its settings. The number is the mean test score; the
 colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
 <div class="controls"><label for="table">Table</label><select id="table"></select></div>
 <div class="wide" tabindex="0" role="region" aria-label="Scores by architecture and column">
-<div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div></div>
+<div class="beside"><div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div>
+<div id="heatmean" aria-hidden="true" hidden></div></div></div>
 </section>"""
 
-_CURVES = """<section id="learning">
+_CURVES = """<section id="learning" data-name="Learning">
 <h2>How fast do they learn it?</h2>
 <p id="curveseen" class="seen"></p>
 <p class="read">Validation score of the training setting against optimizer steps: a line for each seed, under the chosen
@@ -76,7 +147,7 @@ hyper-parameters. Colours as above; dotted where the state grows. Click any othe
 <ul id="curvekey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
 
-_CUTS = """<section id="cuts">
+_CUTS = """<section id="cuts" data-name="Parts and options">
 <h2>Where do they succeed, and which option helps?</h2>
 <p class="read">Test score of the chosen setting by a part of the answers (length, depth, position, distance), or by an option
 of the task or the architecture; all else on a line is equal. Bars: 95 % t interval over seeds. Dotted: chance.</p>
@@ -86,7 +157,7 @@ of the task or the architecture; all else on a line is equal. Bars: 95 % t inter
 <ul id="cutlegend" class="legend key" aria-label="Lines"></ul>
 </section>"""
 
-_HELD = """<section id="holdings">
+_HELD = """<section id="holdings" data-name="Pairs held">
 <h2>How many pairs does a state hold?</h2>
 <p id="heldseen" class="seen"></p>
 <p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.
@@ -96,7 +167,7 @@ Small and dotted: the untrained memory's capacity at 99 %, by the probe below. F
 <ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
 
-_PROGRESS = """<section id="progress">
+_PROGRESS = """<section id="progress" data-name="Progress">
 <h2>How did the study go?</h2>
 <p class="read">Left to right: trials in the order in which they ended. Up: the share of the plane (score from chance to
 ceiling, logarithm of state) that the best of them dominate. Below: the share of the scores' variance between architectures,
@@ -107,7 +178,7 @@ credit.</p>
 <table class="bars"><tbody id="dials"></tbody></table></figure>
 </section>"""
 
-_TRIALS = """<section id="all">
+_TRIALS = """<section id="all" data-name="Every trial">
 <h2>Every trial of the setting</h2>
 <p class="read"><span id="count"></span>. Click a heading to sort, a row to find the trial in the figures.</p>
 $filter
@@ -116,7 +187,7 @@ $filter
 <p><button type="button" id="more" hidden></button></p>
 </section>"""
 
-_FAILED = """<section id="failed">
+_FAILED = """<section id="failed" data-name="Failed">
 <h2>What failed</h2>
 <p class="read">These trials are in no mean; a † in the tables marks where they are missing.</p>
 <ul class="reasons">$listed</ul>
@@ -158,7 +229,9 @@ def page(
     if done:
         data = figures(records, tables, beside=beside, probed=probed) | {"again": again}
         sections += [
+            _AIDS,
             _STATE,
+            _EQUAL,
             *([_HELD] if data["held"] else []),
             *([probe_section(probed, [arch["name"] for arch in data["archs"]])] if probed else []),
         ]
@@ -168,8 +241,7 @@ def page(
         scripts = [
             ("application/json", _json(packed(data))),
             ("", _plotly()),
-            ("", _asset("figures.js")),
-            ("", _asset("linking.js")),
+            *(("", _script(name)) for name in _SCRIPTS),
         ]
     if tables:
         shown = "\n".join(
@@ -178,12 +250,13 @@ def page(
             if not says_no_more(table, tables)
         )
         sections.append(
-            f'<section id="tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
+            f'<section id="tables" data-name="Tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
             f"{_FILTER if done else ''}\n{shown}</section>"
         )
     if done:
         known = {row: details[row] for row in thinning.names(details, tables)}
         sections += [
+            _COMPARE,
             Template(_TRIALS).substitute(filter=_FILTER),
             architectures_section(records, known, of=len(details)),
         ]
@@ -314,6 +387,11 @@ def _digest(text: str) -> str:
 
 def _asset(name: str) -> str:
     return importlib.resources.files("recallmap.results").joinpath("page", "assets", name).read_text(encoding="utf-8")
+
+
+def _script(name: str) -> str:
+    """A script of ours without indentation and without lines of comment: a page is sent as often as it is looked at."""
+    return _SPARED.sub("", _asset(name))
 
 
 def _plotly() -> str:

@@ -24,7 +24,8 @@ def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
         if sum(size for _, size in groups) > len([c for c in table.columns if c in parts]):
             order.append(len(heats))
             several = any(size > 1 for _, size in groups)  # otherwise columns have the names of their tasks
-            heats.append(_heat(thinning.rows(_joined(table, parts)), index) | ({"groups": groups} if several else {}))
+            joined = _heat(thinning.rows(_joined(table, parts)), index) | ({"groups": groups} if several else {})
+            heats.append(joined | _means(table, joined["rows"]))
         if not says_no_more(table, tables):
             order.append(number)
     return {"tables": heats, "heats": order}
@@ -67,6 +68,14 @@ def _joined(table: Table, parts: dict[str, Table]) -> Table:
     )
 
 
+def _means(table: Table, rows: Sequence[str]) -> dict[str, Any]:
+    """The means of MAD's own table, for rows of the table that is joined of its parts; none where it has no mean."""
+    if table.mean_at is None:
+        return {}
+    of = {line.labels[0]: line.cells[table.mean_at] for line in table.lines if line.kind == "measured"}
+    return {"means": [_cell(of[row]) for row in rows]}
+
+
 def _heat(table: Table, index: Index) -> dict[str, Any]:
     lines = [line for line in table.lines if line.kind == "measured"]
     bounds = {
@@ -87,7 +96,8 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
                 for number, cell in enumerate(line.cells)
             ]
             for line in lines
-        ],  # of a mean, figures.js takes those of the whole line
+        ],  # of a mean, heat_map.js takes those of the whole line
+        "mean_at": table.mean_at,
         "seen": _heat_seen(table, lines),
     }
 

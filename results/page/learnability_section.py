@@ -30,7 +30,7 @@ LEFT, RIGHT, TOP, BOTTOM = 34, 10, 30, 34  # its margins
 
 HIGHEST = 2.5  # top of the loss axis; higher losses leave the panel
 
-_SECTION = """<section id="online">
+_SECTION = """<section id="online" data-name="Learnt online">
 <h2>How fast can a mapping be learnt online?</h2>
 <p class="seen">{seen}</p>
 <p class="read">No mixer here: an MLP sees one pair of vectors at a time and takes one gradient step on each. Its loss is

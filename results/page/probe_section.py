@@ -74,7 +74,8 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
         for what in (("error", "pairs"), ("recall", "pairs"), ("recall", "load"))
     )
     return (
-        f'<section id="capacity">\n<h2>How many pairs does an untrained memory hold?</h2>\n<p class="read">{_READ}</p>\n'
+        '<section id="capacity" data-name="Untrained memories">\n<h2>How many pairs does an untrained memory hold?</h2>\n'
+        f'<p class="read">{_READ}</p>\n'
         f'<ul class="legend">{legend}</ul>\n<div class="panels">{figures}</div>\n{_table(rows)}\n</section>'
     )
 

@@ -148,11 +148,12 @@ def html(table: Table, number: int = 0) -> str:
     trials after the rows are sorted; published figures are under our own."""
     heads = [f'<th scope="col">{escape.html(word)}</th>' for word in table.corner]
     heads += [
-        f'<th scope="col" class="figure">{_OPTION.sub("&nbsp;", escape.html(word))}</th>' for word in table.columns
+        f'<th scope="col" class="{kind}">{_OPTION.sub("&nbsp;", escape.html(word))}</th>'
+        for word, kind in zip(table.columns, _kinds(table), strict=True)
     ]
     measured = [line for line in table.lines if line.kind == "measured"]
-    own = "\n".join(_html_line(line, table.units, f' data-line="{i}"') for i, line in enumerate(measured))
-    rest = "\n".join(_html_line(line, table.units) for line in table.lines if line.kind != "measured")
+    own = "\n".join(_html_line(line, table, f' data-line="{i}"') for i, line in enumerate(measured))
+    rest = "\n".join(_html_line(line, table) for line in table.lines if line.kind != "measured")
     below = ("Small, below a figure: the published one, and ours less it.",) if table.beside else ()
     notes = "".join(f"<li>{escape.html(note)}</li>" for note in (*below, *_notes(table)))
     return (
@@ -163,11 +164,16 @@ def html(table: Table, number: int = 0) -> str:
     )
 
 
-def _html_line(line: Line, units: Sequence[Unit], mark: str = "") -> str:
+def _kinds(table: Table) -> list[str]:
+    """The class of every column: of figures, and of the mean, which stays in view."""
+    return ["figure mean" if n == table.mean_at else "figure" for n in range(len(table.columns))]
+
+
+def _html_line(line: Line, table: Table, mark: str = "") -> str:
     first, *labels = (escape.html(label) for label in line.labels)
     heading = f'<th scope="row">{first}{" <small>published</small>" if line.kind == "published" else ""}</th>'
     words = "".join(f"<td>{_UNIT.sub('&nbsp;', label)}</td>" for label in labels)
-    cells = "".join(_html_cell(*pair) for pair in zip(line.cells, units, strict=True))
+    cells = "".join(_html_cell(*each) for each in zip(line.cells, table.units, _kinds(table), strict=True))
     return f'<tr class="{line.kind}"{mark}>{heading}{words}{cells}</tr>'
 
 
@@ -224,7 +230,7 @@ def _spread(cell: Cell, unit: Unit) -> str:
     return "" if half is None else f" ±{shown(half, unit)}"
 
 
-def _html_cell(cell: Cell, unit: Unit) -> str:
+def _html_cell(cell: Cell, unit: Unit, kind: str) -> str:
     order = "" if cell.mean is None else f' data-value="{cell.mean:.6g}"'
     if cell.mean is None:
         text = f"failed <small>†{cell.failed}</small>" if cell.failed else MISSING
@@ -237,4 +243,4 @@ def _html_cell(cell: Cell, unit: Unit) -> str:
         difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""
         mark = " ‡" if cell.outside else ""
         text += f'<br><small class="aside">{shown(cell.published, unit)}{difference}{mark}</small>'
-    return f'<td class="figure"{order}>{text}</td>'
+    return f'<td class="{kind}"{order}>{text}</td>'

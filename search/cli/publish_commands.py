@@ -116,13 +116,38 @@ def dashboard(
 
 @app.command()
 def export(
-    source: Source,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .parquet, .csv or .jsonl file.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .parquet, .csv or .jsonl file; with --hf a folder.")
+    ],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STUDY|RECORDS",
+            help="A study; or a ledger, a .jsonl of records, or a folder of these.",
+            show_default=False,
+        ),
+    ] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf",
+            metavar="DIR/KEY",
+            help="Write this model, which run --keep-weights kept, as a folder for transformers instead.",
+        ),
+    ] = None,
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Write records for other programs. The file has one row per record, and one column per figure and option."""
+    """Write records for other programs. The file has one row per record, and one column per figure and option. With --hf write
+    a trained model for transformers."""
+    if hf is not None:
+        if source is not None or only or ledger or sets:
+            refuse(f"export: --hf takes a model alone, got records as well; leave {source or 'their options'} out")
+        _export_model(hf, output)
+        return
+    if source is None:
+        refuse("export: got neither records nor a model, expected a STUDY, RECORDS, or --hf DIR/KEY")
     from recallmap.results.ledger import Ledger
     from recallmap.results.ledger import export as write
     from recallmap.results.record_files import is_ledger
@@ -135,6 +160,16 @@ def export(
     records = records_of(source, ledger, sets, only).records
     write(records, output)
     say(f"{output}: {len(records)} records")
+
+
+def _export_model(folder: Path, output: Path) -> None:
+    from recallmap.search.weights import hugging_face
+
+    try:
+        names = hugging_face.export(folder, output)
+    except OSError as error:
+        refuse(f"{output}: cannot be written: {remedy_of(error)}")
+    say(f"{output}: {', '.join(names)}")
 
 
 @app.command()

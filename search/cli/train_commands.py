@@ -22,6 +22,7 @@ from recallmap.search.cli.app import (
     app,
     device_of,
     refuse,
+    remedy_of,
     terminal,
     with_note,
     words_given,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from recallmap.search.cli.progress_bar import Live
     from recallmap.search.engines.plan import Plan
     from recallmap.search.study.spec import StudySpec
+    from recallmap.search.weights.kept import WeightFolder
 
 
 @app.command()
@@ -70,7 +72,7 @@ def run(
         typer.Option(
             min=1,
             max=1000,
-            help="Cohorts that train at once on a GPU.  [default: 4; 1 with --engine ray]",
+            help="Cohorts that train at once on a GPU.  [default: 1]",
         ),
     ] = None,
     abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,
@@ -102,6 +104,21 @@ def run(
     known_untraceable: Annotated[
         bool, typer.Option("--known-untraceable", help="Accept records for --known that name no clean commit.")
     ] = False,
+    keep_weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the weights of each trained trial in DIR/KEY, with its architecture: those of the checkpoint that "
+            "validation chose. recallmap.load(DIR/KEY) gives the model back.",
+        ),
+    ] = None,
+    log: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME:TARGET",
+            help="Log trials, curves and scores to tensorboard:DIR, wandb:PROJECT or mlflow:URI as well.",
+        ),
+    ] = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and train nothing.")] = False,
 ) -> None:
@@ -115,6 +132,7 @@ def run(
     from recallmap.search.cli import sources
     from recallmap.search.cli.progress_bar import Live
     from recallmap.search.engines.driver import EngineError
+    from recallmap.search.engines.listeners.audience import listening
     from recallmap.search.engines.stopping import OUT_OF_TIME, stoppable
     from recallmap.search.space.search_space import Search
     from recallmap.search.study.differences import paths_of
@@ -150,10 +168,24 @@ def run(
     if dry_run:
         _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds, elsewhere)
         return
-    with stoppable(end_by) as stop, Live(console, paths_of(spec)) as live:
+    weights = None if keep_weights is None else _weights_in(keep_weights)
+    with (
+        listening(log, spec.name, say=complain) as audience,
+        stoppable(end_by) as stop,
+        Live(console, paths_of(spec)) as live,
+    ):
         try:
-            where(
-                spec, path, report=live, part=share, cohort_size=cohort_size, seeds=seeds, known=elsewhere, limit=end_by
+            plan = where(
+                spec,
+                path,
+                report=live,
+                part=share,
+                cohort_size=cohort_size,
+                seeds=seeds,
+                known=elsewhere,
+                limit=end_by,
+                weights=weights,
+                listeners=audience,
             )
         except ConnectionError as error:
             refuse(f"--address: {error}")
@@ -168,6 +200,8 @@ def run(
     say(_time(live), end="")
     end = live.last
     say(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
+    for line in () if weights is None else weights.lacking(plan.trials, plan.known):
+        say(line)
     given = words_given(ledger, sets)
     verb = "best" if isinstance(spec.space, Search) else "table"
     say(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
@@ -233,6 +267,18 @@ def part_of(text: str) -> tuple[int, int]:
     if said is None or not 1 <= int(said[1]) <= int(said[2]):
         refuse(f"--part: got {text[:60]!r}, expected I/N with I from 1 to N, such as 2/4")
     return int(said[1]), int(said[2])
+
+
+def _weights_in(folder: Path) -> WeightFolder:
+    """A folder for weights, in which something can be written."""
+    from recallmap.search.weights.kept import WeightFolder
+
+    weights = WeightFolder(folder)
+    try:
+        weights.make_ready()
+    except OSError as error:
+        refuse(f"--keep-weights: {folder} cannot be written in: {remedy_of(error)}")
+    return weights
 
 
 def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu: int | None) -> Callable[..., Plan]:

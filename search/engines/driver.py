@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.engines import pricing
+from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report, Work, share_of
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.engines.trial_sources import GridSource, LedgerBook, source_of, trials_of
@@ -29,6 +31,7 @@ from recallmap.search.training.run_cohort import RESUMED
 from recallmap.search.training.time_limit import NEVER, TimeLimit
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
+from recallmap.search.weights.kept import WeightFolder
 
 
 class EngineError(Exception):
@@ -49,6 +52,8 @@ class Driver:
     limit        of the run: once it is up no cohort begins; before, none that can neither be saved nor end in time
     saves        True where the engine saves cohorts in the middle of training
     time         the account of the run's time
+    weights      the folder in which weights of trials are kept; None: they are not
+    listeners    who is told of trials
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Driver:
         limit: TimeLimit = NEVER,
         saves: bool = True,
         time: TimeSpent | None = None,
+        weights: WeightFolder | None = None,
+        listeners: Audience | None = None,
     ) -> None:
         if isinstance(study.space, Search) and part != (1, 1):
             raise ValueError("a search cannot be split into parts: its next points depend on all results")
@@ -84,6 +91,7 @@ class Driver:
         self._book = LedgerBook(ledger, known)
         self.limit, self.saves = limit, saves
         self.time = time or TimeSpent()
+        self.weights, self.listeners = weights, listeners or Audience()
         with phase("proposing"):
             self._source = source_of(study, ledger.path, self._measure, seeds)
         self._waiting: deque[Work] = deque()
@@ -124,6 +132,7 @@ class Driver:
                 continue
             self._out[work.number] = work
             self.time.begin(len(work.specs))
+            self.listeners.begin(work.specs)
             return work
         return None
 
@@ -185,10 +194,15 @@ class Driver:
         return milliseconds(spec, self.where)
 
     def progress(self, work: Work, progress: Progress) -> None:
-        """Report how far a work is, and keep its finished trials. Raises LedgerError where they cannot be written."""
+        """Report how far a work is, and keep its finished trials: their weights first, so that no record lacks them. Raises
+        LedgerError where they cannot be written."""
         for record in progress.ended.values():
+            self._keep_weights(work, record, progress.weights)
             self._add(record)
-        self._report(self._clock.report(self.plan, work, progress=progress))
+        self.listeners.points(progress.step, progress.points)
+        for record in progress.ended.values():
+            self.listeners.end(record)
+        self._report(self._clock.report(self.plan, work, progress=progress, notes=self.listeners.heard()))
 
     def keep(self, work: Work, records: Sequence[Record]) -> None:
         """Take the records of a work, one for each of its specs, in order. Raises LedgerError where they cannot be
@@ -197,9 +211,18 @@ class Driver:
             raise ValueError(f"work {work.number} has {len(work.specs)} trials, got {len(records)} records")
         for record in records:
             self._add(record)
+        for record in records:
+            self.listeners.end(record)
         del self._out[work.number]
         self._clock.finish(work)
-        self._report(self._clock.report(self.plan, work, records=tuple(records)))
+        self._report(self._clock.report(self.plan, work, records=tuple(records), notes=self.listeners.heard()))
+
+    @phase("writing")
+    def _keep_weights(self, work: Work, record: Record, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Keep the weights that a record is of, unless its trial has a better one: a cohort may die after a member ended."""
+        if self.weights is not None and record.key in weights and not self._book.has_new(record.key):
+            trial = next(spec for spec in work.specs if content_key.key(spec) == record.key)
+            self.weights.keep(trial, record, weights[record.key])
 
     @phase("writing")
     def _add(self, record: Record) -> None:

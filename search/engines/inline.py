@@ -12,6 +12,7 @@ from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.engines import side_by_side
 from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
@@ -23,6 +24,7 @@ from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.run_cohort import RESUMED, train
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
+from recallmap.search.weights.kept import WeightFolder
 
 
 def run(
@@ -37,13 +39,15 @@ def run(
     seeds: int = 0,
     known: Mapping[str, Record] | None = None,
     limit: TimeLimit = NEVER,
+    weights: WeightFolder | None = None,
+    listeners: Audience | None = None,
 ) -> Plan:
-    """Train in this process: on a CPU one cohort after another, on a GPU `cohorts_per_gpu` at once (None:
-    `side_by_side.AT_ONCE`). Finished trials are in the ledger. After an interruption the same call resumes, inside a cohort
-    where that takes minutes. Failed trials are tried again. `cohort_size`, `part`, `seeds` and `known` are those of `Driver`.
+    """Train in this process: `cohorts_per_gpu` cohorts at once (None: one). Finished trials are in the ledger. After an
+    interruption the same call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`,
+    `part`, `seeds`, `known`, `weights` and `listeners` are those of `Driver`.
 
-    Raises LedgerError where the ledger cannot be written, TimeIsUp at the limit, after the cohorts in training were saved,
-    EngineError where the GPU fails for all of them.
+    Raises LedgerError where the ledger or weights cannot be written, TimeIsUp at the limit, after the cohorts in training were
+    saved, EngineError where the GPU fails for all of them.
     """
     where = torch.device(device or default_device())
     with (
@@ -67,8 +71,10 @@ def run(
             known=known,
             limit=limit,
             time=TimeSpent(clock=clock, busy=busy),
+            weights=weights,
+            listeners=listeners,
         )
-        at_once = cohorts_per_gpu or (side_by_side.AT_ONCE if where.type == "cuda" else 1)
+        at_once = cohorts_per_gpu or 1
         try:
             if at_once > 1:
                 side_by_side.train_all(driver, where, checkpoints.folder, at_once)
@@ -91,5 +97,6 @@ def _train_all(driver: Driver, where: torch.device, checkpoints: CheckpointFolde
                 raise TimeIsUp
 
         checkpoints.owners = [content_key.key(spec) for spec in work.specs]
-        driver.keep(work, train(work.specs, driver.study.name, where, tell))
+        records = train(work.specs, driver.study.name, where, tell, weights=driver.weights is not None)
+        driver.keep(work, records)
         checkpoints.clear()

@@ -41,6 +41,12 @@ class Plan:
     missing: tuple[Trial, ...]
     cohorts: tuple[tuple[int, ...], ...]
 
+    @property
+    def known(self) -> list[Trial]:
+        """The trials that the ledger had."""
+        missing = set(map(content_key.key, self.missing))
+        return [trial for trial in self.trials if content_key.key(trial) not in missing]
+
 
 def plan(study: StudySpec, finished: set[str], *, room: Room, part: tuple[int, int] = (1, 1)) -> Plan:
     """The plan of a grid, or of a part of it: the trials to train, and their cohorts."""

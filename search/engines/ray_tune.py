@@ -33,6 +33,7 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key, outside
 from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
 from recallmap.search.engines.stopping import is_noticed, undisturbed
@@ -47,6 +48,7 @@ from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
 from recallmap.search.trials import Trial
+from recallmap.search.weights.kept import WeightFolder
 
 LIVES = 3  # attempts at a cohort whose worker dies; then it is halved
 
@@ -112,6 +114,8 @@ def run(
     seeds: int = 0,
     known: Mapping[str, Record] | None = None,
     limit: TimeLimit = NEVER,
+    weights: WeightFolder | None = None,
+    listeners: Audience | None = None,
 ) -> Plan:
     """Train what the ledger lacks with Ray. Finished trials are in the ledger; after an interruption the same call resumes.
 
@@ -120,7 +124,7 @@ def run(
     cohorts_per_gpu  cohorts that share a GPU and its memory in equal parts: while one is compiled, others train
     address          a running cluster that this machine is a part of: "auto" or "host:port"; None: start Ray on this
                      machine, bound to loopback, and end it with the study
-    part, seeds      as for `Driver`, as are `known` and `limit`
+    part, seeds      as for `Driver`, as are `known`, `limit`, `weights` and `listeners`
 
     Raises LedgerError where the ledger cannot be written, ConnectionError where there is no cluster at the address,
     EngineError where Ray itself does not start, or ends under way, TimeIsUp at the limit.
@@ -151,6 +155,8 @@ def run(
             limit=limit,
             saves=address is None,
             time=TimeSpent(clock=clock, busy=busy),
+            weights=weights,
+            listeners=listeners,
         )
         desk = _Desk(driver, kind, cohorts_per_gpu, folder=unfinished.folder if address is None else None)
         if desk.prepare():
@@ -178,6 +184,7 @@ class _Cohort:
     turn: int = 1
     folder: Path | None = None  # of checkpoints; None: a worker on another machine has none
     limit: TimeLimit = NEVER  # of the run
+    weights: bool = False  # True: those of trials that end come back with their records
 
     def __repr__(self) -> str:  # Tune names folders by it
         return f"{self.work.number}-{self.start}"
@@ -236,8 +243,8 @@ class _Desk:
         if not self.waiting and (work := self.driver.next()) is not None:
             name, share = self.driver.study.name, 1 / self.cohorts_per_gpu
             limit = self.driver.limit if self.folder is not None else NEVER
-            members = len(work.specs)
-            self.waiting.append(_Cohort(work, 0, members, name, self.device, share, folder=self.folder, limit=limit))
+            cohort = _Cohort(work, 0, len(work.specs), name, self.device, share, folder=self.folder, limit=limit)
+            self.waiting.append(replace(cohort, weights=self.driver.weights is not None))
         return bool(self.waiting)
 
     def ask(self, name: str) -> _Cohort | None:
@@ -304,7 +311,8 @@ def _train(config: dict[str, Any]) -> None:
     _keep_to(cohort.share, cohort.device)
     workers = workers_for(cohort.device, cohort.share)
     with timing() as clock, contextlib.suppress(TimeIsUp), _saving(cohort), drawing_ahead(workers, lasting=True):
-        records = run_cohort.train(cohort.specs, cohort.study, torch.device(cohort.device), tell)
+        where = torch.device(cohort.device)
+        records = run_cohort.train(cohort.specs, cohort.study, where, tell, weights=cohort.weights)
     tune.report({"records": records, "seconds": [*clock.seconds().items()]})  # Tune would flatten a mapping
 
 

@@ -32,8 +32,6 @@ from recallmap.search.training.run_cohort import RESUMED, train
 from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 from recallmap.search.trials import memory_needs
 
-AT_ONCE = 4  # cohorts on a GPU
-
 FULL = 0.8  # share of the device's memory that the estimates of all cohorts under way may reach
 
 SWITCH = 1e-4  # seconds after which a thread in Python lets another go on: one that only feeds the GPU waits no longer
@@ -175,7 +173,8 @@ class _Bench:
                     device_time.sharing(),
                     torch.cuda.stream(stream) if stream is not None else nullcontext(),
                 ):
-                    records = train(work.specs, self.driver.study.name, self.device, tell)
+                    weights = self.driver.weights is not None
+                    records = train(work.specs, self.driver.study.name, self.device, tell, weights=weights)
             except BaseException as why:  # of whatever kind, it is raised in the driver's thread
                 error = why
         if stream is not None:

@@ -92,6 +92,10 @@ class LedgerBook(Mapping[str, Record]):
         if earlier is None or earlier.status != "done":
             self.read[record.key] = self.new[record.key] = record
 
+    def has_new(self, key: str) -> bool:
+        """True where this call has trained the trial, and it did not fail."""
+        return key in self.new and self.new[key].status == "done"
+
     def adopt(self, keys: Iterable[str]) -> None:
         """Copy these records into the ledger, where they are known from elsewhere and not in it."""
         for key in keys:

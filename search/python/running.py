@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +14,22 @@ import torch
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.results.atomic_write import remedy
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.documents.built_in import Source
 from recallmap.search.documents.nodes import Node, Place, cut, fault
 from recallmap.search.engines import inline
+from recallmap.search.engines.listeners.audience import listening
+from recallmap.search.engines.listeners.listener import Listener
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.trial_sources import trials_of
 from recallmap.search.measurement import capacity_probe
 from recallmap.search.python.specs import arch, study
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
+from recallmap.search.weights.kept import WeightFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +41,8 @@ def run(
     ledger: str | os.PathLike[str] | None = None,
     device: str | None = None,
     report: Callable[[Report], None] = lambda _: None,
+    keep_weights: str | os.PathLike[str] | None = None,
+    log: Sequence[str | Listener] = (),
 ) -> list[Record]:
     """Train a study, a trial or a list of trials in this process; returns a record for each different trial, in order.
 
@@ -47,19 +54,30 @@ def run(
             options: after a change of its code, take another file
     device  cpu, cuda, cuda:1, ...; None: cuda where there is one
     report  called with a `Report` at each step of progress
+    keep_weights  a folder in which each trained trial has one, named by the key of its record, with its weights: those of the
+            checkpoint that validation chose; `load` reads it. A trial that the ledger knows is not trained, and a warning
+            says so
+    log     `tensorboard:DIR`, `wandb:PROJECT`, `mlflow:URI`, or a `Listener` of one's own: it is told of trials, of their
+            curves and scores
 
-    Raises SpecError for a wrong study, and LedgerError where the ledger cannot be written.
+    Raises SpecError for a wrong study, and LedgerError where the ledger or weights cannot be written.
     """
     asked = _asked(of)
     _check_device(device)
-    with TemporaryDirectory(prefix="recallmap.") as folder:
+    weights = None if keep_weights is None else _weights_in(Path(keep_weights))
+    with (
+        TemporaryDirectory(prefix="recallmap.") as folder,
+        listening(log, asked.name, place="log", say=lambda line: warnings.warn(line, stacklevel=4)) as audience,
+    ):
         path = Path(folder) / "run.sqlite" if ledger is None else Path(ledger)
         if path.suffix == ".jsonl":
             raise fault(Place("ledger"), "", f"got {path}, a file of records, expected a ledger such as runs/a.sqlite")
-        inline.run(asked, path, device=device, report=report)
+        plan = inline.run(asked, path, device=device, report=report, weights=weights, listeners=audience)
         keys = dict.fromkeys(content_key.key(trial) for trial in trials_of(asked, path))
         with Ledger.open(path) as kept:
             known = {record.key: record for record in kept.of(set(keys))}
+    for line in () if weights is None else weights.lacking(plan.trials, plan.known):
+        warnings.warn(line.replace("--ledger of another name", "another ledger"), stacklevel=2)
     return [known[key] for key in keys if key in known]
 
 
@@ -113,6 +131,15 @@ def _asked(of: StudySpec | Source | Trial | Sequence[Trial]) -> StudySpec:
         raise fault(Place("run"), "", f"got {got}, expected a study, or a list of trials as recallmap.trial makes them")
     unique = {content_key.key(trial): trial for trial in of}
     return _Listed(listed=tuple(unique.values()))
+
+
+def _weights_in(folder: Path) -> WeightFolder:
+    weights = WeightFolder(folder)
+    try:
+        weights.make_ready()
+    except OSError as error:
+        raise fault(Place("keep_weights"), "", f"{folder} cannot be written in: {remedy(error)}") from None
+    return weights
 
 
 def _check_device(name: str | None) -> None:

@@ -6,28 +6,21 @@ that raises, a task that cannot travel, a worker that was killed) is drawn by wh
 
 from __future__ import annotations
 
-import itertools
 import os
-import pickle
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
+from recallmap.search.sequences import worker_process
 from recallmap.search.sequences.request import Answer, Request, Source
-from recallmap.search.sequences.worker_process import receive, send
+from recallmap.search.workers.pool import Workers
 from recallmap.synth.task import Split, Task
 
 MOST = (
     12  # workers of a process: one or two draw as fast as a GPU trains, the others shorten the first wait of a cohort
 )
-
-PATIENCE = 5.0  # seconds in which a worker ends by itself
 
 
 class DrawnAhead:
@@ -79,7 +72,7 @@ def drawing_ahead(workers: int, *, lasting: bool = False) -> Iterator[None]:
     ended with it; `lasting` ones are there for the next such context, and end with this process."""
     crew = None
     if workers:
-        crew = _lasting(workers) if lasting else _Workers(workers)
+        crew = _lasting(workers) if lasting else Workers(workers, worker_process.__name__)
     token = _WORKERS.set(crew)
     try:
         yield
@@ -90,106 +83,8 @@ def drawing_ahead(workers: int, *, lasting: bool = False) -> Iterator[None]:
 
 
 @cache
-def _lasting(workers: int) -> _Workers:
-    return _Workers(workers)
+def _lasting(workers: int) -> Workers:
+    return Workers(workers, worker_process.__name__)
 
 
-class _Workers:
-    """At most so many worker processes, each with a seat. Each starts when its seat is first taken."""
-
-    def __init__(self, most: int) -> None:
-        self.workers: list[_Worker | None] = [None] * most
-        self.turn = itertools.count()
-        self.lock = threading.Lock()
-
-    def seat(self) -> int:
-        """The seat of a new stream."""
-        return next(self.turn) % len(self.workers)
-
-    def ask(self, seat: int, request: Request) -> Future[Answer | None]:
-        """The answer, once it is there; None where there will be none."""
-        with self.lock:
-            worker = self.workers[seat]
-            if worker is None:
-                worker = self.workers[seat] = _Worker()
-        return worker.ask(request)
-
-    def close(self) -> None:
-        started = [worker for worker in self.workers if worker is not None]
-        for worker in started:
-            worker.hang_up()
-        for worker in started:
-            worker.wait()
-
-
-class _Worker:
-    """One worker process, and the thread that hears its answers."""
-
-    def __init__(self) -> None:
-        self.wire, theirs = socket.socketpair()
-        # Not by multiprocessing: that runs the user's script again in every worker, and not at all in some kinds of processes.
-        # In a session of its own it does not hear Ctrl-C: it ends when this process closes the socket, or is gone.
-        code = f"import sys; sys.path[:] = {list(map(str, sys.path))!r}; from {receive.__module__} import main; main()"
-        self.process: subprocess.Popen[bytes] | None = None
-        with suppress(OSError), theirs:  # OSError: no room for another process
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.gone = False
-        self.numbers = itertools.count()
-        self.pending: dict[int, Future[Answer | None]] = {}
-        self.lock = threading.Lock()
-        self.ear = threading.Thread(target=self._listen, name="sequences drawn ahead", daemon=True)
-        self.ear.start()
-
-    def ask(self, request: Request) -> Future[Answer | None]:
-        future: Future[Answer | None] = Future()
-        number = next(self.numbers)
-        with self.lock:
-            if self.gone:
-                future.set_result(None)
-                return future
-            self.pending[number] = future
-            try:
-                send(self.wire, (number, pickle.dumps(request)))
-            except Exception:  # a task that cannot be pickled says so in many ways; OSError: the worker is gone
-                self.pending.pop(number).set_result(None)
-        return future
-
-    def hang_up(self) -> None:
-        with suppress(OSError):
-            self.wire.shutdown(socket.SHUT_RDWR)
-
-    def wait(self) -> None:
-        self.ear.join()
-        self.wire.close()
-        if self.process is None:
-            return
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _listen(self) -> None:
-        try:
-            while True:
-                number, answer = receive(self.wire)
-                with self.lock:
-                    future = self.pending.pop(number)
-                future.set_result(answer)
-        except Exception:  # it was closed, here or there
-            pass
-        finally:
-            with self.lock:
-                self.gone = True
-                for future in self.pending.values():
-                    future.set_result(None)
-                self.pending.clear()
-
-
-_WORKERS: ContextVar[_Workers | None] = ContextVar("workers", default=None)
+_WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)

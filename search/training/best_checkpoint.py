@@ -33,6 +33,12 @@ class BestCheckpoint:
         names = ("best", "best_step", "last", "satisfied", "published", "curve")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def newest(self) -> tuple[float, float, float]:
+        """The last point of the curve: train loss, validation loss, validation score."""
+        loss, on_validation, score = (self.curve[name][-1] for name in list(self.curve)[1:])
+        return loss, on_validation, score
+
     def see(self, step: int, loss: float, scores: dict[str, float], on_test: dict[str, float]) -> bool:
         """Take an evaluation in; True where it is the best so far (ties: the lower validation loss, then the later)."""
         self.last = scores[self.metric]

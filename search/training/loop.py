@@ -77,6 +77,19 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
             save(checkpoint, cohort, outcomes, keepers, chosen, step)
             raise TimeIsUp
 
+    def progress(step: int, loss: Sequence[float], ended: Sequence[int], evaluated: Sequence[int]) -> Progress:
+        return Progress(
+            step=step,
+            steps=cohort.steps,
+            members=len(specs),
+            loss=float(np.mean(loss)) if loss else math.nan,
+            accuracy=tuple(k.last for k in keepers),
+            ended={m: outcomes[m] for m in ended},
+            points={m: keepers[m].newest for m in evaluated},
+        )
+
+    if not going:  # all had ended when they were saved
+        yield progress(begin, [], ended, [])
     for step, _ in cohort.trained(begin) if going else ():
         due = [m for m in going if step in stops[m]]
         if not due:
@@ -109,14 +122,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if checkpoint is not None and checkpoint.due:
             save(checkpoint, cohort, outcomes, keepers, chosen, step)
-        yield Progress(
-            step=step,
-            steps=cohort.steps,
-            members=len(specs),
-            loss=float(np.mean(loss)),
-            accuracy=tuple(k.last for k in keepers),
-            ended={m: outcomes[m] for m in ended},
-        )
+        yield progress(step, loss, ended, [m for m in due if outcomes[m].error is None])
         ended = []
         if not going:
             break
@@ -173,7 +179,8 @@ def _report(
         outcome.tests = further[member]
         outcome.curve, outcome.selected_step = keeper.curve, keeper.best_step
         outcome.published_choice = keeper.published
-        outcome.weights = {name: value.cpu() for name, value in own.items()}
+        whole = cohort.base_of(member).state_dict()  # for what is no parameter, which modules from outside may have
+        outcome.weights = {name: own[name].cpu() if name in own else whole[name].cpu().clone() for name in whole}
 
 
 def _further(cohort: Cohort, chosen: Mapping[int, Tensor]) -> dict[int, list[dict[str, float]]]:

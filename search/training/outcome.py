@@ -16,6 +16,8 @@ class Progress:
     loss      mean over members and the steps since the last report
     accuracy  last validation score of each member; NaN before the first
     ended     outcomes of members that have finished since the last report, by member
+    points    new points of curves, by member: train loss, validation loss, validation score; none of trials in phases
+    weights   of members that ended, by name, where they are asked for
     """
 
     step: int
@@ -24,6 +26,8 @@ class Progress:
     loss: float
     accuracy: tuple[float, ...]
     ended: Mapping[int, Any] = field(default_factory=dict)
+    points: Mapping[Any, tuple[float, float, float]] = field(default_factory=dict)
+    weights: Mapping[Any, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

@@ -66,7 +66,7 @@ def _counted(
         except StopIteration as end:
             return end.value
         done = before + progress.step * progress.members
-        yield replace(progress, step=done, steps=whole, ended={})  # the end of a phase is not that of a trial
+        yield replace(progress, step=done, steps=whole, ended={}, points={})  # a phase's are not those of a trial
 
 
 def _shared(outcome: Outcome, trials: int) -> Outcome:

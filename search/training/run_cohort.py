@@ -11,6 +11,7 @@ import torch
 from recallmap.arch.kernels.select import record_choices
 from recallmap.results.ledger import LedgerError
 from recallmap.results.record import Record
+from recallmap.search.documents import content_key
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.training import foreign, loop, online, phases
 from recallmap.search.training.devices import begin_afresh, check_alive, default_device
@@ -48,14 +49,16 @@ def run_cohort(specs: Sequence[Trial], *, study: str = "", device: torch.device 
 
 
 def follow_cohort(
-    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None
+    specs: Sequence[Trial], *, study: str = "", device: torch.device | str | None = None, weights: bool = False
 ) -> Generator[Progress, None, list[Record]]:
-    """Train as `run_cohort` does, and yield progress; trials that `ended` before the others come as records."""
+    """Train as `run_cohort` does, and yield progress. Trials that `ended` come as records, with their `weights` if these are
+    asked for; weights and points are by the key of the record."""
     if len({(s.kind, s.shape) for s in specs}) != 1:
         raise ValueError(
             "trials of different shapes cannot train as one cohort; group them with recallmap.search.training.packing.pack"
         )
     where = torch.device(device or default_device())
+    keys = [content_key.key(spec) for spec in specs]
     with phase("building"):
         foreign.check(specs, where)
         name = device_name(where)  # before the members are shared out among threads of one core
@@ -78,16 +81,29 @@ def follow_cohort(
             except StopIteration as end:
                 outcomes: list[Outcome] = end.value
                 break
-            yield replace(progress, ended={m: record(m, outcome) for m, outcome in progress.ended.items()})
+            ended = progress.ended.items()
+            yield replace(
+                progress,
+                ended={member: record(member, outcome) for member, outcome in ended},
+                weights={keys[member]: outcome.weights for member, outcome in ended if weights and outcome.weights},
+                points={keys[member]: point for member, point in progress.points.items()},
+            )
     return [record(member, outcome) for member, outcome in enumerate(outcomes)]
 
 
-def train(specs: Sequence[Trial], study: str, device: torch.device, report: Callable[[Progress], None]) -> list[Record]:
-    """Train a cohort; returns its records. A cohort that dies is halved and tried again, so that only the trial at fault
-    fails; the records name the reason. Raises LedgerError where its checkpoint cannot be written, TimeIsUp once it is saved,
-    DeviceLost where no cohort can go on."""
+def train(
+    specs: Sequence[Trial],
+    study: str,
+    device: torch.device,
+    report: Callable[[Progress], None],
+    *,
+    weights: bool = False,
+) -> list[Record]:
+    """Train a cohort; returns its records. Reports are as those of `follow_cohort`. A cohort that dies is halved and tried
+    again, so that only the trial at fault fails; the records name the reason. Raises LedgerError where its checkpoint cannot
+    be written, TimeIsUp once it is saved, DeviceLost where no cohort can go on."""
     try:
-        steps = follow_cohort(specs, study=study, device=device)
+        steps = follow_cohort(specs, study=study, device=device, weights=weights)
         while True:
             with phase("training"):
                 progress = next(steps)
@@ -103,7 +119,7 @@ def train(specs: Sequence[Trial], study: str, device: torch.device, report: Call
     if len(specs) == 1:
         return [failed(specs[0], why, study=study, device=device)]
     half = len(specs) // 2
-    records = [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report)]
+    records = [r for part in (specs[:half], specs[half:]) for r in train(part, study, device, report, weights=weights)]
     return [replace(r, implementation={"halved": why, **r.implementation}) for r in records]
 
 

@@ -25,7 +25,12 @@ const now = {
   table: 0,
   cut: "",
   held: 0,
-  filter: "",
+  filter: "", // words of a row of the tables
+  search: "", // words of an architecture of the legend
+  lit: [], // architectures that the reader starred
+  equal: 0, // bytes of the comparison at equal state; 0: that of most architectures
+  pair: [], // rows that are compared
+  unfolded: false, // the legend of very many
   picked: new Set(),
   hidden: new Set(),
   sort: { column: "test", down: true },
@@ -71,7 +76,11 @@ now.rows = ROWS;
 
 const $ = (id) => document.getElementById(id);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const colour = (arch) => ink(`c${arch % COLOURS}`);
+let lit = null; // architectures in colour, each with the number of its colour; null: all, each in its own
+const colour = (arch) => ink(!lit ? `c${arch % COLOURS}` : lit.has(arch) ? `c${lit.get(arch)}` : "faint");
+const faint = (arch) => lit !== null && !lit.has(arch);
+// Architectures in the order in which they are drawn: grey ones lie below.
+const inOrder = () => archs.map((arch, a) => [arch, a]).sort(([, a], [, b]) => faint(b) - faint(a));
 const symbol = (arch) => (archs[arch].grows ? GROWING : FIXED)[Math.floor(arch / COLOURS) % FIXED.length];
 // Text of records has one door to the page and one to Plotly. What would act instead of being seen (control characters, changes
 // of direction) is written as its number, as escape.py does; Plotly reads markup, entities and %{names} in text.
@@ -190,16 +199,30 @@ function scoreAxis(view) {
     : { title: { text: name, standoff: 8 } };
 }
 
+// The axis of the first figure. A mean over tasks has no single trials, and often a small part of the way to its ceiling: its
+// axis is where its points are.
+function heightsOf(view) {
+  const axis = scoreAxis(view);
+  if (!view.meansOnly || !view.percent) return axis;
+  const [low, high] = ends([
+      ...view.means.flatMap(({ mean, half }) => [mean - (half ?? 0), mean + (half ?? 0)]),
+      ...(view.published ?? []).map(({ score }) => score),
+    ]),
+    room = Math.max(0.02, 0.08 * (high - low));
+  const { tickvals, ...rest } = axis;
+  return { ...rest, range: [Math.max(-0.02, low - room), Math.min(1.09, high + room)] };
+}
+
 // Chance, ceiling and other references, as lines that say what they are.
-function bounds(view) {
+function bounds(view, [low, high] = [-Infinity, Infinity]) {
   const lines = [
     ["chance", view.chance],
     ["ceiling", view.ceiling],
     ...Object.entries(view.references).map(([name, y]) => [plain(name), y]),
-  ];
+  ].filter(([, y]) => y >= low && y <= high);
   // What would be written over each other is written in one line, at the highest of them.
   const [ys, groups] = [lines.map(([, y]) => y), []],
-    room = (narrow() ? 0.055 : 0.045) * (view.percent ? 1.1 : Math.max(...ys) - Math.min(...ys) || 1);
+    room = (narrow() ? 0.055 : 0.045) * (high < Infinity ? high - low : view.percent ? 1.1 : Math.max(...ys) - Math.min(...ys) || 1);
   for (const line of [...lines].sort(([, a], [, b]) => b - a)) {
     const last = groups.at(-1);
     if (last && last[0][1] - line[1] < room) last.push(line);
@@ -265,8 +288,10 @@ async function plot(id, traces, layout, setup) {
   box.dataset.linked = "true";
 }
 
-// The legend of a figure, below it: [architecture, name, line] of each.
-function fillKey(id, keys) {
+// The legend of a figure, below it: [architecture, name, line] of each in colour.
+function fillKey(id, every) {
+  const keys = every.filter(([a]) => !faint(a)),
+    left = every.length - Math.min(KEYS, keys.length);
   $(id).replaceChildren(
     ...keys.slice(0, KEYS).map(([arch, name, stroke]) => {
       const item = make("li"),
@@ -275,7 +300,7 @@ function fillKey(id, keys) {
       item.append(key, make("span", ` ${name}`));
       return item;
     }),
-    ...(keys.length > KEYS ? [make("li", `and ${keys.length - KEYS} more`)] : []),
+    ...(left ? [make("li", `and ${grouped(left)} more${keys.length > KEYS ? "" : ", in grey"}`)] : []),
   );
 }
 
@@ -334,11 +359,11 @@ function smallMarks(view) {
     });
   const alone = ({ trial, i, y }) => ({ trial, state: view.states[i], y });
   if (there <= MANY) {
-    own.forEach((marks, a) =>
-      put(a, marks.map(alone), {
-        customdata: marks.map(({ trial }) => [trial]),
-        text: marks.map(({ trial, i, y }) => describe(trial, y, view.states[i], view)),
-        marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: 0.35 },
+    inOrder().forEach(([, a]) =>
+      put(a, own[a].map(alone), {
+        customdata: own[a].map(({ trial }) => [trial]),
+        text: own[a].map(({ trial, i, y }) => describe(trial, y, view.states[i], view)),
+        marker: { color: colour(a), symbol: symbol(a), size: 7, opacity: faint(a) ? 0.25 : 0.35 },
         meta: "trials",
       }),
     );
@@ -346,7 +371,8 @@ function smallMarks(view) {
   }
   const cells = gather(own),
     most = Math.max(...cells.flat().map(({ list }) => list.length));
-  cells.forEach((marks, a) =>
+  inOrder().forEach(([, a]) => {
+    const marks = cells[a];
     put(
       a,
       marks.map((mark) => (mark.list.length > 1 ? mark : alone(mark.list[0]))),
@@ -361,8 +387,8 @@ function smallMarks(view) {
         },
         meta: "cells",
       },
-    ),
-  );
+    );
+  });
   const marks = cells.flat().length,
     how = narrow() ? "Press one" : "Press one, or zoom in,";
   return [traces, `${count(there, "trial")} in ${count(marks, "small mark")}; a larger mark holds more. ${how} to see its trials.`];
@@ -405,6 +431,7 @@ function summary(a, list, view) {
 function followZoom(box) {
   const redraw = (zoom) => {
     now.zoom = zoom;
+    remember();
     drawState();
   };
   box.on("plotly_doubleclick", () => redraw(null));
@@ -419,12 +446,20 @@ function followZoom(box) {
 function drawState() {
   const view = views[now.view],
     [traces, note] = view.meansOnly ? [[], ""] : smallMarks(view);
+  const axis = heightsOf(view),
+    { range: heights = null } = axis;
   const few = view.means.length < view.of ? `Large: the best of each architecture, ${view.means.length} of ${grouped(view.of)}.` : "";
-  write("thinned", [note, few].filter((text) => text).join(" "));
-  archs.forEach((arch, a) => {
+  const away = [
+    ["chance", view.chance],
+    ["ceiling", view.ceiling],
+  ].filter(([, y]) => view.meansOnly && heights && (y < heights[0] || y > heights[1]));
+  const beyond = away.length ? `The axis is where the points are; ${away.map(([name, y]) => `${name} is ${figure(y, view.percent)}`).join(", ")}.` : "";
+  write("thinned", [note, few, beyond].filter((text) => text).join(" "));
+  inOrder().forEach(([arch, a]) => {
     const own = view.means.filter((mean) => mean.arch === a);
     if (now.hidden.has(a) || !own.length) return;
-    traces.push(...paths(own, (m) => m.mean, { color: colour(a), width: 2, dash: arch.grows ? "dot" : "solid" }));
+    const opacity = faint(a) ? 0.6 : 1;
+    traces.push(...paths(own, (m) => m.mean, { color: colour(a), width: faint(a) ? 1 : 2, dash: arch.grows ? "dot" : "solid" }));
     traces.push({
       type: "scatter",
       mode: "markers",
@@ -432,11 +467,12 @@ function drawState() {
       x: own.map((m) => Math.max(1, m.state)),
       y: own.map((m) => m.mean),
       customdata: own.map((m) => m.trials),
-      error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: 1.5, width: 4 },
+      opacity,
+      error_y: { type: "data", array: own.map((m) => m.half), color: colour(a), thickness: faint(a) ? 1 : 1.5, width: faint(a) ? 0 : 4 },
       marker: {
         color: colour(a),
         symbol: symbol(a),
-        size: 13,
+        size: faint(a) ? 10 : 13,
         line: { color: ink("paper"), width: 1.5 },
       },
       text: own.map((m) =>
@@ -500,6 +536,8 @@ function drawState() {
     line: { shape: "hv", color: ink("quiet"), width: 1.5, dash: "dash" },
     meta: "front",
   });
+  const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
+  traces.push(...namesWithin(view, ticks.range, now.zoom?.y ?? heights ?? ends(view.scores.map(real))));
   const picked = [...now.picked].filter((trial) => !view.meansOnly && isIn(view, trial) && shown(trial)).slice(0, RINGS);
   const each = view.trials.length > MANY; // then a mark may hide what is picked by it
   traces.push({
@@ -517,10 +555,9 @@ function drawState() {
     marker: { symbol: "circle-open", size: each && picked.length > 1 ? 9 : 18, color: ink("ink"), line: { width: 2 } },
     meta: "picked",
   });
-  const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
   const layout = frame({
-    ...bounds(view),
-    yaxis: { ...scoreAxis(view), ...(now.zoom ? { range: now.zoom.y } : {}) },
+    ...bounds(view, now.zoom?.y ?? heights ?? undefined),
+    yaxis: { ...axis, ...(now.zoom ? { range: now.zoom.y } : {}) },
     xaxis: { type: "log", title: { text: "recurrent state (log scale)", standoff: 8 }, ...ticks },
   });
   const { modeBarButtonsToRemove: removed, ...rest } = setup();
@@ -560,7 +597,7 @@ function meanCurves(view, a, own, traits) {
   const base = { type: "scatter", mode: "lines", name: archs[a].name };
   const shade = { fill: "toself", fillcolor: tint(colour(a), 0.15), line: { width: 0 }, hoverinfo: "skip", meta: "spread" };
   return [
-    ...(band.x.length ? [{ ...base, ...band, ...shade }] : []),
+    ...(band.x.length && !faint(a) ? [{ ...base, ...band, ...shade }] : []),
     { ...base, ...line, ...traits, hovertemplate: "%{text}<extra></extra>", meta: "curves" },
   ];
 }
@@ -595,7 +632,7 @@ function drawCurves() {
   write("curvesmeant", view.curves ? meantBy(view, means) : "");
   const drawn = new Set(view.curves ? means.map(([a]) => a) : chosen.map((trial) => trials.arch[trial]));
   const opacity = now.picked.size ? 0.35 : 0.85;
-  archs.forEach((arch, a) => {
+  inOrder().forEach(([arch, a]) => {
     if (!drawn.has(a)) return;
     const line = { color: colour(a), width: 1.5, dash: arch.grows ? "dot" : "solid" };
     if (view.curves) traces.push(...meanCurves(view, a, means.filter(([own]) => own === a), { line, opacity }));
@@ -632,11 +669,20 @@ function drawCurves() {
   );
   const axis = scoreAxis(view);
   axis.title.text = `${axis.title.text}, validation`;
+  const named = namedIn(view),
+    last = new Map(); // heights at the ends of lines, by architecture
+  for (const { meta, name, y } of traces)
+    if (meta === "curves") last.set(archs.findIndex((arch) => arch.name === name), y.filter((value, i) => value !== null && (y[i + 1] ?? null) === null));
+  const tips = [...last].filter(([a, y]) => named.has(a) && y.length).map(([a, y]) => ({ arch: a, name: archs[a].name, y: Math.max(...y) }));
+  const [names, wide] = namesBeside("curves", tips, axis.range ?? ends(traces.flatMap(({ y }) => y.filter((value) => value !== null)))),
+    limits = bounds(view.own ?? view);
   return plot(
     "curves",
     traces,
     frame({
-      ...bounds(view.own ?? view),
+      ...limits,
+      annotations: [...limits.annotations, ...names],
+      margin: { l: 56, r: Math.max(16, wide), t: 16, b: 48 },
       yaxis: axis,
       xaxis: {
         title: { text: "optimizer steps", standoff: 8 },
@@ -649,361 +695,10 @@ function drawCurves() {
   );
 }
 
-// The effect of a part of the answers or an option on the scores of the setting, a line for each otherwise equal model.
-function drawCut() {
-  const view = views[now.view],
-    { cuts } = view,
-    cut = cuts.find((one) => one.label === now.cut) ?? cuts[0];
-  $("cuts").hidden = !cut;
-  if (!cut) return;
-  const select = $("cut");
-  select.replaceChildren(...cuts.map((one) => make("option", one.label, { value: one.label })));
-  select.value = cut.label;
-  select.closest(".controls").hidden = cuts.length < 2;
-  const x = cut.x.map((_, i) => i),
-    lines = cut.lines.filter((line) => !now.hidden.has(line.arch)),
-    same = {}, // lines of one architecture are told apart by their dash
-    nth = lines.map(({ arch }) => (same[arch] = (same[arch] ?? -1) + 1) % DASHES.length);
-  const traces = lines.map((line, number) => {
-    return {
-      type: "scatter",
-      mode: "lines+markers",
-      name: line.name,
-      x: line.at,
-      y: line.y,
-      customdata: line.trials,
-      error_y: { type: "data", array: line.half, color: colour(line.arch), thickness: 1.5, width: 4 },
-      line: { color: colour(line.arch), width: 2, dash: DASHES[nth[number]][0] },
-      marker: {
-        size: 8,
-        symbol: symbol(line.arch),
-        color: line.trials.map((list) => (list.some((t) => now.picked.has(t)) ? ink("ink") : colour(line.arch))),
-      },
-      text: line.y.map((y, i) =>
-        [
-          `<b>${plain(line.name)}</b>`,
-          `${plain(cut.by)} ${plain(cut.x[line.at[i]])}: ${spread(y, line.half[i], cut.percent)}`,
-          `state ${bytes(line.states[i])}, ${count(line.trials[i].length, "seed")}`,
-        ].join("<br>"),
-      ),
-      hovertemplate: "%{text}<extra></extra>",
-      meta: "cut",
-    };
-  });
-  if (cut.chance.some((y) => y !== null))
-    traces.unshift({
-      type: "scatter",
-      mode: "lines",
-      x,
-      y: cut.chance,
-      hoverinfo: "skip",
-      line: { color: ink("quiet"), width: 1, dash: "dot" },
-      meta: "chance",
-    });
-  const axis = cut.percent ? scoreAxis({ metric: cut.metric, percent: true }) : { title: { text: plain(cut.metric), standoff: 8 } };
-  const every = Math.ceil(x.length / (narrow() ? 6 : 16));
-  const layout = frame({
-    yaxis: axis,
-    xaxis: {
-      title: { text: plain(cut.by), standoff: 8 },
-      tickvals: x.filter((i) => i % every === 0),
-      ticktext: cut.x.filter((_, i) => i % every === 0).map(plain),
-      range: [-0.3, x.length - 0.7],
-      showgrid: false,
-    },
-  });
-  write("cutmeant", cut.lines.length < cut.of ? `Drawn: ${cut.lines.length} of ${grouped(cut.of)} lines, of every architecture the highest.` : "");
-  fillKey(
-    "cutlegend",
-    lines.map((line, i) => [line.arch, line.name, DASHES[nth[i]][1]]),
-  );
-  return plot("cutplot", traces, layout, setup());
-}
-
-// How many pairs memories hold, trained and by the probe, and what theory allows.
-function drawHeld() {
-  const held = data.held[now.held],
-    floor = Math.min(...held.lines.map((line) => line.tried[0])) / 2, // where "not even the fewest" is drawn
-    traces = [];
-  const put = (pairs) => (pairs ? pairs : floor);
-  archs.forEach((arch, a) => {
-    const own = held.lines.filter((line) => line.arch === a);
-    if (now.hidden.has(a) || !own.length) return;
-    const say = (line, pairs, what) =>
-      [
-        `<b>${plain(line.name)}</b>`,
-        `${what}: ${pairs ? `${pairs}${pairs === line.tried[1] ? " or more" : ""} pairs` : `fewer than ${line.tried[0]} pairs`}`,
-        `state ${bytes(line.state)}`,
-        ...line.bounds.map(([name, bound]) => `theory, a head: ${plain(name)} = ${bound}`),
-      ].join("<br>");
-    const line = (key, at, name, stroke, traits) => {
-      const there = own.filter((one) => one[key].length);
-      traces.push(...paths(there, (one) => put(one[key][at]), stroke));
-      if (there.length)
-        traces.push({
-          type: "scatter",
-          mode: "markers",
-          x: there.map((one) => Math.max(1, one.state)),
-          y: there.map((one) => put(one[key][at])),
-          customdata: there.map((one) => one.trials),
-          text: there.map((one) => say(one, one[key][at], name)),
-          hovertemplate: "%{text}<extra></extra>",
-          name: arch.name,
-          ...traits,
-        });
-    };
-    const tint = own.map((one) => (one.trials.some((trial) => now.picked.has(trial)) ? ink("ink") : colour(a)));
-    const marker = (size, open) => ({ symbol: symbol(a) + open, size, color: tint, line: { width: open ? 2 : 0 } });
-    const stroke = (dash, width) => ({ color: colour(a), dash, width });
-    line("trained", 0, "trained, 99 %", stroke("solid", 2), { marker: marker(11, ""), meta: "trained" });
-    line("trained", 1, "trained, 90 %", stroke("dash", 1.5), { marker: marker(9, "-open"), meta: "trained90" });
-    line("probed", 0, "probe, 99 %", stroke("dot", 1), { marker: marker(5, ""), meta: "probed" });
-    const bound = own.flatMap((one) => one.bounds.map(([name, pairs]) => [one, name, pairs]));
-    if (bound.length)
-      traces.push({
-        type: "scatter",
-        mode: "markers",
-        x: bound.map(([one]) => Math.max(1, one.state)),
-        y: bound.map(([, , pairs]) => pairs),
-        customdata: bound.map(([one]) => one.trials),
-        text: bound.map(([one, name, pairs]) => `<b>${plain(one.name)}</b><br>theory, a head: ${plain(name)} = ${pairs}`),
-        hovertemplate: "%{text}<extra></extra>",
-        marker: { symbol: "line-ew-open", size: 22, color: colour(a), line: { width: 2 } },
-        name: arch.name,
-        meta: "bound",
-      });
-  });
-  const top = Math.max(1, ...traces.flatMap((trace) => trace.y).filter((pairs) => pairs <= 65536)),
-    ticks = [];
-  for (let pairs = 1; pairs <= top * 2; pairs *= 2) if (pairs >= floor) ticks.push(pairs);
-  write("heldseen", held.lines.length < held.of ? `${held.seen} Drawn: ${held.lines.length} of ${grouped(held.of)}.` : held.seen);
-  fillKey(
-    "heldkey",
-    archs
-      .map((arch, a) => [a, arch.name, ""])
-      .filter(([a]) => !now.hidden.has(a) && held.lines.some((line) => line.arch === a)),
-  );
-  return plot(
-    "held",
-    traces,
-    frame({
-      xaxis: {
-        type: "log",
-        title: { text: "recurrent state (log scale)", standoff: 8 },
-        ...byteTicks(held.lines.map((line) => Math.max(1, line.state))),
-      },
-      yaxis: {
-        type: "log",
-        title: { text: "pairs held (log scale)", standoff: 8 },
-        range: [Math.log10(floor / 1.3), Math.log10(top * 1.5)],
-        tickvals: ticks.filter((_, i) => ticks.length < 10 || i % 2 === 0),
-        ticktext: ticks.map((pairs) => (pairs <= floor ? "fewer" : String(pairs))).filter((_, i) => ticks.length < 10 || i % 2 === 0),
-      },
-    }),
-    setup(),
-  );
-}
-
-// The progress of the study in the setting: the share that its front dominates, trial by trial, and the options that matter.
-function drawProgress() {
-  const { progress } = views[now.view];
-  $("progress").hidden = !progress;
-  if (!progress) return;
-  const { at, volume, importance } = progress;
-  $("dials").replaceChildren(
-    ...importance.map(([name, share]) => {
-      const line = make("tr"),
-        cell = make("td"),
-        bar = make("span", undefined, { class: "bar", "aria-hidden": "true" });
-      bar.style.width = `${Math.round(100 * Math.min(1, share))}%`;
-      cell.append(bar);
-      line.append(make("th", name, { scope: "row" }), make("td", figure(share, true), { class: "figure" }), cell);
-      return line;
-    }),
-  );
-  $("dials").closest("figure").hidden = !importance.length;
-  return plot(
-    "progressplot",
-    [
-      {
-        type: "scatter",
-        mode: "lines",
-        x: at,
-        y: volume,
-        line: { shape: "hv", color: ink("c0"), width: 2 },
-        hovertemplate: "after %{x} trials: %{y:.1%}<extra></extra>",
-        meta: "volume",
-      },
-    ],
-    frame({
-      yaxis: { title: { text: "share dominated", standoff: 8 }, tickformat: ".0%", rangemode: "tozero" },
-      xaxis: { title: { text: "trials finished", standoff: 8 }, rangemode: "tozero", tickformat: ",", nticks: narrow() ? 5 : 10 },
-    }),
-    setup(),
-  );
-}
-
-// Dark or light, whichever reads better on a colour between `low` and `high`.
-function onto(share, low, high) {
-  const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const [from, to] = [parts(low), parts(high)];
-  const light = (rgb) =>
-    [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * (rgb[i] / 255) ** 2.2, 0.05);
-  const ground = light(from.map((value, i) => value + share * (to[i] - value)));
-  return light(parts("#ffffff")) / ground > ground / light(parts("#101820")) ? "#ffffff" : "#101820";
-}
-
 // How wide text is, in pixels, as figures write it. With it a figure's margins are known before it is drawn: Plotly, which would find
 // them by itself, draws twice and measures every label.
 const pen = document.createElement("canvas").getContext("2d");
 function wideAs(texts) {
   pen.font = `13px ${ink("body")}`;
   return texts.reduce((most, text) => Math.max(most, pen.measureText(visible(text)).width), 0);
-}
-
-function drawHeat() {
-  const table = tables[now.table],
-    groups = table.groups ?? [],
-    above = groups.length ? 36 : 0, // for the names of the groups
-    low = ink("low"),
-    high = ink("high");
-  const x = table.columns.map((_, i) => i),
-    y = table.rows.map((_, i) => i);
-  const words = (text, width) => plain(text.length > width ? `${text.slice(0, width - 1)}…` : text);
-  // Where columns are narrow, headings lean and the figure may scroll sideways.
-  const small = $("strengths").clientWidth < 160 + 110 * x.length;
-  // Rows and columns differ also in their last options: no name is cut, a long one of a row takes several lines.
-  const folded = (name, width) =>
-    name.split(" ").reduce((lines, word) => {
-      const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
-      return !lines.length || longer.length > width ? [...lines, word] : [...lines.slice(0, -1), longer];
-    }, []);
-  const named = table.rows.map((name) => folded(name, small || narrow() ? 26 : 44)),
-    beside = 20 + wideAs(named.flat()), // of the rows' names, in pixels
-    pitch = Math.max(36, 6 + 17 * Math.max(...named.map((lines) => lines.length))); // from row to row
-  $("heat").style.minWidth = `${beside + 44 * x.length}px`;
-  const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
-    parted = (name) => short(name).split(/(?<=,| &) /), // over several lines
-    heading = (name) => parted(name).map(plain).join("<br>"),
-    lines = Math.max(2, ...table.columns.map((name) => parted(name).length)),
-    slant = wideAs(table.columns.map(short)), // of the longest that leans, in pixels
-    tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
-  $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
-  const share = table.cells.map((line) => line.map((cell) => cell[3]));
-  const hover = table.cells.map((line, row) =>
-    line.map(([mean, half, seeds], column) =>
-      [
-        `<b>${plain(table.rows[row])}</b>`,
-        plain(table.columns[column]),
-        spread(mean, half, table.percent),
-        `chance ${figure(table.chance[column], table.percent)}, ceiling ${figure(table.ceiling[column], table.percent)}`,
-        `${count(seeds, "seed")}, ${plain(table.states[row])}`,
-      ].join("<br>"),
-    ),
-  );
-  const heat = {
-    type: "heatmap",
-    x,
-    y,
-    z: share,
-    customdata: hover,
-    hovertemplate: "%{customdata}<extra></extra>",
-    hoverongaps: false,
-    xgap: 2,
-    ygap: 2,
-    zmin: 0,
-    zmax: 1,
-    colorscale: [
-      [0, low],
-      [1, high],
-    ],
-    colorbar: {
-      orientation: "h",
-      yref: "container",
-      y: 0,
-      yanchor: "bottom",
-      thickness: 10,
-      len: small ? 0.9 : narrow() ? 0.7 : 0.4, // room for its two words on a phone
-      x: 0.5,
-      outlinewidth: 0,
-      tickvals: [0, 1],
-      ticktext: ["chance", "ceiling"],
-      tickfont: { color: ink("quiet"), size: 12 },
-    },
-  };
-  const there = y
-    .flatMap((row) => x.map((column) => [row, column]))
-    .filter(([row, column]) => share[row][column] !== null);
-  const written = there.length <= MANY ? there : []; // of more, the numbers are in the tables and under the pointer
-  const text = {
-    type: "scatter",
-    mode: "text",
-    x: written.map(([, column]) => column),
-    y: written.map(([row]) => row),
-    hoverinfo: "skip",
-    text: written.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
-    textfont: { size: small ? 11 : 13, color: written.map(([row, column]) => onto(share[row][column], low, high)) },
-  };
-  // Groups of columns have their name above and a rule between; columns then go without it.
-  const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    wide = ($("heat").clientWidth - beside) / x.length; // of a column, in pixels
-  const titles = groups.map(([name, size], i) => ({
-    x: ends[i] - size - 0.5,
-    y: 1,
-    yref: "paper",
-    yshift: tall, // over the columns' own
-    xanchor: "left",
-    yanchor: "bottom",
-    showarrow: false,
-    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 6.8)))}</b>`,
-    font: { size: 12, color: ink("ink") },
-  }));
-  const rules = ends.slice(0, -1).map((end) => ({
-    type: "line",
-    x0: end - 0.5,
-    x1: end - 0.5,
-    yref: "paper",
-    y0: 0,
-    y1: 1,
-    line: { color: ink("quiet"), width: 1.5 },
-  }));
-  const picked = there
-    .filter(([row, column]) => table.trials[row][column].some((trial) => now.picked.has(trial)))
-    .map(([row, column]) => ({
-      type: "rect",
-      x0: column - 0.47,
-      x1: column + 0.47,
-      y0: row - 0.44,
-      y1: row + 0.44,
-      line: { color: ink("ink"), width: 2.5 },
-      name: "picked",
-    }));
-  const layout = frame({
-    margin: { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
-    annotations: titles,
-    shapes: [...rules, ...picked],
-    xaxis: {
-      side: "top",
-      automargin: false,
-      tickvals: x,
-      showgrid: false,
-      ticks: "",
-      fixedrange: true,
-      tickangle: small ? -55 : 0,
-      range: [-0.5, x.length - 0.5],
-      ticktext: table.columns.map((name) => (small ? plain(short(name)) : heading(name))),
-    },
-    yaxis: {
-      automargin: false,
-      tickvals: y,
-      showgrid: false,
-      ticks: "",
-      ticklabelstandoff: 6,
-      fixedrange: true,
-      range: [y.length - 0.5, -0.5],
-      ticktext: named.map((lines) => lines.map(plain).join("<br>")),
-    },
-  });
-  write("heatseen", `${table.seen}${written.length < there.length ? " The numbers are in the table below." : ""}`);
-  return Plotly.react($("heat"), [heat, text], layout, setup(false));
 }

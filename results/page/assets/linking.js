@@ -1,39 +1,6 @@
 "use strict";
 // Keeps figures and tables on the same trials: what is picked in one is shown in all.
 
-function fillLegend() {
-  const at = [...$("legend").querySelectorAll("button")].indexOf(document.activeElement);
-  const view = views[now.view],
-    there = new Set(view.trials.map((trial) => trials.arch[trial]));
-  $("legend").replaceChildren(
-    ...archs
-      .map((arch, a) => [arch, a])
-      .filter(([, a]) => there.has(a))
-      .map(([arch, a]) => {
-        const button = make("button", undefined, {
-          type: "button",
-          "aria-pressed": String(!now.hidden.has(a)),
-          title: "show or hide",
-        });
-        const glyph = make("i", GLYPHS[symbol(a)], { "aria-hidden": "true" });
-        glyph.style.color = colour(a);
-        button.append(
-          glyph,
-          make("span", arch.name),
-          ...(arch.grows ? [make("small", `grows; here after ${view.length} tokens`)] : []),
-        );
-        button.addEventListener("click", () => {
-          now.hidden.has(a) ? now.hidden.delete(a) : now.hidden.add(a);
-          draw();
-        });
-        const item = make("li");
-        item.append(button);
-        return item;
-      }),
-  );
-  $("legend").querySelectorAll("button")[at]?.focus({ preventScroll: true }); // pressed by key, it is drawn anew
-}
-
 // A word in every field of a line: what the reader types must all be somewhere in it.
 const holds = (text) => now.filter.split(" ").every((word) => text.toLowerCase().includes(word));
 
@@ -82,6 +49,7 @@ function fillTrials() {
     const button = make("button", name, { type: "button" });
     button.addEventListener("click", () => {
       now.sort = { column: name, down: name === column ? !down : name in WORDS };
+      remember();
       fillTrials();
       $("trials").tHead.rows[0].cells[names.indexOf(name)].firstChild.focus();
     });
@@ -152,6 +120,7 @@ function pick(list) {
       views.findIndex((view) => isIn(view, list[0])),
     );
     $("view").value = now.view;
+    remember();
   }
   const box = $("picked");
   box.classList.toggle("on", now.picked.size > 0);
@@ -160,16 +129,17 @@ function pick(list) {
     const view = views[now.view],
       one = list.filter((t) => isIn(view, t)),
       some = (words) => words.slice(0, 8).join(", ") + (words.length > 8 ? ` and ${grouped(words.length - 8)} more` : "");
-    const names = some([...new Set(one.map((t) => rows[trials.row[t]]))]),
+    const kinds = [...new Set(one.map((t) => rows[trials.row[t]]))],
+      names = some(kinds),
       scores = some(one.map((t) => figure(scoreIn(view, t), view.percent)));
     const clear = make("button", "Clear", { type: "button" });
     clear.addEventListener("click", () => pick([]));
-    const called = (text) => text.replace(/\s+/g, " "),
-      row = called(visible(rows[trials.row[list[0]]])),
-      spec = [...document.querySelectorAll("details[data-row]")].find((one) => called(one.dataset.row) === row),
+    const compare = make("button", "Compare", { type: "button" }),
+      spec = detailOf(rows[trials.row[list[0]]]),
       open = make("button", "Architecture", { type: "button" });
+    compare.addEventListener("click", () => comparePicked(kinds));
     open.addEventListener("click", () => {
-      spec.open = true;
+      for (let part = spec; part; part = part.parentElement.closest("details")) part.open = true;
       spec.scrollIntoView({ block: "start" });
       spec.querySelector("summary").focus();
     });
@@ -179,15 +149,22 @@ function pick(list) {
         `Picked: ${names}, seed ${some(one.map((t) => trials.seed[t]))}: test ${scores}`,
       ),
       ...(spec ? [open] : []),
+      ...(kinds.length === 2 ? [compare] : []),
       clear,
     );
   }
   return draw();
 }
 
+// Something was chosen: it is in the address, and everything is drawn anew.
+function changed(step = true) {
+  remember({ step });
+  return draw();
+}
+
 function draw() {
   fillPage();
-  return Promise.all(figures.map((figure) => figure()));
+  return Promise.all(figures.map((figure) => figure())).then(fillContents);
 }
 
 // All that is no figure: words, legend and the table of trials.
@@ -196,14 +173,17 @@ function fillPage() {
   write("stateseen", view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0"));
   write("curveseen", view.learnt);
   $("hint").hidden = !view.meansOnly;
+  light(view);
   fillLegend();
   fillTrials();
+  fillPair();
   const inside = $("trials").querySelector("tr.picked");
   if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
 }
 
 const figures = [
   drawState,
+  drawEqual,
   ...(data.held.length ? [drawHeld] : []),
   ...(tables.length ? [drawHeat] : []),
   drawCut,
@@ -220,8 +200,18 @@ async function drawFirst() {
   }
 }
 
-function choices(select, names, chosen, change) {
-  select.replaceChildren(...names.map((name, i) => make("option", name, { value: i })));
+function choices(select, names, chosen, change, group = () => "") {
+  const groups = new Map();
+  names.forEach((name, i) => groups.set(group(name), [...(groups.get(group(name)) ?? []), make("option", name, { value: i })]));
+  const folded = groups.size > 1 && names.length > 2 * groups.size;
+  select.replaceChildren(
+    ...[...groups].flatMap(([label, options]) => {
+      if (!folded || options.length < 2) return options;
+      const part = make("optgroup", undefined, { label: visible(label) });
+      part.append(...options);
+      return [part];
+    }),
+  );
   select.value = chosen;
   select.closest(".controls").hidden = names.length < 2;
   select.addEventListener("change", () => change(Number(select.value)));
@@ -266,47 +256,34 @@ function follow(event) {
   pick(behind(line));
 }
 
-// The choices are in the page's address, so that they are kept when the page is loaded again.
-function remember() {
-  const kept = new URLSearchParams({ view: views[now.view].label, cut: now.cut });
-  if (tables.length) kept.set("table", tables[now.table].title);
-  if (data.held.length) kept.set("held", data.held[now.held].label);
-  for (const a of now.hidden) kept.append("hidden", archs[a].name);
-  location.replace(`#${kept}`);
-}
-
-function recollect() {
-  const kept = new URLSearchParams(location.hash.slice(1)),
-    at = (names, what) => Math.max(0, names.indexOf(kept.get(what)));
-  now.view = at(settings, "view");
-  now.cut = kept.get("cut") ?? "";
-  now.held = at(holdings, "held");
-  now.table = data.heats[at(titles, "table")] ?? 0;
-  for (const name of kept.getAll("hidden")) now.hidden.add(archs.findIndex((arch) => arch.name === name));
-  now.hidden.delete(-1);
-}
-
 // A page of a running study is loaded again, but not under the hands of its reader.
 function lookAgain() {
-  const busy = now.picked.size || now.filter || document.querySelector("details[open], input:focus, tr:focus");
+  const busy = now.picked.size || now.filter || now.search || document.querySelector("details[open], dialog[open], input:focus, tr:focus");
   if (document.hidden || busy) return;
-  remember();
+  remember({ step: false, all: true });
   location.reload();
 }
 
-const settings = views.map((view) => view.label),
-  titles = data.heats.map((i) => tables[i].title),
-  holdings = data.held.map((held) => held.label);
+// The address was changed: by going back or forward, or by hand.
+async function goBack() {
+  const section = recollect();
+  $("view").value = now.view;
+  if (tables.length) $("table").value = data.heats.indexOf(now.table);
+  if (data.held.length) $("holding").value = now.held;
+  filterTables();
+  await draw();
+  if (section) goTo(section);
+}
 
 async function start() {
-  recollect();
+  const section = recollect();
   document.querySelectorAll("table.sortable").forEach(sortable);
   document.querySelectorAll("table.sortable").forEach((table) => enter(table));
   document.addEventListener("click", follow);
   document.addEventListener("keydown", follow);
   document.addEventListener("keydown", walk);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && now.picked.size) pick([]);
+    if (event.key === "Escape" && now.picked.size && !$("copybox").open) pick([]);
   });
   $("more").addEventListener("click", () => {
     now.rows *= 10;
@@ -316,31 +293,49 @@ async function start() {
     now.view = i;
     now.rows = ROWS;
     now.zoom = null;
-    draw();
-  });
+    changed();
+  }, (name) => name.split(": ")[0]);
   if (tables.length)
     choices($("table"), titles, data.heats.indexOf(now.table), (i) => {
       now.table = data.heats[i];
+      remember();
       drawHeat();
     });
   $("cut").addEventListener("change", () => {
     now.cut = $("cut").value;
+    remember();
     drawCut();
   });
   if (data.held.length)
     choices($("holding"), holdings, now.held, (i) => {
       now.held = i;
+      remember();
       drawHeld();
     });
   const filters = document.querySelectorAll(".filter");
   for (const field of filters)
     field.addEventListener("input", () => {
+      const step = !now.filter;
       now.filter = field.value.trim().toLowerCase();
       for (const other of filters) if (other !== field) other.value = field.value;
+      remember({ step });
       fillTrials();
       filterTables();
     });
+  $("equalstate").addEventListener("change", () => {
+    now.equal = Number($("equalstate").value);
+    remember();
+    drawEqual();
+  });
+  startLegend();
+  startMenus();
+  startPair();
+  if (now.filter) filterTables();
+  window.addEventListener("hashchange", goBack);
   await drawFirst();
+  fillContents();
+  // Loaded again, a page stays where it was.
+  if (section && performance.getEntriesByType("navigation")[0]?.type !== "reload") goTo(section);
   if (tables.length)
     $("heat").on(
       "plotly_click",
@@ -351,7 +346,7 @@ async function start() {
           },
         ],
       }) => {
-        const line = tables[now.table].trials[row];
+        const line = heatTable().trials[row];
         pick(line[column].length ? line[column] : [...new Set(line.flat())]);
       },
     );

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
 from recallmap.results.page import figure_data
 from recallmap.results.page.architecture_section import Detail
@@ -286,7 +287,20 @@ def test_architectures_are_a_click_away(make: Make) -> None:
     assert text.count("<details") == 1
     assert '<pre tabindex="0">name: &lt;mesa&gt;\n</pre>' in text
     assert "<dd>state 2 d_k floats<br>S = a S + k v^T</dd>" in text
-    assert "<dt>operations a token, forward</dt><dd>2,000,000</dd>" in text
+    assert '<dt data-cost>operations a token, forward</dt><dd data-value="2000000">2,000,000</dd>' in text
+
+
+def test_variants_of_one_of_many_architectures_are_folded_under_its_name(make: Make) -> None:
+    records = [make(arch=arch, arch_dials={"width": w}) for arch in ("mesa", "gla") for w in range(8, 17)]
+    detail = Detail(yaml="name: a\n", mixers={})
+    names = set(row_names(records).values())
+    assert len(names) == 18
+    groups = r"<details><summary>(.*?)</summary>"
+    text = page(records, title="A", tables=[], details=dict.fromkeys(names, detail))
+    assert re.findall(groups, text) == ["gla: 9 variants", "mesa: 9 variants"]
+    few = [name for name in names if name.startswith("gla")]
+    text = page(records, title="A", tables=[], details=dict.fromkeys(few, detail))
+    assert re.findall(groups, text) == []
 
 
 def test_settings_stand_in_the_order_of_their_dials(make: Make) -> None:
@@ -538,7 +552,7 @@ def test_no_name_breaks_out_of_the_page(name: str, make: Make) -> None:
     reader = read(
         [make(arch=name, curve={"step": [1], "validation_accuracy": [0.5]}), make(arch=name, seed=1, error=name)]
     )
-    assert len(reader.scripts) == 4
+    assert len(reader.scripts) == 13
     assert data_of(reader)["archs"][0]["name"] == name
 
 

@@ -198,6 +198,22 @@ for (const id of {FIGURES}) {{
 return texts;
 """
 
+# What of all that can be chosen is another after it was written to the address and read from it.
+ADDRESSED = """
+const kept = () => JSON.stringify([now.view, now.table, now.held, now.cut, [...now.hidden].sort(), now.lit, now.search,
+  now.filter, now.sort, now.zoom, now.equal, now.pair].map((one) => one ?? null));
+now.view = views.length - 1; now.table = data.heats.at(-1); now.held = Math.max(0, data.held.length - 1);
+now.cut = views.flatMap((view) => view.cuts).at(-1)?.label ?? "";
+now.hidden = new Set(Array(arguments[0]).keys()); now.lit = [1, 5, 2]; now.search = "b>&=#"; now.filter = "<b> x";
+now.sort = { column: "hyper-parameters", down: false }; now.zoom = { x: [2.5, 3.25], y: [-0.5, 0.75] }; now.equal = 1500;
+now.pair = [rows.at(-1), rows[0]];
+const before = kept();
+remember();
+Object.assign(now, { view: 0, hidden: new Set(), lit: [], search: "", filter: "", zoom: null, equal: 0, pair: [], cut: "" });
+recollect();
+return [...(kept() === before ? [] : [before, kept()]), ...(document.getElementById("unfitting").hidden ? [] : ["unfit"])];
+"""
+
 # What hovering over a mark of every trace of means in the first figure shows; Plotly takes its time between two of them.
 HOVERED = """
 const figure = document.getElementById("state"), said = [];
@@ -225,7 +241,9 @@ def test_the_page_shows_hostile_text_as_text(browser: Browser, make: Make, tmp_p
         for text in browser.run(TEXTS):
             assert "<" not in re.sub(r"</?(b|br|extra)>", "", text)
         browser.run("pick([views[now.view].trials[0]])")
-        assert browser.run(f"return [{made}, document.scripts.length]") == [0, 4]
+        assert browser.run(f"return [{made}, document.scripts.length]") == [0, 13]
+    for hidden in (3, len(HOSTILE) + 3):  # an address names those that are hidden, or the others if they are fewer
+        assert browser.run(ADDRESSED, hidden) == []
     assert browser.messages() == []
     assert browser.requests() == [(tmp_path / "page.html").as_uri()]
     cells = browser.run(

@@ -338,8 +338,8 @@ def test_a_sampler_is_set_from_the_command_line() -> None:
 
 
 def test_addresses_and_texts_of_searches_without_parameters_are_those_of_old_journals() -> None:
-    """Literals from before samplers had parameters."""
-    old = codec.read_study("hybrid_search", overrides=["budget=paper"])
+    """Literals from before samplers had parameters, and the study as it was then."""
+    old = codec.read_study(Path(__file__).parent / "former_hybrid_search.yaml", overrides=["budget=paper"])
     assert isinstance(old.space, Search)
     assert [old.address(arm) for arm in old.space.arms] == [
         "hybrid_search/paper/anchors/250f2175",

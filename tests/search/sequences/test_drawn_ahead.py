@@ -105,7 +105,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
             if "-c" in self.args:  # and not git, say
                 found.append(self)
 
-    monkeypatch.setattr("recallmap.search.sequences.drawn_ahead.subprocess.Popen", Seen)
+    monkeypatch.setattr("recallmap.search.workers.pool.subprocess.Popen", Seen)
     return found
 
 
@@ -238,7 +238,7 @@ def test_a_machine_without_room_for_a_process_draws_here(monkeypatch: pytest.Mon
     def full(*_: object, **__: object) -> None:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr("recallmap.search.sequences.drawn_ahead.subprocess.Popen", full)
+    monkeypatch.setattr("recallmap.search.workers.pool.subprocess.Popen", full)
     with drawing_ahead(2):
         assert len(DrawnAhead().take([request(), request(seed=1)])) == 2
 
@@ -323,11 +323,12 @@ def runs(number: int) -> bool:
 def test_workers_that_last_serve_the_next_cohorts_and_end_with_the_process() -> None:
     code = """
         from recallmap.search.sequences import drawn_ahead
+        from recallmap.search.workers import pool
         from recallmap.search.sequences.request import Request
         from recallmap.synth.tasks import Mqar
         started = []
-        Popen = drawn_ahead.subprocess.Popen
-        drawn_ahead.subprocess.Popen = lambda *given, **named: started.append(Popen(*given, **named)) or started[-1]
+        Popen = pool.subprocess.Popen
+        pool.subprocess.Popen = lambda *given, **named: started.append(Popen(*given, **named)) or started[-1]
         for start in (0, 10):
             with drawn_ahead.drawing_ahead(1, lasting=True):
                 drawn_ahead.DrawnAhead().take([Request(task=Mqar(), seed=0, split="train", start=start, count=10)])

@@ -1,0 +1,96 @@
+"use strict";
+// Names at the ends of lines, so that few of them are looked up in a legend. A phone has no room for them.
+
+const LABEL = 26; // letters of a name
+
+const shortened = (name) => (name.length > LABEL ? `${name.slice(0, LABEL - 1)}…` : name);
+
+// Which architectures are named in figures: those in colour, or the best of a few.
+function namedIn(view) {
+  if (lit) return new Set(lit.keys());
+  return new Set(presentIn(view).ranked.filter((a) => !now.hidden.has(a)).slice(0, EIGHT));
+}
+
+// Names beside the right edge, [{ arch, name, y }], each at its y and none over another: [annotations, pixels that they take].
+function namesBeside(id, ends, [low, high]) {
+  if (narrow() || !ends.length) return [[], 0];
+  const room = (16 * (high - low)) / Math.max(120, $(id).clientHeight - 64),
+    sorted = [...ends].sort((a, b) => b.y - a.y),
+    places = [];
+  for (const { y } of sorted) places.push(Math.min(y, (places.at(-1) ?? Infinity) - room));
+  const below = Math.min(low, ...ends.map(({ y }) => y)) - places.at(-1); // what was pushed out at the bottom goes up again
+  for (let i = places.length - 1, floor = -Infinity; below > 0 && i >= 0; i--) {
+    places[i] = Math.max(places[i], floor === -Infinity ? low : floor);
+    floor = places[i] + room;
+  }
+  const words = sorted.map(({ name }) => shortened(visible(name)));
+  return [
+    sorted.map(({ arch }, i) => ({
+      xref: "paper",
+      x: 1,
+      xanchor: "left",
+      xshift: 6,
+      y: places[i],
+      yanchor: "middle",
+      showarrow: false,
+      text: plain(words[i]),
+      font: { size: 12, color: colour(arch) },
+    })),
+    14 + wideAs(words),
+  ];
+}
+
+// Names beside the last mean of each line in the first figure, where they cover neither a mark nor each other.
+function namesWithin(view, xRange, yRange) {
+  if (narrow()) return [];
+  const box = $("state"),
+    [wide, tall] = [box.clientWidth - 84, box.clientHeight - 64],
+    named = namedIn(view),
+    at = ({ state, mean }) => [
+      ((Math.log10(Math.max(1, state)) - xRange[0]) / (xRange[1] - xRange[0])) * wide,
+      (1 - (mean - yRange[0]) / (yRange[1] - yRange[0])) * tall,
+    ];
+  const marks = view.means.filter((m) => named.has(m.arch) && !now.hidden.has(m.arch)),
+    taken = marks.map(at).map(([x, y]) => [x - 8, y - 8, x + 8, y + 8]),
+    last = new Map();
+  for (const mark of marks) {
+    const other = last.get(mark.arch);
+    if (!other || mark.state > other.state || (mark.state === other.state && mark.mean > other.mean)) last.set(mark.arch, mark);
+  }
+  const free = (own) => taken.every(([l, t, r, b]) => own[2] < l || own[0] > r || own[3] < t || own[1] > b);
+  const put = [];
+  for (const mark of [...last.values()].sort((a, b) => b.mean - a.mean)) {
+    const word = shortened(visible(archs[mark.arch].name)),
+      size = 16 + wideAs([word]),
+      [x, y] = at(mark);
+    if (x < 0 || x > wide || y < 0 || y > tall) continue;
+    for (const [where, left, top] of [
+      ["top right", x + 8.5, y - 18], // above and below the front, which goes to the right
+      ["bottom right", x + 8.5, y + 2],
+      ["top left", x - size - 8.5, y - 18],
+      ["bottom left", x - size - 8.5, y + 2],
+      ["middle right", x + 8.5, y - 8],
+      ["middle left", x - size - 8.5, y - 8],
+    ]) {
+      const own = [left, top, left + size, top + 16];
+      if (own[0] < 0 || own[2] > wide + 12 || own[1] < 0 || own[3] > tall || !free(own)) continue;
+      taken.push(own);
+      put.push({ mark, where, word });
+      break;
+    }
+  }
+  return [
+    {
+      type: "scatter",
+      mode: "text",
+      x: put.map(({ mark }) => Math.max(1, mark.state)),
+      y: put.map(({ mark }) => mark.mean),
+      text: put.map(({ word }) => `\u00a0\u00a0\u00a0${plain(word)}\u00a0\u00a0\u00a0`),
+      textposition: put.map(({ where }) => where),
+      textfont: { size: 12, shadow: `${ink("paper")} 0 0 3px, ${ink("paper")} 0 0 3px`, color: put.map(({ mark }) => colour(mark.arch)) },
+      hoverinfo: "skip",
+      cliponaxis: false,
+      meta: "names",
+    },
+  ];
+}

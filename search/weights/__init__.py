@@ -1,0 +1,1 @@
+"""Trained models: kept in folders, loaded, exported."""
