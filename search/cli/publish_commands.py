@@ -53,9 +53,9 @@ def table(
 ) -> None:
     """Print tables of scores. Other scores, scores by part, and costs follow; --beside compares with published figures."""
     from recallmap.results.analysis.published_figures import Published
-    from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+    from recallmap.results.ledger import unswept
+    from recallmap.results.score_tables.breakdowns import all_tables, tables_by
     from recallmap.results.score_tables.rendering import render
-    from recallmap.results.score_tables.scores import table_of
     from recallmap.search import codec
     from recallmap.search.cli.json_text import document
 
@@ -64,10 +64,8 @@ def table(
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     records = records_of(source, ledger, sets, only, curves=False).records
     try:
-        if by is not None:
-            tables = tables_by(records, by)
-        else:
-            tables = table_of(records, theirs, settings=settings) + further_tables(records)
+        with unswept():
+            tables = tables_by(records, by) if by is not None else all_tables(records, theirs, settings=settings)
         text = document(tables) if as_json else render(tables, form.value, width=width())
     except ValueError as error:  # hyper-parameters that cannot be chosen, or an unknown option
         refuse(str(error))
