@@ -77,7 +77,7 @@ class LiveDisplay(Lines):
         report = self.last
         if report is None:
             return Text("")
-        wide, high = self.console.width - len("^C"), self.console.height  # else its echo would begin another line
+        wide, high = max(1, self.console.width - len("^C")), self.console.height  # its echo begins no other line
         shown = report.under_way[: max(1, min(BARS, high - AROUND))]
         rows = [self._trials(report), *map(self._cohort, shown)]
         more = len(report.under_way) - len(shown)

@@ -210,14 +210,15 @@ def test_a_display_says_how_far_trials_and_cohorts_are() -> None:
     assert last == "GPU busy 70%  best so far accuracy 0.7500: tiny\\x1b[31m on mqar pairs=2"
 
 
-@pytest.mark.parametrize("wide", [20, 40, 80, 200])
+@pytest.mark.parametrize("wide", [4, 20, 40, 80, 200])
 @pytest.mark.parametrize("high", [5, 24])
 def test_a_display_is_no_wider_and_no_higher_than_the_terminal(wide: int, high: int) -> None:
     lines = picture(wide, high, cohorts=30)
-    assert max(map(len, lines)) <= wide - 2
+    assert max(map(len, lines)) <= max(4, wide - 2)
     assert len(lines) <= max(4, high - 1)
-    assert lines[0].startswith("trials")
-    assert any("more coho" in text for text in lines)
+    if wide >= 20:
+        assert lines[0].startswith("trials")
+        assert any("more coho" in text for text in lines)
     if wide >= 40:
         assert "13/54" in lines[0]
         assert "200/900" in lines[1]
@@ -246,7 +247,7 @@ def test_a_display_is_cleared_and_the_cursor_comes_back_after_ctrl_c() -> None:
         interrupted()
     text = out.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # hidden, and shown again
-    assert text.endswith("\x1b[1A\x1b[2K" * 3) or text.endswith("\x1b[2K")
+    assert text.endswith("\x1b[?25h\r" + "\x1b[1A\x1b[2K" * 3)  # its three lines
 
 
 def test_a_cohort_ends_by_its_pace_since_its_first_progress() -> None:
