@@ -100,7 +100,7 @@ def test_a_run_is_told_in_lines_of_json_with_the_fields_that_the_guide_lists() -
 
 
 def test_a_search_says_in_json_what_varies_in_its_blocks() -> None:
-    small = ("budget=smoke", "space.points=2", "space.beside=[]", "space.anchors=[]")
+    small = ("budget=smoke", "space.points=1", "space.beside=[]", "space.anchors=[]")
     given = ("hybrid_search", *(word for one in small for word in ("--set", one)), "--json")
     code, text, errors = call("run", *given)
     events = told(text)
