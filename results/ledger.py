@@ -19,7 +19,7 @@ from recallmap.results.atomic_write import remedy
 from recallmap.results.exports.frame import frame
 from recallmap.results.exports.pieces import export as write_rows
 from recallmap.results.plain_data.shared_parts import Pool
-from recallmap.results.record import ORDER, Record, write_lines, write_records
+from recallmap.results.record import ORDER, Addresses, Record, write_lines, write_records
 from recallmap.results.storage.layout import (
     COLUMNS,
     COUNT,
@@ -147,7 +147,7 @@ class Ledger:
     def of(self, keys: Collection[str], *, curves: bool = True) -> list[Record]:
         """The records under these keys, in the order in which they were first kept."""
         wanted, pool = frozenset(keys), Pool()
-        with _unswept(), self._snapshot() as (db, layout):
+        with unswept(), self._snapshot() as (db, layout):
             places = sorted(row for row, _, key in self._index(db, layout) if key in wanted)
             question = f"SELECT {_columns(layout)} FROM records WHERE rowid = ?"
             rows = [db.execute(question, (place,)).fetchone() for place in places]
@@ -160,7 +160,7 @@ class Ledger:
 
     def all(self, *, curves: bool = True) -> list[Record]:
         """Every record, in the order in which they were first kept."""
-        with _unswept():
+        with unswept():
             return list(self.each(curves=curves))
 
     def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
@@ -175,12 +175,14 @@ class Ledger:
 
     def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
         """Every record as a row of the layout that this version writes, for another ledger to `merge`."""
-        pool, known = Pool(), self._known
-        return self._walk(
-            lambda row, layout: whole(row) if layout == LAYOUT else row_of(old_record_of(row, pool), known),
-            "",
-            left_out,
-        )
+        pool, known, address = Pool(passing=True), self._known, Addresses()
+
+        def made(row: Row, layout: int) -> Row:
+            if layout == LAYOUT:
+                return whole(row)
+            return row_of(old_record_of(row, pool, address), known, checked=True)
+
+        return self._walk(made, "", left_out)
 
     def records(self) -> pd.DataFrame:
         """Every record as a row of a pandas frame; see `frame`."""
@@ -305,14 +307,15 @@ class Ledger:
 
     def _upgrade(self, db: sqlite3.Connection) -> None:
         self._sound(db, 1)
-        pool = Pool()
+        pool = Pool(passing=True)
+        known: Known = {}
         for name in NEW:
             db.execute(f"ALTER TABLE records ADD COLUMN {name} {COLUMNS[name]}")
         said = ", ".join(f"{name} = ?" for name in NEW)
         places = [place for (place,) in db.execute("SELECT rowid FROM records ORDER BY rowid")]
         for place in places:
             row = db.execute(f"SELECT {_columns(1)} FROM records WHERE rowid = ?", (place,)).fetchone()
-            new = dict(zip(COLUMNS, row_of(self._read(row, 1, pool)), strict=True))
+            new = dict(zip(COLUMNS, row_of(self._read(row, 1, pool), known, checked=True), strict=True))
             db.execute(
                 f"UPDATE records SET record = NULL, {said} WHERE rowid = ?", (*(new[name] for name in NEW), place)
             )
@@ -489,8 +492,8 @@ def _export(target: Path, each: Callable[[], Iterable[Record]], lines: Callable[
 
 
 @contextlib.contextmanager
-def _unswept() -> Iterator[None]:
-    """Pause the garbage collector while records are made by the hundred thousand: they hold no cycles."""
+def unswept() -> Iterator[None]:
+    """Pause the garbage collector while there are records by the hundred thousand: they hold no cycles."""
     swept = gc.isenabled()
     gc.disable()
     try:

@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.plain_data.record_checks import Faults, Least, Loose, check_of, told
-from recallmap.results.plain_data.shared_parts import Joined, Pool, Scores, is_finite, text_of
+from recallmap.results.plain_data.shared_parts import (
+    Joined,
+    Memo,
+    Pool,
+    Scores,
+    are_finite,
+    are_floats,
+    is_finite,
+    text_of,
+)
 
 SCHEMA = 1  # version of Record; raise it when a field changes meaning
 SHORT = 12  # letters of a key that tell records apart where people or pages read them
@@ -149,11 +158,12 @@ class Record:
     def __post_init__(self) -> None:
         for name in ("references", "scores", "validation", "published_choice"):
             object.__setattr__(self, name, _finite(getattr(self, name)))
-        object.__setattr__(self, "tests", [_finite_test(test) for test in self.tests])
+        tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
+        object.__setattr__(self, "tests", tests)
         curve = {
             name: [x if x is not None and is_finite(x) else None for x in values] for name, values in self.curve.items()
         }
-        object.__setattr__(self, "curve", curve)
+        object.__setattr__(self, "curve", curve or _NO_CURVE)
 
     @property
     def score(self) -> float | None:
@@ -177,7 +187,7 @@ class Record:
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
-        if unknown := sorted(set(data) - set(FIELDS)):
+        if unknown := sorted(data.keys() - _KNOWN):
             raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
         own = dict(data)
         if pool is not None and isinstance(spec := data.get("spec"), dict):
@@ -187,7 +197,12 @@ class Record:
         return Record(**(own if pool is None else pool.share(own)))
 
 
+_NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
+
+_NO_CURVE: dict[str, list[Score | None]] = {}
+
 FIELDS = tuple(f.name for f in fields(Record))
+_KNOWN = frozenset(FIELDS)
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
 _CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
 _ONLINE = check_of(Online)
@@ -203,14 +218,16 @@ def _faults(data: Mapping[str, Any]) -> Faults:
     """All faults of the fields of a record. Parts in a pool are sound."""
     found: Faults = [(name, "is missing") for name in sorted(_NEEDED - data.keys())]
     for name, value in data.items():
-        if not _is_shared(value) and (wrong := _CHECKS[name](value)):
+        if not (type(value) in _SHARED and _is_shared(value)) and (wrong := _CHECKS[name](value)):
             found += [(f"{name}{path}", said) for path, said in wrong]
     return found or _disagreements(data)
 
 
+_SHARED = frozenset({list, Joined, Scores})  # isinstance of an abstract mapping takes ten times as long
+
+
 def _is_shared(value: Any) -> bool:
-    kind = type(value)  # isinstance of an abstract mapping takes ten times as long
-    return any(type(part) is Joined for part in value) if kind is list else kind is Joined or kind is Scores
+    return any(type(part) is Joined for part in value) if type(value) is list else True
 
 
 def _disagreements(data: Mapping[str, Any]) -> Faults:
@@ -250,7 +267,30 @@ def canonical(data: Any) -> str:
 
 def address(spec: Mapping[str, Any]) -> str:
     """The key of a resolved trial: sha256 of its canonical text."""
-    return hashlib.sha256(canonical(spec).encode()).hexdigest()
+    return _digest(canonical(spec))
+
+
+class Addresses:
+    """The `address` of one spec after another, where the text that they share but for the seed is written once."""
+
+    def __init__(self) -> None:
+        self._around = Memo(_around_seed)
+
+    def __call__(self, spec: Mapping[str, Any]) -> str:
+        if not isinstance(spec, Joined):
+            return address(spec)
+        return _digest(canonical(spec["seed"]).join(self._around(spec)))
+
+
+def _around_seed(shared: Mapping[str, Any]) -> tuple[str, str]:
+    """The canonical text of a spec before its seed, and behind it."""
+    before, after = ({name: shared[name] for name in shared if (name < "seed") is first} for first in (True, False))
+    ahead, rest = canonical(before)[1:-1], canonical(after)[1:-1]
+    return f'{{{ahead}{"," if ahead else ""}"seed":', f"{',' if rest else ''}{rest}}}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 ORDER = ("study", "task", "setting", "arch", "seed", "key")  # order of committed records
@@ -282,10 +322,10 @@ def read_records(path: Path) -> list[Record]:
     return unique(records_in(path))
 
 
-def records_in(path: Path, *, skipped: list[str] | None = None) -> Iterator[Record]:
+def records_in(path: Path, *, skipped: list[str] | None = None, passing: bool = False) -> Iterator[Record]:
     """Records one by one, with every repetition of a key. Lines that are no records are passed over and listed in `skipped`,
-    where it is given."""
-    pool = Pool()
+    where it is given. `passing` records are not kept (see `Pool`)."""
+    pool = Pool(passing=passing)
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -324,10 +364,10 @@ def _own(value: Any) -> Any:
 
 
 def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
-    if isinstance(scores, Scores) or all(map(is_finite, scores.values())):
+    if type(scores) is Scores or not scores or (are_floats(scores) and are_finite(scores.values())):
         return scores
     return {name: value for name, value in scores.items() if is_finite(value)}
 
 
 def _finite_test(test: Mapping[str, Any]) -> Mapping[str, Any]:
-    return test if isinstance(test, Joined) else {**test, "scores": _finite(test.get("scores", {}))}
+    return test if type(test) is Joined else {**test, "scores": _finite(test.get("scores", {}))}

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from recallmap.results.plain_data.shared_parts import Memo
 from recallmap.results.record import Record
 
 MOST_DIALS = 4  # in a name
@@ -22,11 +23,16 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     these are more than MOST_DIALS, as few of them as tell the architectures apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     known: dict[str, str] = {}
-    for record in records:
-        trained = trained_text(record)
+
+    def canonical_leaves(spec: Mapping[str, Any]) -> str:
+        trained = trained_text(spec)
         if trained not in known:
             known[trained] = canonical_text(leaves_of_text(trained))
-        by_name[record.arch][known[trained]].append(record.key)
+        return known[trained]
+
+    variant = Memo(canonical_leaves)
+    for record in records:
+        by_name[record.arch][variant(record.spec)].append(record.key)
     names = {}
     for name, variants in by_name.items():
         leaves = [json.loads(spec) for spec in variants]
@@ -43,13 +49,13 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
 
 def leaves_of(record: Record) -> Mapping[str, Any]:
     """The parameters of what was trained, by dotted path: those of its architecture, and of its phases' expansions."""
-    return leaves_of_text(trained_text(record))
+    return leaves_of_text(trained_text(record.spec))
 
 
-def trained_text(record: Record) -> str:
-    """The architecture and its expansions as JSON, which many trials share."""
-    expansions = [phase.get("expand") for phase in record.spec.get("phases", [])]
-    return ordered([record.spec.get("arch", {}), expansions])
+def trained_text(spec: Mapping[str, Any]) -> str:
+    """The architecture of a trial and its expansions as JSON, which many trials share."""
+    expansions = [phase.get("expand") for phase in spec.get("phases", [])]
+    return ordered([spec.get("arch", {}), expansions])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,7 +76,14 @@ def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tupl
     if empty and not value and path:
         yield path, "[]" if isinstance(value, list | tuple) else "{}"
     for name, inner in parts:
-        yield from flatten(inner, f"{path}.{name}" if path else str(name), empty=empty)
+        at = f"{path}.{name}" if path else str(name)
+        if type(inner) in _LEAVES:  # most are: a generator of their own takes five times as long
+            yield at, inner
+        else:
+            yield from flatten(inner, at, empty=empty)
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:

@@ -103,6 +103,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
     """The answers on the setting that a trial trained on, then on those that it was only tested on. A setting includes the
     parameters of mixers with which earlier phases trained, and those of the trained task in which tests differ from it."""
     own, *further = _asked(ordered(_question(record)))
+    (score, scores), *others = _scored(record, on)
     found = [
         Answer(
             setting=own[0],
@@ -112,13 +113,12 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             state_length=record.length,
             chance=record.chance,
             ceiling=record.ceiling,
-            score=reported(record, on).get(record.metric) if record.status == "done" else None,
-            scores=reported(record, on),
+            score=score,
+            scores=scores,
         )
     ]
-    for (setting, dials), test in zip(further, record.tests, strict=True):
-        if (test["task"], test["setting"]) == (record.task, record.setting):
-            continue  # the setting that it trained on, which comes first
+    tested = ((*at, test) for at, test in zip(further, record.tests, strict=True) if not _is_trained(test, record))
+    for (setting, dials, test), (score, scores) in zip(tested, others, strict=True):
         found.append(
             Answer(
                 setting=setting,
@@ -128,12 +128,25 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
                 state_length=test["length"] if "state_bytes" in test else record.length,
                 chance=test["chance"],
                 ceiling=test["ceiling"],
-                score=test["scores"].get(record.metric),
-                scores=test["scores"],
+                score=score,
+                scores=scores,
                 tested=True,
             )
         )
     return found
+
+
+def _scored(record: Record, on: On) -> list[tuple[float | None, Mapping[str, float]]]:
+    """Score and scores of every answer, which differ between trials of one question."""
+    own = reported(record, on)
+    tested = [test["scores"] for test in record.tests if not _is_trained(test, record)]
+    score = own.get(record.metric) if record.status == "done" else None
+    return [(score, own), *((scores.get(record.metric), scores) for scores in tested)]
+
+
+def _is_trained(test: Mapping[str, Any], record: Record) -> bool:
+    """True for a test of the setting that the trial trained on, which comes first anyway."""
+    return bool(test["task"] == record.task and test["setting"] == record.setting)
 
 
 def _question(record: Record) -> dict[str, Any]:
@@ -196,7 +209,7 @@ def _dials(task: Mapping[str, Any]) -> dict[str, Any]:
 def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
     first = (choice.trials or choice.failed)[0]
     leaves = leaves_of(first)
-    by_seed = {r.seed: answers(r, choice.on) for r in choice.trials}
+    by_seed = {r.seed: _scored(r, choice.on) for r in choice.trials}
     for index, answer in enumerate(answers(first, choice.on)):
         own = {seed: found[index] for seed, found in by_seed.items() if index < len(found)}
         yield Measure(
@@ -207,8 +220,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             state_bytes=answer.state_bytes,
             state_grows=first.state_grows,
             metric=first.metric,
-            values={seed: one.score for seed, one in own.items() if one.score is not None},
-            scores={seed: one.scores for seed, one in own.items()},
+            values={seed: score for seed, (score, _) in own.items() if score is not None},
+            scores={seed: scores for seed, (_, scores) in own.items()},
             keys=tuple(r.key for r in choice.trials),
             chance=answer.chance,
             ceiling=answer.ceiling,

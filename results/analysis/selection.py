@@ -69,10 +69,10 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
     for record in group:
         cells[whole(record.spec)].append(record)
     done = [[r for r in cells[hyper] if r.score is not None] for hyper in sorted(cells)]  # not in the records' order
-    seeds = {r.seed for r in group}
+    judged = done
     if on == "test":  # what validation chose may have more seeds
-        seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values())) or seeds
-    judged = [[r for r in trials if r.seed in seeds] for trials in done]
+        seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values()))
+        judged = [[r for r in trials if not seeds or r.seed in seeds] for trials in done]
     most = max(map(len, judged))
     able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
     best: list[Record] = []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from recallmap.results.analysis.labels import flatten
-from recallmap.results.plain_data.shared_parts import Joined
+from recallmap.results.plain_data.shared_parts import Joined, figures_of
 from recallmap.results.record import Record
 
 if TYPE_CHECKING:
@@ -40,23 +42,36 @@ _MIXED = "string[python]"  # text that stands for values of several kinds; "stri
 
 def columns_of(records: Iterable[Record]) -> dict[str, str]:
     """The columns of a frame of all these records, the dtype of each by its name: first those of the records' own figures,
-    then those of their specs. The records are walked through once and not kept, because a table may be written in pieces
-    that all have these columns."""
+    then those of their specs."""
+    own, of_specs = parted_columns(records)
+    return own | of_specs
+
+
+def parted_columns(records: Iterable[Record]) -> tuple[dict[str, str], dict[str, str]]:
+    """Columns as of `columns_of`: those in which records have figures of their own, and those in which only their specs have
+    any. The records are walked through once and not kept, because a table may be written in pieces that all have these
+    columns."""
     own: dict[str, _Column] = {name: _Column() for name in FIELDS}
     specs: dict[str, _Column] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[type, ...]], _Alike] = {}
     often: Counter[int] = Counter()  # how many rows have the cells of a spec
     cells, rows = Cells(), 0
     for rows, record in enumerate(records, start=1):  # noqa: B007
-        for name, value in cells.own(record).items():
-            column = own.get(name)
-            if column is None:
-                column = own[name] = _Column()
-            column.see(value)
+        found = cells.own(record)
+        kinds = tuple(found), tuple(map(type, found.values()))
+        if (same := alike.get(kinds)) is None:
+            same = alike[kinds] = _Alike(*kinds)
+        same.see(found)
         often[cells.place(record)] += 1
+    for (names, types), same in alike.items():
+        for name, kind in zip(names, types, strict=True):
+            own.setdefault(name, _Column()).see(kind, same.count, same.most.get(name, 0))
     for place, times in often.items():
         for name, value in cells.known[place].items():
-            (own if name in own else specs).setdefault(name, _Column()).see(value, times)
-    return {name: column.dtype(rows) for name, column in (own | specs).items()}
+            most = abs(value) if isinstance(value, int) else 0
+            (own if name in own else specs).setdefault(name, _Column()).see(type(value), times, most)
+    made = [{name: column.dtype(rows) for name, column in columns.items()} for columns in (own, specs)]
+    return made[0], made[1]
 
 
 def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -71,7 +86,7 @@ def frame(records: Iterable[Record], columns: Mapping[str, str] | None = None) -
     records, cells = list(records), Cells()
     columns = columns_of(records) if columns is None else columns
     rows = [cells.own(record) | cells.known[cells.place(record)] for record in records]
-    made = {name: [cell_of(row.get(name), dtype) for row in rows] for name, dtype in columns.items()}
+    made = {name: cells_of([row.get(name) for row in rows], dtype) for name, dtype in columns.items()}
     return pd.DataFrame({name: pd.Series(made[name], dtype=dtype) for name, dtype in columns.items()})
 
 
@@ -81,15 +96,18 @@ class Cells:
     def __init__(self) -> None:
         self.known: list[dict[str, Any]] = []  # of specs
         self._places: dict[tuple[Any, ...], tuple[int, Any]] = {}
+        self._columns: dict[tuple[tuple[str, ...], ...], list[list[str]]] = {}  # of scores, by their names
 
     def own(self, record: Record) -> dict[str, Any]:
         """The fields and scores of a record."""
-        found = {name: getattr(record, name) for name in FIELDS}
-        for prefix, scores in _scores_of(record):
-            for name, value in scores.items():
-                column = f"{prefix}{name}"
-                found[f"scores.{column}" if column in found else column] = value
-        return {name: value for name, value in found.items() if value is not None}
+        found = {name: value for name, value in zip(FIELDS, _OWN(record), strict=True) if value is not None}
+        scored = [scores for _, scores in _scores_of(record)]
+        names = tuple(map(tuple, scored))
+        if names not in self._columns:
+            self._columns[names] = _columns_of_scores(names)
+        for scores, called, columns in zip(scored, names, self._columns[names], strict=True):
+            found.update(zip(columns, figures_of(scores, called), strict=True))
+        return found
 
     def place(self, record: Record) -> int:
         """The index in `known` of the cells of its spec."""
@@ -104,15 +122,32 @@ class Cells:
             found = self._places[id(shared), names, apart] = len(self.known), shared
             taken = {*FIELDS, *(f"{prefix}{name}" for prefix, scores in _scores_of(record) for name in scores)}
             leaf = {f"spec.{path}" if path in taken else path: value for path, value in leaves(record)}
-            self.known.append({name: value for name, value in leaf.items() if value is not None})
+            self.known.append({sys.intern(name): value for name, value in leaf.items() if value is not None})
         return found[0]
 
+
+_OWN = attrgetter(*FIELDS)
 
 _OF_BOTH = frozenset(FIELDS) - {"arch", "task"}  # what a spec and its record both say; those are parts of a spec
 
 
 def _scores_of(record: Record) -> tuple[tuple[str, Mapping[str, float]], ...]:
-    return ("", record.scores), ("validation_", record.validation), ("published_", record.published_choice)
+    return tuple(zip(_PREFIXES, (record.scores, record.validation, record.published_choice), strict=True))
+
+
+_PREFIXES = ("", "validation_", "published_")
+
+
+def _columns_of_scores(names: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The columns of scores with these names, none of which is a field or a column of scores before."""
+    taken, columns = set(FIELDS), []
+    for prefix, called in zip(_PREFIXES, names, strict=True):
+        columns.append(list[str]())
+        for name in called:
+            column = f"{prefix}{name}"
+            columns[-1].append(f"scores.{column}" if column in taken else column)
+            taken.add(columns[-1][-1])
+    return columns
 
 
 def leaves(record: Record) -> Iterator[tuple[str, Any]]:
@@ -120,6 +155,20 @@ def leaves(record: Record) -> Iterator[tuple[str, Any]]:
     for path, value in flatten(record.spec, empty=True):
         if path not in FIELDS or getattr(record, path) != value:
             yield path, value
+
+
+class _Alike:
+    """Rows whose own cells have the same columns and types."""
+
+    def __init__(self, names: Sequence[str], kinds: Sequence[type]) -> None:
+        self.count = 0
+        self.most = {name: 0 for name, kind in zip(names, kinds, strict=True) if issubclass(kind, int)}
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        self.count += 1
+        for name, most in self.most.items():
+            if not -most <= row[name] <= most:
+                self.most[name] = abs(row[name])
 
 
 class _Column:
@@ -130,12 +179,10 @@ class _Column:
         self.count = 0
         self.most = 0  # of whole numbers, without their sign
 
-    def see(self, value: Any, times: int = 1) -> None:
+    def see(self, kind: type, times: int, most: int) -> None:
         self.count += times
-        kind = type(value)
-        self.kinds.add(kind if kind in _KINDS else next((kind for kind in _KINDS if isinstance(value, kind)), object))
-        if isinstance(value, int):
-            self.most = max(self.most, abs(value))
+        self.kinds.add(kind if kind in _KINDS else next((one for one in _KINDS if issubclass(kind, one)), object))
+        self.most = max(self.most, most)
 
     def dtype(self, rows: int) -> str:
         """The dtype of the column. Whole numbers stay whole where some rows have none. A column of several kinds of value, or
@@ -149,6 +196,11 @@ class _Column:
         if self.kinds == {float} or (self.kinds == {int, float} and self.most <= _EXACT):
             return "float64"
         return "string" if self.kinds == {str} else _MIXED
+
+
+def cells_of(values: list[Any], dtype: str) -> list[Any]:
+    """Values as a column of this dtype holds them."""
+    return [cell_of(value, dtype) for value in values] if dtype == _MIXED else values
 
 
 def cell_of(value: Any, dtype: str) -> Any:

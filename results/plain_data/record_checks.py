@@ -166,7 +166,9 @@ def _mapping(hint: Any) -> Check:
     def check(value: Any) -> Faults | None:
         if not isinstance(value, dict):
             return _wrong("a mapping", value)
-        if easy and easy.issuperset(map(type, value.values())) and all(map(str.isascii, value)):
+        kinds = set(map(type, value.values()))
+        words = hint is str and kinds.union(map(type, value)) == {str} and all(map(str.isascii, value.values()))
+        if (kinds <= easy or words) and all(map(str.isascii, value)):
             return None
         return _all(value.items(), lambda _, one: inner(one))
 

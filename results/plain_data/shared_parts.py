@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
+import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from recallmap.results.plain_data.record_checks import HUGE
 
@@ -24,6 +26,9 @@ class Joined(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._own if name == self._name else self.shared[name]
+
+    def get(self, name: str, default: Any = None) -> Any:  # that of Mapping raises and catches where there is none
+        return self._own if name == self._name else self.shared.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.shared
@@ -51,6 +56,15 @@ class Scores(Mapping[str, float]):
     def __getitem__(self, name: str) -> float:
         return self._figures[self._start + self._places[name]]
 
+    def get(self, name: str, default: Any = None) -> Any:  # that of Mapping raises and catches where there is none
+        place = self._places.get(name)
+        return default if place is None else self._figures[self._start + place]
+
+    def of(self, names: Iterable[str]) -> list[float]:
+        """The figures of these names."""
+        places, figures, start = self._places, self._figures, self._start
+        return [figures[start + places[name]] for name in names]
+
     def __contains__(self, name: object) -> bool:
         return name in self._places
 
@@ -62,6 +76,16 @@ class Scores(Mapping[str, float]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+class InCommon(NamedTuple):
+    """What records of a ledger have in common: fields, the spec without its seed, tests without their scores, and the places
+    of figures by name (None where these are not shared)."""
+
+    fields: dict[str, Any]
+    spec: Mapping[str, Any]
+    tests: list[Mapping[str, Any]]
+    figures: list[dict[str, int] | None]
 
 
 class Memo(Generic[T]):
@@ -84,25 +108,35 @@ class Pool:
 
     A trial's spec is shared by all that differ only in the seed, and its parts (architecture, task, ...) by all that have
     them. So `record.spec.shared` and its parts can be told apart by identity.
+
+    passing  records are not kept, so that only their specs, tests and mappings of words are shared
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, passing: bool = False) -> None:
+        self._passing = passing
         self._values: dict[Any, dict[Any, Any]] = {kind: {} for kind in _FEW}
         self._mappings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         self._names: dict[tuple[str, ...], dict[str, int]] = {}
         self._parts: dict[bytes, Any] = {}
         self._specs: dict[bytes, Mapping[str, Any]] = {}
-        self._read: dict[bytes, dict[str, Any]] = {}
+        self._marshalled: dict[bytes, Mapping[str, Any]] = {}
+        self._read: dict[bytes, InCommon] = {}
 
     def spec(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The shared form of a spec; None where no shared record has it."""
         shared, own = unjoined(spec, "seed")
-        found = self._specs.get(_address(text_of(shared).encode()))
+        address = _address(marshal.dumps(dict(shared), 2))  # it tells 1 from 1.0, and takes a third of the time of JSON
+        found = self._marshalled.get(address)
+        if found is None and (found := self._specs.get(_address(text_of(shared).encode()))) is not None:
+            self._marshalled[address] = found
         return found if found is None or not own else Joined(found, "seed", own["seed"])
 
     def share(self, data: dict[str, Any]) -> dict[str, Any]:
         """The fields of a sound record, with the parts that it shares with other records."""
-        found = self._shared(data)
+        if self._passing:
+            found = data | {name: self._words(name, data[name]) for name in _WORDS if name in data}
+        else:
+            found = self._shared(data)
         if not isinstance(data["spec"], Joined):
             shared, own = unjoined(data["spec"], "seed")
             parts = self._spec(shared)
@@ -110,16 +144,15 @@ class Pool:
         found["tests"] = [self._test(test) for test in data.get("tests", ())]
         return found
 
-    def read(self, text: bytes) -> dict[str, Any]:
-        """The shared fields in JSON of a ledger, which was written from sound records; `figures` are lists of names (null
-        where there are none). Equal texts are read once."""
+    def read(self, text: bytes) -> InCommon:
+        """The shared fields in JSON of a ledger, which was written from sound records. Equal texts are read once."""
         address = _address(text)
         found = self._read.get(address)
         if found is None:
             data = json.loads(text)
-            found = self._shared(data) | {"spec": self._spec(data["spec"])}
-            found["figures"] = [names and self._places(tuple(names)) for names in data["figures"]]
-            self._read[address] = found
+            spec, tests = self._spec(data.pop("spec")), data.pop("tests")
+            figures = [names and self._places(tuple(names)) for names in data.pop("figures")]
+            found = self._read[address] = InCommon(self._shared(data), spec, tests, figures)
         return found
 
     def own(self, data: dict[str, Any], figures: Iterable[dict[str, int] | None]) -> dict[str, Any]:
@@ -128,8 +161,7 @@ class Pool:
         for name in _OWN:
             if value := data[name]:
                 data[name] = self._values[type(value)].setdefault(value, value)
-        if data["references"]:
-            data |= self._shared({"references": data["references"]})
+        data["references"] = self._words("references", data["references"])
         given = list(zip(figures, data["figures"], strict=True))
         # One array a record: an array of each would be larger than what it holds.
         together = array("d", [figure for places, values in given if places for figure in values])
@@ -146,7 +178,7 @@ class Pool:
             if name in FIGURES:
                 value = self._scores(value)
             elif name in _WORDS:
-                value = self._mappings.setdefault((name, *value.items()), value)
+                value = self._words(name, value)
             elif name not in _UNLIKE and type(value) in _FEW:
                 value = self._value(value)
             found[name] = value
@@ -160,6 +192,9 @@ class Pool:
         if isinstance(part, dict | list):
             return self._parts.setdefault(_address(text_of(part).encode()), part)
         return self._value(part)
+
+    def _words(self, name: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._mappings.setdefault((name, *words.items()), words)
 
     def _value(self, value: T) -> T:
         found: T = self._values[type(value)].setdefault(value, value) if value else value  # -0.0 is no 0.0
@@ -175,7 +210,7 @@ class Pool:
     def _scores(self, scores: Mapping[str, float]) -> Mapping[str, float]:
         if not scores:
             return NOTHING
-        if not (are_floats(scores) and all(map(is_finite, scores.values()))):
+        if not (are_floats(scores) and are_finite(scores.values())):
             return scores
         return Scores(self._places(tuple(scores)), array("d", scores.values()))
 
@@ -189,6 +224,11 @@ class Pool:
 def is_finite(figure: float) -> bool:
     """True for a figure that is a number, is finite, and has a finite square."""
     return -HUGE <= figure <= HUGE
+
+
+def are_finite(figures: Collection[float]) -> bool:
+    """True where `is_finite` is true for each of these floats. There is at least one."""
+    return is_finite(min(figures)) and is_finite(max(figures)) and not math.isnan(sum(figures))  # that of a NaN is one
 
 
 NOTHING = Scores({}, array("d"))
@@ -208,28 +248,34 @@ _OWN = ("status", "error", "steps", "selected_step", "peak_bytes")
 
 def are_floats(scores: Mapping[str, float]) -> bool:
     """True where all figures are floats, so that eight bytes each hold them as they are written."""
-    return isinstance(scores, Scores) or _FLOAT.issuperset(map(type, scores.values()))
+    return type(scores) is Scores or _FLOAT.issuperset(map(type, scores.values()))
+
+
+def figures_of(scores: Mapping[str, float], names: Iterable[str]) -> list[float]:
+    """The figures of these names."""
+    return scores.of(names) if type(scores) is Scores else [scores[name] for name in names]
 
 
 def unjoined(mapping: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """A mapping without one entry, and that entry where it has it."""
     own = {name: mapping[name]} if name in mapping else {}
-    if isinstance(mapping, Joined):
+    if type(mapping) is Joined:  # isinstance of an abstract mapping takes ten times as long
         return mapping.shared, own
     return {other: value for other, value in mapping.items() if other != name}, own
 
 
 def text_of(data: Any) -> str:
     """Plain data as JSON in one line, keys sorted. Raises TypeError or ValueError on other data."""
-    return json.dumps(
-        data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping
-    )
+    return _JSON.encode(data)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_mapping)
 
 
 def _address(text: bytes) -> bytes:

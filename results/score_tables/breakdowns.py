@@ -22,11 +22,12 @@ from recallmap.results.analysis.breakdown import (
 from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure, edge_of, measures
 from recallmap.results.analysis.namesakes import remark
+from recallmap.results.analysis.published_figures import Published
 from recallmap.results.record import Record
 from recallmap.results.score_tables.columns import over_seeds
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.notes import notes_of
-from recallmap.results.score_tables.scores import best, states_of, task_table
+from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
 from recallmap.results.score_tables.table import (
     MAD,
     Cell,
@@ -42,6 +43,15 @@ from recallmap.results.score_tables.table import (
 ERROR = "relative_error"
 
 
+def all_tables(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
+    """The tables of `table_of`, then `further_tables`, with one choice of hyper-parameters for all but MAD's averages.
+
+    Raises as `table_of`."""
+    further: list[Table] = []
+    tables = table_of(records, beside, settings=settings, see=lambda *seen: further.extend(_further(*seen)))
+    return [*tables, *further, *_average_tables(records), *cost_tables(records)]
+
+
 def further_tables(records: Sequence[Record]) -> list[Table]:
     """Tables beyond the headline. For MAD: averages over its tasks. For every task outside MAD: its other scores (tvd,
     cg_steps), and the headline by parts of the answers (length, depth, position), for learnability as a loss. Then the cost of
@@ -51,17 +61,8 @@ def further_tables(records: Sequence[Record]) -> list[Table]:
         groups[record.task, record.protocol].append(record)
     tables = []
     for (task, protocol), group in groups.items():
-        if task in MAD:
-            continue
-        found = [m for m in measures(group) if m.values]
-        for name in further_scores(found):
-            own = [other for m in found if (other := m.of(name)).values]
-            tables.append(task_table(own, task, protocol, "validation", None, score=name))
-        tables += [
-            _cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol)
-            for cut in by_parts(found)
-            if cut.by != OF_EVERY_TASK
-        ]
+        if task not in MAD:
+            tables += _further(measures(group), task, protocol)
     return tables + _average_tables(records) + cost_tables(records)
 
 
@@ -108,6 +109,17 @@ def _average_table(lines: list[Line], tasks: set[str], protocol: str) -> Table:
         units=("percent", "percent"),
         protocol=protocol,
     )
+
+
+def _further(found: Iterable[Measure], task: str, protocol: str) -> list[Table]:
+    """The tables of one task outside MAD beyond its headline."""
+    found = [m for m in found if m.values]
+    tables = []
+    for name in further_scores(found):
+        own = [other for m in found if (other := m.of(name)).values]
+        tables.append(task_table(own, task, protocol, "validation", None, score=name))
+    cuts = [cut for cut in by_parts(found) if cut.by != OF_EVERY_TASK]
+    return tables + [_cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
 
 
 def tables_by(records: Sequence[Record], by: str) -> list[Table]:

@@ -19,7 +19,7 @@ COSTS: dict[
     str, tuple[Unit, Callable[[Record], float | None]]
 ] = {  # what a trial took; speed is of trials as they trained
     "parameters": ("count", lambda r: r.parameters),
-    "state": ("bytes", lambda r: None if has_unknown_state(leaves_of(r)) else r.state_bytes),
+    "state": ("bytes", lambda r: r.state_bytes),
     "operations a token": ("count", lambda r: r.flops_per_token),
     "steps": ("count", lambda r: r.steps),
     "seconds a trial": ("seconds", lambda r: r.seconds),
@@ -41,12 +41,13 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
         return []
     lines = []
     for (row, task), own in rows.items():
-        cells = []
-        for _, of in COSTS.values():
-            values = [value for record in own if (value := of(record)) is not None]
+        cells, leaves = [], leaves_of(own[0])
+        unknown = {"state"} if has_unknown_state(leaves) else set()
+        for name, (_, of) in COSTS.items():
+            values = [value for record in own if name not in unknown and (value := of(record)) is not None]
             cells.append(Cell(mean=float(np.mean(values)) if values else None, seeds=len(values)))
         labels = (row, task, str(len(own)))
-        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves_of(own[0]))))
+        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves)))
     devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"
     return [
         Table(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.labels import differing, row_names, words
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number, by_size
@@ -32,11 +32,19 @@ from recallmap.results.score_tables.table import (
 ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # options that a column of the task names even where they do not differ
 
 
-def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
+def table_of(
+    records: Sequence[Record],
+    beside: Published | None = None,
+    *,
+    settings: bool = False,
+    see: Callable[[list[Measure], str, str], object] | None = None,
+) -> list[Table]:
     """The tables of a list of records: one of MAD where two or more of its tasks are there, one for every other task.
     Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
 
-    `settings` True adds to MAD's table one for each of its tasks, with a column for each setting.
+    settings  add to MAD's table one for each of its tasks, with a column for each setting
+    see       is called with the measures, the task and the protocol of every honest table outside MAD
+
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
     """
     mad: dict[str, list[Record]] = defaultdict(list)
@@ -49,8 +57,9 @@ def table_of(records: Sequence[Record], beside: Published | None = None, *, sett
     tables = []
     for protocol, group in mad.items():
         together = len({r.task for r in group}) > 1
+        names = row_names(group)
         for on in _choices(group):
-            found = measures(group, on=on)
+            found = measures(group, on=on, names=names)
             if together:
                 tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
             for task in MAD:
@@ -58,8 +67,12 @@ def table_of(records: Sequence[Record], beside: Published | None = None, *, sett
                 if own and (settings or not together or any(m.tested for m in own)):
                     tables.append(task_table(own, task, protocol, on, beside))
     for (task, protocol), group in others.items():
+        names = row_names(group)
         for on in _choices(group):
-            tables.append(task_table(measures(group, on=on), task, protocol, on, beside))
+            found = measures(group, on=on, names=names)
+            tables.append(task_table(found, task, protocol, on, beside))
+            if see is not None and on == "validation":
+                see(found, task, protocol)
     return tables
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
-from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, text_of, unjoined
+from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, figures_of, text_of, unjoined
 from recallmap.results.record import FIELDS, SHORT, Record, address, faults_of
 
 LAYOUT = 2  # raise it when a reader of the layout before could not read the file
@@ -84,9 +85,9 @@ KEEP = (
     "OR excluded.created >= records.created AND excluded.checksum != records.checksum)"  # a done record stands
 )
 
-Known = dict[tuple[Any, ...], tuple[Any, str]]  # what texts are made of, by identity, and the texts
+Known = dict[tuple[Any, ...], tuple[Any, str]]  # by what texts are made of: what is told by identity, and the text
 
-MOST_KNOWN = 1000
+MOST_KNOWN = 10_000
 
 Row = tuple[Any, ...]  # the values of COLUMNS, or of OLD_COLUMNS, in their order; read ones have text as bytes
 
@@ -105,14 +106,24 @@ def key_in(row: Row) -> str:
     return row[0].decode(errors="backslashreplace") if isinstance(row[0], bytes) else "without a key"
 
 
-def row_of(record: Record, known: Known | None = None) -> Row:
+def row_of(record: Record, known: Known | None = None, *, checked: bool = False) -> Row:
     """The row of a record. Raises TypeError or ValueError where the record is not sound.
 
-    known  shared texts of earlier records, for records that are read together
+    known    shared texts of earlier records, for records that are read together
+    checked  `Record.from_dict` has found the record sound, so that it is not checked twice
     """
+    if not checked and (faults := faults_of(record)):
+        raise ValueError(faults)
     row = (*_headline(record), *_texts(record, {} if known is None else known))
     row = (*row, mark_of(record.key.encode(), record.status.encode()))
     return (*row, _checksum(tuple(value.encode() if isinstance(value, str) else value for value in row)))
+
+
+def rows_of(records: Iterable[Record]) -> Iterator[Row]:
+    """The rows of records that `Record.from_dict` has found sound."""
+    known: Known = {}
+    for record in records:
+        yield row_of(record, known, checked=True)
 
 
 def whole(row: Row) -> Row:
@@ -129,31 +140,27 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
         raise Damaged(row, "its checksum is another")
     common_text, own_text, curve_text, *_ = row[HEAD:]
     try:
-        common = pool.read(common_text)
-        own = pool.own(json.loads(own_text.decode()), common["figures"])
-        spec, seed = common["spec"], own["spec"]
-        scores, validation, published, *tests = own["figures"]
-        data = {
+        common, spec, without_scores, names = pool.read(common_text)
+        own = pool.own(json.loads(own_text.decode()), names)
+        seed = own.pop("spec")
+        scores, validation, published, *tests = own.pop("figures")
+        return Record(
             **common,
             **own,
-            "spec": Joined(spec, "seed", seed["seed"]) if seed else spec,
-            "scores": scores,
-            "validation": validation,
-            "published_choice": published,
-            "tests": [
-                Joined(shared, "scores", figures) for shared, figures in zip(common["tests"], tests, strict=True)
-            ],
-            "curve": json.loads(curve_text.decode()) if curves or "phases" in spec else {},
-        }
-        del data["figures"]
-        return Record(**data)
+            spec=Joined(spec, "seed", seed["seed"]) if seed else spec,
+            scores=scores,
+            validation=validation,
+            published_choice=published,
+            tests=[Joined(test, "scores", figures) for test, figures in zip(without_scores, tests, strict=True)],
+            curve=json.loads(curve_text.decode()) if curves or "phases" in spec else {},
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a record of another version: {error}") from error
 
 
-def old_record_of(row: Row, pool: Pool) -> Record:
-    """The record of a row of OLD_COLUMNS, which has no checksum: its key must be that of its spec, and its columns must agree
-    with the record. Raises Damaged."""
+def old_record_of(row: Row, pool: Pool, address: Callable[[Mapping[str, Any]], str] = address) -> Record:
+    """The record of a row of OLD_COLUMNS, which has no checksum: its key must be that of its spec (its `address`), and its
+    columns must agree with the record. Raises Damaged."""
     try:
         record = Record.from_dict(json.loads(row[-1]), pool)
     except (ValueError, TypeError, RecursionError) as error:
@@ -172,35 +179,37 @@ def mark_of(key: bytes, status: bytes) -> int:
 
 def _texts(record: Record, known: Known) -> tuple[str, str, str]:
     """The three texts of a record: the shared part, its own part, and its curve."""
-    if faults := faults_of(record):
-        raise ValueError(faults)
     spec, seed = unjoined(record.spec, "seed")
     tests = [unjoined(test, "scores") for test in record.tests]
     figures = [getattr(record, name) for name in FIGURES] + [own.get("scores", {}) for _, own in tests]
     names = [tuple(sorted(scores)) if are_floats(scores) else None for scores in figures]
-    values = [
-        [scores[name] for name in own] if own else dict(scores) for scores, own in zip(figures, names, strict=True)
-    ]
-    parts = [spec, *(shared for shared, _ in tests), *(getattr(record, name) for name in COMMON), *names]
-    told = tuple(id(part) if isinstance(part, Mapping) else (type(part), part) for part in parts)
+    values = [figures_of(scores, own) if own else dict(scores) for scores, own in zip(figures, names, strict=True)]
+    mappings, plain = [spec, *(shared for shared, _ in tests), *_MAPPINGS(record)], _PLAIN(record)
+    told = (*map(id, mappings), plain, tuple(map(type, plain)), *names)
     if told not in known:
         if len(known) >= MOST_KNOWN:
             known.clear()
         common = {name: getattr(record, name) for name in COMMON}
         common |= {"spec": spec, "tests": [shared for shared, _ in tests], "figures": names}
-        known[told] = parts, text_of(common)  # with the parts, so that nothing else gets their places in memory
-    own = {name: getattr(record, name) for name in _APART}
-    return known[told][1], text_of(own | {"spec": seed, "figures": values}), text_of(record.curve)
+        known[told] = mappings, text_of(common)  # with them, so that nothing else gets their places in memory
+    own = dict(zip(_APART, _PARTS(record), strict=True), spec=seed, figures=values)
+    return known[told][1], text_of(own), text_of(record.curve)
 
 
 _APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
+
+_PARTS = attrgetter(*_APART)
+
+_MAPPINGS = attrgetter("implementation", "versions")
+
+_PLAIN = attrgetter(*(name for name in COMMON if name not in ("implementation", "versions")))
 
 
 def _headline(record: Record) -> list[Any]:
     """The values of HEADLINE as SQLite gives them back."""
     special = {"accuracy": record.scores.get("accuracy"), "validation": record.validation.get(record.metric)}
-    values = ((kind, special[name] if name in special else getattr(record, name)) for name, kind in HEADLINE.items())
-    return [value if value is None else _AS[kind.split()[0]](value) for kind, value in values]
+    values = [(kind, special[name] if name in special else getattr(record, name)) for name, kind in _HEADLINE]
+    return [value if value is None else kind(value) for kind, value in values]
 
 
 _AS: dict[str, Callable[[Any], Any]] = {
@@ -208,6 +217,8 @@ _AS: dict[str, Callable[[Any], Any]] = {
     "INTEGER": int,
     "REAL": lambda value: float(value) + 0.0,
 }  # no -0.0
+
+_HEADLINE = [(name, _AS[kind.split()[0]]) for name, kind in HEADLINE.items()]
 
 
 def _checksum(row: Row) -> int:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from recallmap.results.escape import one_line
+from recallmap.search.cli import completion
 from recallmap.search.cli.streams import complain, say
 from recallmap.search.documents.nodes import SpecError
 
@@ -111,7 +112,6 @@ app = Application(
     name="recallmap",
     help="Maps the memory capacity of sequence models against their recall on synthetic tasks.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -122,9 +122,15 @@ Sets = Annotated[
 
 LedgerPath = Annotated[Path | None, typer.Option("--ledger", help="File of the ledger.  [default: runs/NAME.sqlite]")]
 
+Study = Annotated[str, typer.Argument(help="A study: a built-in name or a file.", autocompletion=completion.studies)]
+
 Source = Annotated[
     str,
-    typer.Argument(metavar="STUDY|RECORDS", help="A study; or a ledger, a .jsonl of records, or a folder of these."),
+    typer.Argument(
+        metavar="STUDY|RECORDS",
+        help="A study; or a ledger, a .jsonl of records, or a folder of these.",
+        autocompletion=completion.sources,
+    ),
 ]
 
 Records = Annotated[
@@ -142,6 +148,8 @@ Only = Annotated[
         help="Only records that match, such as arch=mesa, pairs=4 or lr=1e-3; two values of one key match either.",
     ),
 ]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, its numbers unrounded.")]
 
 
 def _say_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recallmap.search.cli.app import Sets, app, refuse, terminal
+from recallmap.search.cli.app import Sets, Study, app, refuse, terminal
 from recallmap.search.cli.streams import say
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9])")
 
 @app.command("compile")
 def compile_(
-    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    study: Study,
     capability: Annotated[
         str | None,
         typer.Option(

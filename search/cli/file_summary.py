@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recallmap.search import codec
-from recallmap.search.cli.listings import has_unknown_state, stack_of
+from recallmap.search.cli.catalogue import stack_of
+from recallmap.search.cli.listings import has_unknown_state
 from recallmap.search.documents import built_in, content_key, outside, type_hints
 from recallmap.search.documents.built_in import TELLING
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged

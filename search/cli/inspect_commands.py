@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from recallmap.search.cli.app import Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli import completion
+from recallmap.search.cli.app import AsJson, Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
 
@@ -45,7 +46,10 @@ class Part(StrEnum):
 @app.command()
 def check(
     file: Annotated[
-        str | None, typer.Argument(help="A task, architecture, study or suite: a file or a built-in name.")
+        str | None,
+        typer.Argument(
+            help="A task, architecture, study or suite: a file or a built-in name.", autocompletion=completion.parts
+        ),
     ] = None,
     schema: Annotated[Schema | None, typer.Option(help="Print the JSON schema for editors instead.")] = None,
     no_execute: Annotated[
@@ -84,14 +88,23 @@ def lines_of_outside() -> list[str]:
 def list_(
     what: Annotated[What, typer.Argument()],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in the READMEs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
+    from recallmap.search.cli.catalogue import ROWS
+    from recallmap.search.cli.json_text import document
     from recallmap.search.cli.listings import TABLES, markdown
     from recallmap.search.documents import outside
+
+    if as_json and as_markdown:
+        refuse("list: got --json and --markdown, expected one of them; leave one out")
 
     outside.join_installed()
     for line in outside.broken():
         complain(line)
+    if as_json:
+        say(document(ROWS[what.value]()))
+        return
     table = TABLES[what.value]()
     if not as_markdown:
         terminal().print(table)
@@ -102,7 +115,7 @@ def list_(
 
 @app.command()
 def preview(
-    task: Annotated[str, typer.Argument(help="A task: its kind or a file.")],
+    task: Annotated[str, typer.Argument(help="A task: its kind or a file.", autocompletion=completion.tasks)],
     options: Annotated[
         list[str] | None,
         typer.Argument(metavar="[OPTION=VALUE]...", help="Options of the task, such as length=32 pairs=4."),
@@ -124,17 +137,34 @@ def preview(
 
 @app.command()
 def cost(
-    arch: Annotated[str, typer.Argument(help="An architecture: a name of the zoo or a file.")],
+    arch: Annotated[
+        str, typer.Argument(help="An architecture: a name of the zoo or a file.", autocompletion=completion.archs)
+    ],
     length: Annotated[int, typer.Option(min=1, max=2**31, help="Tokens in a sequence.")] = 128,
     vocab: Annotated[int, typer.Option(min=1, max=2**31, help="Number of token ids.")] = 64,
+    as_json: AsJson = False,
 ) -> None:
     """Print the cost of an architecture. That is parameters, state and operations; nothing is trained."""
     from recallmap.arch.cost import cost as cost_of
     from recallmap.search import codec
-    from recallmap.search.cli.listings import has_unknown_state, stack_of
+    from recallmap.search.cli.catalogue import stack_of
+    from recallmap.search.cli.json_text import document
+    from recallmap.search.cli.listings import has_unknown_state
 
     spec = codec.read_arch(arch)
     price = cost_of(spec, vocab=vocab, length=length)
+    if as_json:
+        asked = {
+            "arch": spec.name,
+            "width": spec.width,
+            "blocks": stack_of(spec.stack),
+            "vocab": vocab,
+            "length": length,
+        }
+        state = {"state_grows": price.state_grows, "state_unknown": has_unknown_state(spec)}
+        figures = ("parameters", "state_bytes", "state_floats", "growing_floats", "flops_per_token")
+        say(document({**asked, **{name: getattr(price, name) for name in figures}, **state}))
+        return
     fixed = price.state_floats - price.growing_floats
     say(f"{spec.name}: width {spec.width}, {stack_of(spec.stack)}")
     say(f"parameters       {price.parameters:>16,}   for {vocab} token ids")
@@ -152,12 +182,16 @@ def bench(
         str,
         typer.Argument(
             metavar="OP|kernels|growth|step|study|tasks",
+            autocompletion=completion.benches,
             help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
             "optimizer step; study: where the time of a study goes; tasks: sampling.",
         ),
     ],
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="For study: a built-in name or a file.")
+        str | None,
+        typer.Argument(
+            metavar="[STUDY]", help="For study: a built-in name or a file.", autocompletion=completion.studies
+        ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
@@ -172,8 +206,10 @@ def bench(
         bool, typer.Option("--beside", help="Compare an op with published kernels that are installed, too.")
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
-    arch: Annotated[str, typer.Option(help="Architecture for step.")] = "conv_attention",
-    task: Annotated[str, typer.Option(help="Task for step.")] = "mqar",
+    arch: Annotated[
+        str, typer.Option(help="Architecture for step.", autocompletion=completion.archs)
+    ] = "conv_attention",
+    task: Annotated[str, typer.Option(help="Task for step.", autocompletion=completion.tasks)] = "mqar",
     members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step.")] = 8,
     dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
@@ -241,7 +277,10 @@ def bench(
 
 @app.command()
 def probe(
-    archs: Annotated[list[str], typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.")],
+    archs: Annotated[
+        list[str],
+        typer.Argument(metavar="ARCH...", help="Names of the zoo, or files.", autocompletion=completion.archs),
+    ],
     pairs: Annotated[
         list[int] | None,
         typer.Option(min=1, max=2**16, help="Pairs per head; give it more than once.  [default: around the bounds]"),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from recallmap.search.cli import completion
 from recallmap.search.cli.app import app, terminal
 from recallmap.search.cli.streams import say
 
@@ -25,6 +26,7 @@ def verify(
             metavar="KIND|FILE",
             help="A mixer, a task or a sampler by its kind, an architecture, a YAML file, or a Python file of your own, "
             "which is executed.",
+            autocompletion=completion.parts,
         ),
     ],
 ) -> None:

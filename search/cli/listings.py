@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -12,9 +11,8 @@ from rich.table import Table
 
 from recallmap.results.analysis import outside_code
 from recallmap.results.analysis.labels import flatten
-from recallmap.search import codec
-from recallmap.search.documents import built_in, type_hints
-from recallmap.search.documents.nodes import Node, SpecError
+from recallmap.search.cli import catalogue
+from recallmap.search.documents import type_hints
 
 if TYPE_CHECKING:
     from recallmap.arch.laws import Verdict as OfModule
@@ -25,52 +23,38 @@ if TYPE_CHECKING:
 
 def tasks() -> Table:
     """Every task with its default options, and the scores of guessing (chance) and of an oracle (ceiling)."""
-    from recallmap.synth.tasks import Task
-
     table = _table("task", "options and their defaults", "T", "ids", "chance", "ceiling", "metric")
-    for kind, spec in sorted(type_hints.kinds_of(Task).items()):
-        task = codec.read_task(kind)
-        length, vocab = task.shape
-        chance, ceiling = f"{task.chance():.4g}", f"{task.ceiling():.4g}"
-        table.add_row(kind, _options(spec), str(length), str(vocab), chance, ceiling, task.metric)
+    for row in catalogue.tasks():
+        bounds = f"{row['chance']:.4g}", f"{row['ceiling']:.4g}"
+        table.add_row(row["task"], _options(row), str(row["length"]), str(row["vocab"]), *bounds, row["metric"])
     return table
 
 
 def mixers() -> Table:
     """Every mixer with its recurrence, its state, its source, and its default differences from the source."""
-    from recallmap.arch.mixers import Mixer
-
     table = _table("mixer", "equation", "state (floats)", "source", "differs", "options and their defaults")
-    for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
-        facts = [str(getattr(spec, name)) for name in ("equation", "state_formula", "source")]
-        table.add_row(kind, *facts, "; ".join(_differs(spec)), _options(spec))
+    for row in catalogue.mixers():
+        facts = (str(row[name]) for name in ("equation", "state_floats", "source"))
+        table.add_row(row["mixer"], *facts, "; ".join(row["differs"]), _options(row))
     return table
 
 
 def differences() -> Table:
     """Every architecture of the zoo, and the differences of its mixers from those published under their names."""
-    from recallmap.arch.stack import flatten
-
     table = _table("arch", "about", "differs from what was published")
-    for name in built_in.builtin("arch"):
-        blocks = flatten(codec.read_arch(name).stack)
-        by_mixer = {block.mixer.kind: "; ".join(block.mixer.differs()) for block in blocks}
+    for row in catalogue.differences():
+        by_mixer = {kind: "; ".join(phrases) for kind, phrases in row["differs"].items()}
         said = [f"{kind}: {phrases}" if len(by_mixer) > 1 else phrases for kind, phrases in by_mixer.items() if phrases]
-        table.add_row(name, built_in.about("arch", name), "; ".join(said) or "in nothing that we know of")
+        table.add_row(row["arch"], row["about"], "; ".join(said) or "in nothing that we know of")
     return table
 
 
 def archs() -> Table:
     """Every architecture of the zoo, with its blocks and its cost for 64 token ids at length 128."""
-    from recallmap.arch.cost import cost
-
     table = _table("arch", "width", "blocks", "parameters", "state bytes", "grows", "about")
-    for name in built_in.builtin("arch"):
-        spec = codec.read_arch(name)
-        price = cost(spec, vocab=64, length=128)
-        grows = "yes" if price.state_grows else ""
-        figures = f"{price.parameters:,}", f"{price.state_bytes:,}", grows
-        table.add_row(name, str(spec.width), stack_of(spec.stack), *figures, built_in.about("arch", name))
+    for row in catalogue.archs():
+        figures = f"{row['parameters']:,}", f"{row['state_bytes']:,}", "yes" if row["state_grows"] else ""
+        table.add_row(row["arch"], str(row["width"]), row["blocks"], *figures, row["about"])
     table.caption = "parameters for 64 token ids, state bytes after 128 tokens"
     return table
 
@@ -91,33 +75,27 @@ def timings(rows: Sequence[Mapping[str, Any]]) -> Table:
 def suites() -> Table:
     """Every published suite with its tiers."""
     table = _table("suite", "tiers (settings)", "about")
-    for name in built_in.builtin("suite"):
-        tiers = built_in.document(name, "suite").value["tiers"].value
-        counts = ", ".join(f"{tier} ({len(settings.value)})" for tier, settings in tiers.items())
-        table.add_row(name, counts, built_in.about("suite", name))
+    for row in catalogue.suites():
+        counts = ", ".join(f"{tier} ({count})" for tier, count in row["tiers"].items())
+        table.add_row(row["suite"], counts, row["about"])
     return table
 
 
 def studies() -> Table:
     """Every study that comes with the package."""
     table = _table("study", "trials", "budgets", "about")
-    for name in built_in.builtin("study"):
-        study = built_in.document(name, "study")
-        budgets = study.get("budgets") or Node({}, study.place)
-        said = study.get("description")
-        about = built_in.about("study", name) if said is None else str(said.value)
-        table.add_row(name, _trials(name), ", ".join(budgets.value), about)
+    for row in catalogue.studies():
+        trials = f"faulty: {row['fault']}" if row["fault"] else str(row["trials"])
+        table.add_row(row["study"], trials, ", ".join(row["budgets"]), row["about"])
     return table
 
 
 def samplers() -> Table:
     """Every sampler of a search with its parameters at their defaults."""
-    from recallmap.search.samplers import Sampler
-
     table = _table("sampler", "source", "goals", "options and their defaults")
-    for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        source, several = (getattr(spec, name) for name in ("source", "several_goals"))
-        table.add_row(kind, source, "one or several" if several else "one", _options(spec))
+    for row in catalogue.samplers():
+        goals = "one or several" if row["several_goals"] else "one"
+        table.add_row(row["sampler"], row["source"], goals, _options(row))
     return table
 
 
@@ -187,46 +165,15 @@ def markdown(table: Table, *left_out: str) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def stack_of(stack: tuple[Any, ...]) -> str:
-    """`2 x (gated_deltanet + swiglu, attention + swiglu)`."""
-    words = []
-    for part in stack:
-        if part.kind == "repeat":
-            inside = stack_of(part.blocks)
-            words.append(inside if part.times == 1 else f"{part.times} x ({inside})")
-            continue
-        inner = [getattr(part, name) for name in type_hints.plain(part) if name != "kind"]
-        words.append(" + ".join(spec.kind for spec in inner if hasattr(spec, "kind")) or part.kind)
-    return ", ".join(words)
-
-
 def has_unknown_state(spec: Any) -> bool:
     """True for an architecture with a torch module whose state is unknown: its size is that of the tokens so far."""
     return outside_code.has_unknown_state(dict(flatten(type_hints.plain(spec))))
 
 
-def _trials(name: str) -> str:
-    try:
-        return str(codec.read_study(name).most_trials)
-    except SpecError as error:
-        return f"faulty: {error.faults[0]}"
-
-
-def _differs(spec: Any) -> tuple[str, ...]:
-    """The differences of a mixer at its defaults; none where it needs an option."""
-    found: tuple[str, ...] = () if type_hints.needed(spec) else spec().differs()
-    return found
-
-
-def _options(spec: type) -> str:
-    return "  ".join(f"{f.name} {_default(f)}" for f in type_hints.dials(spec) if f.name != "kind")
-
-
-def _default(option: Field[Any]) -> str:
-    """The default of an option in YAML; ? where there is none and a value must be given."""
-    if option.default is MISSING:
-        return "?" if option.default_factory is MISSING else said(option.default_factory())
-    return said(option.default)
+def _options(row: Mapping[str, Any]) -> str:
+    """Options that must be given, with a ?, then the others with their defaults in YAML."""
+    given = [f"{name} {said(value)}" for name, value in row["options"].items()]
+    return "  ".join([*(f"{name} ?" for name in row["needed"]), *given])
 
 
 def said(value: Any) -> str:

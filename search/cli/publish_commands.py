@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from recallmap.search.cli.app import MANY_RECORDS, Only, Records, Sets, Source, app, records_of, refuse, remedy_of
+from recallmap.search.cli.app import (
+    MANY_RECORDS,
+    AsJson,
+    Only,
+    Records,
+    Sets,
+    Source,
+    app,
+    records_of,
+    refuse,
+    remedy_of,
+)
 from recallmap.search.cli.streams import complain, say, width
 
 LOOK_AGAIN = 15  # seconds after which a watched page reloads
@@ -38,22 +49,24 @@ def table(
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
 ) -> None:
     """Print tables of scores. Other scores, scores by part, and costs follow; --beside compares with published figures."""
     from recallmap.results.analysis.published_figures import Published
-    from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+    from recallmap.results.ledger import unswept
+    from recallmap.results.score_tables.breakdowns import all_tables, tables_by
     from recallmap.results.score_tables.rendering import render
-    from recallmap.results.score_tables.scores import table_of
     from recallmap.search import codec
+    from recallmap.search.cli.json_text import document
 
+    if as_json and form is not Form.markdown:
+        refuse(f"table: got --json and --format {form.value}, expected one of them; leave one out")
     theirs = Published.from_dict(codec.read_published(beside)) if beside else None
     records = records_of(source, ledger, sets, only, curves=False).records
     try:
-        if by is not None:
-            tables = tables_by(records, by)
-        else:
-            tables = table_of(records, theirs, settings=settings) + further_tables(records)
-        text = render(tables, form.value, width=width())
+        with unswept():
+            tables = tables_by(records, by) if by is not None else all_tables(records, theirs, settings=settings)
+        text = document(tables) if as_json else render(tables, form.value, width=width())
     except ValueError as error:  # hyper-parameters that cannot be chosen, or an unknown option
         refuse(str(error))
     say(text, end="" if text.endswith("\n") else "\n")

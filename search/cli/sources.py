@@ -15,7 +15,7 @@ from recallmap.results.exports.frame import FIELDS, leaves
 from recallmap.results.ledger import Ledger, LedgerError, LeftOut
 from recallmap.results.record import SHORT, Record, address, records_in
 from recallmap.results.record_files import LEDGERS, SUFFIXES, files, is_ledger, is_lines, read
-from recallmap.results.storage.layout import Row
+from recallmap.results.storage.layout import Row, rows_of
 from recallmap.search import codec
 from recallmap.search.documents import built_in, content_key, type_hints, yaml_text
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
@@ -134,8 +134,8 @@ def holds_records(source: str) -> bool:
     return source.endswith(SUFFIXES) or os.path.isdir(source) or is_ledger(Path(source))
 
 
-def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Record | Row]:
-    """The records of a ledger or of a file, one after another, as a ledger merges them. With `skip_bad`, lines that are no
+def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Row]:
+    """The records of a ledger or of a file, one after another, as rows that a ledger merges. With `skip_bad`, lines that are no
     records and damaged records are left out, counted and reported to `say`. Raises LedgerError."""
     if not is_lines(path):
         left_out = LeftOut()
@@ -147,7 +147,7 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
         return
     skipped: list[str] = []
     try:
-        yield from records_in(path, skipped=skipped if skip_bad else None)
+        yield from rows_of(records_in(path, skipped=skipped if skip_bad else None, passing=True))
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # it names file and line

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recallmap.search.cli import completion
 from recallmap.search.cli.app import (
+    AsJson,
     LedgerPath,
     Records,
     Sets,
+    Study,
     app,
     device_of,
     refuse,
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from recallmap.results.record import Record
-    from recallmap.search.cli.progress_bar import Live
+    from recallmap.search.cli.run_display import Quiet
     from recallmap.search.engines.plan import Plan
     from recallmap.search.study.spec import StudySpec
     from recallmap.search.weights.kept import WeightFolder
@@ -44,9 +47,12 @@ if TYPE_CHECKING:
 
 @app.command()
 def run(
-    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    study: Study,
     ledger: LedgerPath = None,
-    engine: Annotated[str, typer.Option(help="Engine that runs trials: inline (this process) or ray.")] = "inline",
+    engine: Annotated[
+        str,
+        typer.Option(help="Engine that runs trials: inline (this process) or ray.", autocompletion=completion.engines),
+    ] = "inline",
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster: auto or HOST:PORT.  [default: this machine]")
     ] = None,
@@ -121,6 +127,10 @@ def run(
     ] = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006  typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and train nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each event, and nothing else, on stdout.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the last lines.")] = False,
 ) -> None:
     """Train what the ledger lacks. The same command again resumes where it was stopped. Each run ends with a line on where
     the time went."""
@@ -130,14 +140,15 @@ def run(
 
     end_by = NEVER if limit is None else TimeLimit.of(seconds_in(limit, "--for"), began)
     from recallmap.search.cli import sources
-    from recallmap.search.cli.progress_bar import Live
+    from recallmap.search.cli.run_display import End
     from recallmap.search.engines.driver import EngineError
     from recallmap.search.engines.listeners.audience import listening
     from recallmap.search.engines.stopping import OUT_OF_TIME, stoppable
     from recallmap.search.space.search_space import Search
-    from recallmap.search.study.differences import paths_of
     from recallmap.search.study.spec import MOST_POINTS
 
+    if as_json and (quiet or dry_run):
+        refuse(f"--json prints the events of a run, got {'--quiet' if quiet else '--dry-run'}, too; leave one out")
     cohort_size = _renamed("--cohort-size", cohort_size, "--most", most)
     cohorts_per_gpu = _renamed("--cohorts-per-gpu", cohorts_per_gpu, "--abreast", abreast)
     where = _engine(engine, address, device, cohorts_per_gpu)
@@ -163,22 +174,27 @@ def run(
         )
     elsewhere = sources.known(known, untraceable=known_untraceable, say=complain)
     console = terminal()
-    for trial, why in () if isinstance(spec.space, Search) else spec.rejected():
-        console.print(f"not trained: {trial.name} on {trial.task.kind} has {why}")
+    rejected = () if isinstance(spec.space, Search) else spec.rejected()
+    without = [f"not trained: {trial.name} on {trial.task.kind} has {why}" for trial, why in rejected]
     if dry_run:
+        for line in without:
+            say(line)
         _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds, elsewhere)
         return
+    display = _display(console, spec, path, as_json=as_json, quiet=quiet)
+    for line in without:
+        display.note(line)
     weights = None if keep_weights is None else _weights_in(keep_weights)
     with (
         listening(log, spec.name, say=complain) as audience,
         stoppable(end_by) as stop,
-        Live(console, paths_of(spec)) as live,
+        display,
     ):
         try:
             plan = where(
                 spec,
                 path,
-                report=live,
+                report=display,
                 part=share,
                 cohort_size=cohort_size,
                 seeds=seeds,
@@ -190,39 +206,45 @@ def run(
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except (KeyboardInterrupt, EngineError) as error:
-            why = f": {error}" if isinstance(error, EngineError) else ""
-            why, code = (": time is up", OUT_OF_TIME) if isinstance(error, TimeIsUp) else (why, 1 if why else stop.code)
+            status, why, code = "stopped", "", stop.code
+            if isinstance(error, TimeIsUp):
+                status, why, code = "out of time", ": time is up", OUT_OF_TIME
+            elif isinstance(error, EngineError):
+                status, why, code = "failed", f": {error}", 1
             with suppress(OSError):  # a terminal that was closed
-                complain(f"\n{_time(live)}stopped{why}; {live.kept} in {path}. To resume:\n  {_same_command()}")
+                display.close()
+                display.end(End(status=status, code=code, ledger=path, next=_same_command(), why=why))
             raise typer.Exit(code) from None
-    if live.last is None:
-        return
-    say(_time(live), end="")
-    end = live.last
-    say(f"{end.known} known, {end.done} done, {end.failed} failed, in {path}")
     for line in () if weights is None else weights.lacking(plan.trials, plan.known):
-        say(line)
+        display.note(line)
     given = words_given(ledger, sets)
     verb = "best" if isinstance(spec.space, Search) else "table"
-    say(f"next: recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}")
-    if end.failed or (isinstance(spec.space, Search) and not end.known + end.done):
-        raise typer.Exit(1)
+    last = display.last
+    code = int(
+        last is not None and bool(last.failed or (isinstance(spec.space, Search) and not last.known + last.done))
+    )
+    then = f"recallmap {verb} {shlex.join([str(path)] if seeds else [study, *given])}"
+    display.end(End(status="finished", code=code, ledger=path, next=then))
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()
 def best(
-    study: Annotated[str, typer.Argument(help="A study: a built-in name or a file.")],
+    study: Study,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .yaml file for the architecture of the winner.")
     ] = None,
     point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
 ) -> None:
     """Print the front of a search. The progress of its samplers and the importance of parameters follow; -o writes the
     architecture of the winner."""
     from recallmap.search import codec
     from recallmap.search.cli import sources
+    from recallmap.search.cli.json_text import document
     from recallmap.search.documents import outside
     from recallmap.search.proposers import search_results
     from recallmap.search.proposers.journal import Journal
@@ -244,13 +266,17 @@ def best(
         text = search_results.arch_document(found, one) if output is not None else ""
     except ValueError as error:
         refuse(f"best: {error}")
-    terminal().print(search_results.front_table(found))
-    for line in search_results.lines_of(found):
-        say(line)
+    if as_json:
+        say(document({**search_results.data_of(found), "winner": one.name}))
+    else:
+        terminal().print(search_results.front_table(found))
+        for line in search_results.lines_of(found):
+            say(line)
     if output is not None:
         write_text(output, text)
         code = outside.words() if outside.CODE in text else []
-        say(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
+        tell = complain if as_json else say
+        tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:
@@ -308,13 +334,25 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
     return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu or 1)
 
 
-def _time(live: Live) -> str:
-    """The line on where the time of a run went; empty if it trained nothing."""
-    return f"{live.last.time.line()}\n" if live.last is not None and live.last.time.cohorts else ""
+def _display(console: Console, study: StudySpec, path: Path, *, as_json: bool, quiet: bool) -> Quiet:
+    """What shows the run: lines of JSON, next to nothing, a live display at a terminal, or plain lines."""
+    from recallmap.search.cli.run_display import Lines, Names, Quiet
+
+    names = Names.of(study)
+    if as_json:
+        from recallmap.search.cli.json_events import Events
+
+        return Events(names, study.name, str(path))
+    if quiet:
+        return Quiet(names)
+    from recallmap.search.cli.live_display import LiveDisplay, is_lively
+
+    return LiveDisplay(names, console) if is_lively(console) else Lines(names, console)
 
 
 def _same_command() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name
+    return shlex.join([*(["python", "-m", "recallmap"] if name == "__main__.py" else [name]), *sys.argv[1:]])
 
 
 def _say_plan(

@@ -18,7 +18,7 @@ from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
 from recallmap.arch.torch_module import TorchModule
 from recallmap.search import codec
-from recallmap.search.cli.listings import stack_of
+from recallmap.search.cli.catalogue import stack_of
 from recallmap.search.documents import built_in, outside, type_hints
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
 from recallmap.search.samplers import Sampler

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,7 +110,7 @@ class Driver:
         else:
             self._refill()
             self._ended = self._ended or not seeds  # without them the plan is complete before the first cohort
-        report(self._clock.report(self.plan))
+        self._tell()
 
     @property
     def finished(self) -> bool:
@@ -141,6 +142,7 @@ class Driver:
             self._out[work.number] = work
             self.time.begin(len(work.specs))
             self.listeners.begin(work.specs)
+            self._tell(work, begun=work)
             return work
         return None
 
@@ -163,7 +165,7 @@ class Driver:
             else:
                 self._take(wanted)
             if notes:
-                self._report(self._clock.report(self.plan, notes=tuple(notes)))
+                self._tell(notes=tuple(notes))
 
     def _meet(self) -> None:
         """Plan, as known, trials of points that the ledger had before this call: they are not trained."""
@@ -210,7 +212,7 @@ class Driver:
         self.listeners.points(progress.step, progress.points)
         for record in progress.ended.values():
             self.listeners.end(record)
-        self._report(self._clock.report(self.plan, work, progress=progress, notes=self.listeners.heard()))
+        self._tell(work, progress=progress, notes=self.listeners.heard())
 
     def keep(self, work: Work, records: Sequence[Record]) -> None:
         """Take the records of a work, one for each of its specs, in order. Raises LedgerError where they cannot be
@@ -223,7 +225,11 @@ class Driver:
             self.listeners.end(record)
         del self._out[work.number]
         self._clock.finish(work)
-        self._report(self._clock.report(self.plan, work, records=tuple(records), notes=self.listeners.heard()))
+        self._tell(work, records=tuple(records), notes=self.listeners.heard())
+
+    def _tell(self, work: Work | None = None, **news: Any) -> None:
+        """Report the state of the run, with news of a work."""
+        self._report(self._clock.report(self.plan, work, under_way=tuple(self._out.values()), **news))
 
     @phase("writing")
     def _keep_weights(self, work: Work, record: Record, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -266,8 +272,7 @@ class _Clock:
         work: Work | None = None,
         *,
         progress: Progress | None = None,
-        records: tuple[Record, ...] = (),
-        notes: tuple[str, ...] = (),
+        **news: Any,
     ) -> Report:
         seconds = time.perf_counter() - self.began
         if work is not None and progress is not None:
@@ -289,8 +294,7 @@ class _Clock:
             seconds=seconds,
             eta=seconds * (1 - share) / gained if gained > 0 else None,
             progress=progress,
-            records=records,
             points=self.points,
-            notes=notes,
             time=self.time,
+            **news,
         )

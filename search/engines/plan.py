@@ -15,8 +15,20 @@ from recallmap.search.trials import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """A cohort to train now: trials of equal shape. `number` counts the cohorts of a call, from 1."""
+
+    number: int
+    specs: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
-    """The state of a running study. `records` are those just finished; `progress` comes from within the running cohort."""
+    """The state of a running study. `records` are those just finished; `progress` comes from within a cohort under way.
+
+    begun      the cohort whose training begins, or is resumed, where the report tells of one
+    under_way  all cohorts that train now, with the one that begins and without those that have ended
+    """
 
     trials: int  # for a running search an estimate; for a grid without its further seeds
     known: int  # trials of the plan so far that the ledger had before this call
@@ -30,6 +42,8 @@ class Report:
     records: tuple[Record, ...] = ()
     points: int = 0  # of a search, all proposers together; 0 for a grid
     notes: tuple[str, ...] = ()  # lines about points that just got their results, or about further seeds
+    begun: Work | None = None
+    under_way: tuple[Work, ...] = ()
     time: TimeSpent = field(default_factory=TimeSpent)  # where it went; it goes on until the run ends
 
 
@@ -60,11 +74,3 @@ def share_of(trials: Sequence[Trial], room: Room, part: tuple[int, int]) -> tupl
     number, parts = part
     cohorts = pack(trials, room)[number - 1 :: parts] if parts > 1 else [range(len(trials))]
     return tuple(trials[i] for i in sorted(i for cohort in cohorts for i in cohort))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A cohort to train now: trials of equal shape. `number` counts the cohorts of a call, from 1."""
-
-    number: int
-    specs: tuple[Trial, ...]

@@ -9,11 +9,13 @@ from recallmap.results.analysis.pareto import front
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.documents.nodes import SpecError
+from recallmap.search.documents.numbers import written
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Answer, Asked, Proposer, Told, point_of
 from recallmap.search.space.axis_values import Point
-from recallmap.search.space.parameters import Choices
+from recallmap.search.space.parameters import Choices, words_of
 from recallmap.search.space.search_space import ANCHORS, Search
+from recallmap.search.study.differences import alphabets_of, said_blocks
 from recallmap.search.study.goals import SPEED
 from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
@@ -93,6 +95,7 @@ class _Arm:
         self.said = len(proposer.told)
         self.notes: list[str] = []
         self.gave_up = False
+        self.alphabets = alphabets_of(study)
 
     @property
     def counted(self) -> int:
@@ -137,8 +140,21 @@ class _Arm:
             return f"{named}: not trained: {told.why}"
         if told.end != "done":
             return f"{named}: {told.end}: {told.why}"
-        figures = "  ".join(f"{g.name} {v:.5g}" for g, v in zip(self.study.goals, told.values, strict=True))
-        return f"{named}: {figures}  {said_choices(told.choices)}".rstrip()
+        figures = "  ".join(f"{g.name} {written(v)}" for g, v in zip(self.study.goals, told.values, strict=True))
+        return f"{named}: {figures}  {self._chosen(told)}".rstrip()
+
+    def _chosen(self, told: Told) -> str:
+        """What was chosen: blocks by letter, as in the lines of trials, then the other parameters. An anchor has its name."""
+        point = point_of(self.space, told, self.label)
+        if self.label == ANCHORS:
+            return self.study.expanded(point)[0].name
+        words = words_of(point)
+        ordered = list(zip(self.alphabets, words, strict=True)) if words else []
+        blocks = [
+            f"{a.end}={word} {' '.join(said_blocks(a.choices(told.choices, word)))}".rstrip() for a, word in ordered
+        ]
+        rest = {name: v for name, v in told.choices.items() if not any(a.holds(name) for a, _ in ordered)}
+        return " ".join([*blocks, *([said_choices(rest)] if rest else [])])
 
     def _ask_generation(self) -> None:
         """Ask until the generation is full of points that may be trained. Nothing is reported meanwhile."""
@@ -273,11 +289,7 @@ def ranked(values: Sequence[Sequence[float]], maximise: Sequence[bool]) -> list[
 
 def said_choices(choices: Choices) -> str:
     """`training.lr=0.003 stack[1].mixer=mesa`: paths without the prefixes that most of them share."""
-    return " ".join(f"{name.removeprefix('trial.').removeprefix('arch.')}={_short(v)}" for name, v in choices.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(f"{name.removeprefix('trial.').removeprefix('arch.')}={written(v)}" for name, v in choices.items())
 
 
 def told_points(study: StudySpec, journal: Journal) -> dict[str, tuple[Told, ...]]:

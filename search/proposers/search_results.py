@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -328,6 +329,35 @@ def lines_of(found: Findings) -> Iterator[str]:
         yield f"importance of parameters ({proposer}, PED-ANOVA): {said}"
     for one in found.agreements:
         yield f"rank correlation of {one.lower} with {one.higher}: {one.correlation:.2f} over {one.points} points"
+
+
+def data_of(found: Findings) -> dict[str, Any]:
+    """The front and what `lines_of` says, as plain data for programs. Values by goal are in the order of `goals`."""
+    rng = np.random.default_rng(0)
+    shares = dict(zip((one.name for one in found.candidates), shares_on_front(found, rng).tolist(), strict=True))
+    front_points = [
+        {
+            "point": one.name,
+            "arch": one.trial.name,
+            "validation": list(one.chosen),
+            "test": list(one.tested),
+            "test_by_seed": [list(values) for values in one.by_seed],
+            "intervals": intervals(one, rng),
+            "on_front": shares[one.name],
+            "parameters": dict(one.choices),
+            "keys": [record.key for record in one.records],
+        }
+        for one in found.on_front()
+    ]
+    return {
+        "study": found.study.name,
+        "goals": [{"name": goal.name, "direction": goal.direction} for goal in found.study.goals],
+        "points": len(found.candidates),
+        "front": front_points,
+        "hypervolumes": volumes(found),
+        "importances": {name: dict(own) for name, own in found.importances.items()},
+        "agreements": list(found.agreements),
+    }
 
 
 def winner(found: Findings, name: str | None = None) -> Candidate:

@@ -16,9 +16,8 @@ from recallmap.results.exports.frame import frame
 from recallmap.results.page import drawing
 from recallmap.results.page.points import on_front
 from recallmap.results.record import Record, unique
-from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+from recallmap.results.score_tables.breakdowns import all_tables, tables_by
 from recallmap.results.score_tables.rendering import Format, render
-from recallmap.results.score_tables.scores import table_of
 from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import Place, fault
@@ -130,7 +129,7 @@ def table(
     own = _records_of(of)
     if by is not None:
         return Text(render(tables_by(own, by), form))
-    return Text(render(table_of(own, _published(beside), settings=settings) + further_tables(own), form))
+    return Text(render(all_tables(own, _published(beside), settings=settings), form))
 
 
 def figure(of: Shows, name: Shown = "front", /, *, setting: str | None = None, beside: str | None = None) -> Figure:

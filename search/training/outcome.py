@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,11 @@ class Progress:
     ended: Mapping[int, Any] = field(default_factory=dict)
     points: Mapping[Any, tuple[float, float, float]] = field(default_factory=dict)
     weights: Mapping[Any, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> float | None:
+        """The highest validation score of a member; None before the first."""
+        return max((score for score in self.accuracy if not math.isnan(score)), default=None)
 
 
 @dataclass(kw_only=True)

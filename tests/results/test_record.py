@@ -9,10 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from recallmap.results.plain_data.shared_parts import Pool
-from recallmap.results.record import Record, read_records, to_json, write_records
+from recallmap.results.plain_data.shared_parts import Joined, Pool
+from recallmap.results.record import (
+    Addresses,
+    Record,
+    address,
+    read_records,
+    records_in,
+    to_json,
+    write_records,
+)
+from recallmap.results.storage.layout import row_of, rows_of
 
 Make = Callable[..., Record]
+KEPT = Path(__file__).parents[2] / "results" / "records"
 
 
 def test_json_gives_back_what_it_was_given(make: Make) -> None:
@@ -21,6 +31,34 @@ def test_json_gives_back_what_it_was_given(make: Make) -> None:
     record = make(curve={"step": [1, 2], "validation_accuracy": [0.1, 0.2], **losses}, tests=[test])
     assert Record.from_dict(json.loads(to_json(record))) == record
     assert Record.from_dict(json.loads(to_json(record)), Pool()) == record
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"arch": {"seed": 3}}, {"task": {"kind": "é"}, "version": 1}, {"arch": 1, "seeds": 2.5, "version": 1}]
+)
+def test_the_keys_of_specs_that_share_all_but_the_seed_are_those_of_each_alone(spec: dict[str, object]) -> None:
+    addresses = Addresses()
+    for seed in (0, 7, 7, 10**12):
+        assert (
+            addresses(Joined(spec, "seed", seed))
+            == addresses({**spec, "seed": seed})
+            == address({**spec, "seed": seed})
+        )
+
+
+def test_values_that_are_equal_and_read_differently_are_no_shared_part(make: Make) -> None:
+    records = [make(dials={"pairs": pairs}, seed=seed) for seed in (0, 1) for pairs in (1, 1.0, True, 1)]
+    for passing in (False, True):
+        pool = Pool(passing=passing)
+        assert [to_json(Record.from_dict(record.to_dict(), pool)) for record in records] == [*map(to_json, records)]
+
+
+@pytest.mark.parametrize("name", ["statex_cpu", "parity_cpu", "regbench_cpu", "mad_rates_cpu"])
+def test_records_that_pass_by_become_the_rows_of_records_that_are_kept(name: str) -> None:
+    path = KEPT / f"{name}.jsonl"
+    rows = [row_of(record) for record in records_in(path)]
+    assert list(rows_of(records_in(path, passing=True))) == rows
+    assert rows
 
 
 def test_a_field_of_another_version_is_refused_by_name(make: Make) -> None:

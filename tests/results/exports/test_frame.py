@@ -100,6 +100,18 @@ def test_files_hold_what_the_frame_holds(name: str, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), frame(records))
 
 
+def test_a_file_holds_a_spec_in_the_column_of_the_scores_of_others_and_none_where_there_is_none(
+    make: Make, tmp_path: Path
+) -> None:
+    named = replace(make(seed=1), scores={"training.lr": 0.25, "accuracy": 1.0})
+    bare = [replace(make(seed=seed), spec={}) for seed in (2, 3)]
+    for number, records in enumerate(([make(), named], [named, make(), *bare], bare)):
+        for suffix in (".csv", ".parquet"):
+            export(lambda records=records: records, tmp_path / f"{number}{suffix}")  # type: ignore[misc]
+        assert (tmp_path / f"{number}.csv").read_text(encoding="utf-8") == frame(records).to_csv(index=False)
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{number}.parquet"), frame(records))
+
+
 def test_whole_numbers_stay_whole_where_some_rows_have_none(make: Make) -> None:
     table = frame([stacked(make, 16), make(), make(data={"train": 64})])
     assert table["arch.stack.0.mixer.key_dim"].dropna().tolist() == [16]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from recallmap.results.record import Record
-from recallmap.results.score_tables.breakdowns import further_tables, tables_by
+from recallmap.results.score_tables.breakdowns import all_tables, further_tables, tables_by
 from recallmap.results.score_tables.rendering import render
 from recallmap.results.score_tables.scores import table_of
 
@@ -285,7 +285,8 @@ NEEDLE = """\
 )
 def test_the_layout_of_a_suite(suite: Callable[[Make], list[Record]], golden: str, make: Make) -> None:
     records = suite(make)
-    tables = [table for table in (*table_of(records), *further_tables(records)) if table.title != "Cost and speed"]
+    assert all_tables(records) == [*table_of(records), *further_tables(records)]
+    tables = [table for table in all_tables(records) if table.title != "Cost and speed"]
     drawn = [
         "".join(f"{line}\n" for line in render([t], "markdown").split("\n") if line.startswith("|")) for t in tables
     ]

@@ -185,7 +185,7 @@ def test_a_study_from_plan_to_table(folder: Path) -> None:
 
     text = out("run", "story.yaml")
     assert text.splitlines()[0] == "4 trials, 4 to train in 1 cohort"
-    assert text.count("tiny  mqar vocab=32 length=16 pairs=2  lr 0.0") == 4
+    assert text.count("tiny  mqar vocab=32 length=16 pairs=2  lr ") == 4
     assert "0 known, 4 done, 0 failed, in runs/story.sqlite\nnext: recallmap table story.yaml\n" in text
 
     assert "4 trials, 4 known, 0 to train" in out("run", "story.yaml")

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.cli.progress_bar import Live, line_of, note_of
+from recallmap.search.cli.run_display import Names, Quiet, kept_of
+from recallmap.search.cli.trial_lines import line_of, note_of
 from recallmap.search.engines import inline, trial_sources
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Report
@@ -132,7 +132,8 @@ def test_progress_ends_at_the_end(tmp_path: Path) -> None:
 )
 def test_a_trial_that_a_gpu_trained_uncompiled_says_why(device: str, compiled: str, told: str) -> None:
     (record,) = run_cohort.train(study().trials()[:1], "tiny", torch.device("cpu"), lambda _: None)
-    line = line_of(replace(record, device=device, seconds=2, implementation={"compiled step": compiled}))
+    told_of = {"device": device, "seconds": 2, "implementation": {"compiled step": compiled}}
+    line = line_of(replace(record, scores={"accuracy": 0.9}, **told_of))
     assert line.endswith(f")  2.0 s{told}")
 
 
@@ -296,7 +297,7 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
         }
     )
 
-    live = Live(Console(quiet=True))
+    live = Quiet(Names())
 
     def stop(report: Report) -> None:
         live(report)
@@ -305,7 +306,7 @@ def test_stopped_in_the_last_phase_of_a_cohort_what_was_through_is_kept(tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         inline.run(phased, path, report=stop)
-    assert live.kept == "1 of 2 trials are"
+    assert kept_of(live.last) == "1 of 2 trials are"
     (kept,) = Ledger(path).all()
     assert (kept.status, kept.arch) == ("done", "tiny")
     assert [trial.name for trial in inline.run(phased, path).missing] == ["tiny_merged_1of1 reinitialise"]
