@@ -19,6 +19,7 @@ from recallmap.synth.tasks.rearrangement import Rearrangement
 from recallmap.synth.tasks.regbench import Regbench
 from recallmap.synth.tasks.regression import Regression
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
+from recallmap.synth.tasks.set_overlap import SetOverlap
 from recallmap.synth.tasks.stacks import Stacks
 
 Task = (
@@ -42,5 +43,6 @@ Task = (
     | Regression
     | MqarUpdates
     | MqarPairs
+    | SetOverlap
     | Induction
 )
