@@ -32,6 +32,8 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "‡": r"$^\ddagger$",
     "–": "--",
     "↳": r"\quad",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
 }
 # Markup that Markdown reads: signs, but not the _ within a name; the start of a bare link (GitHub's); the start of a line.
 _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=\bwww)\.|^[#>+-]")
@@ -51,7 +53,20 @@ _FORMULA = (
     "－",
     "＠",
 )  # a spreadsheet computes what begins so (OWASP)
-_PLAINER = {"±": "+-", "−": "-", "–": "-", "—": "-", "…": "...", "·": ".", "×": "x", "↳": ">", "†": "!", "‡": "!!"}
+_PLAINER = {
+    "±": "+-",
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "·": ".",
+    "×": "x",
+    "↳": ">",
+    "†": "!",
+    "‡": "!!",
+    "↑": "^",
+    "↓": "v",
+}
 
 
 def visible(text: str) -> str:

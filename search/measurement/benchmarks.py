@@ -47,6 +47,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("kernel_attention", "exponential", {}),
     ("short_conv", "unit", {}),
     ("norm_gate", "silu", {}),
+    ("swiglu", "plain", {}),
     ("monomials", "quadratic", {}),
     ("newton_schulz", "muon", {}),
     ("spanned", "atlas", {}),

@@ -24,22 +24,23 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With records of two seeds, so that a table has a ±."""
+    """With records of two seeds and of one that failed, so that a table has a †."""
     records = [
         Record(
             key=str(seed),
             study="story",
-            status="done",
+            status="done" if seed < 2 else "failed",
+            error=None if seed < 2 else "diverged",
             spec={"task": {"pairs": 4}, "arch": {"name": "größe"}, "seed": seed},
             task="mqar",
             setting="",
             protocol="repaired",
             arch="größe",
             seed=seed,
-            scores={"accuracy": 0.5 + seed / 10},
+            scores={"accuracy": 0.5 + seed / 10} if seed < 2 else {},
             validation={"accuracy": 0.5},
         )
-        for seed in range(2)
+        for seed in range(3)
     ]
     write_records(tmp_path / "all.jsonl", records)
     return tmp_path
@@ -48,9 +49,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("setting", "row"),
     [
-        ({"PYTHONIOENCODING": "ascii"}, "| gr\\xf6\\xdfe | 0 B | 2 | 55.0 +-63.5 |"),
-        ({"PYTHONIOENCODING": "latin-1"}, "| größe | 0 B | 2 | 55.0 ±63.5 |"),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "| gr\\xf6\\xdfe | 0 B | 2 | 55.0 +-63.5 |"),
+        ({"PYTHONIOENCODING": "ascii"}, "| gr\\xf6\\xdfe | 0 B | 2 | 55.0 (50.0 / 60.0) !1 |"),
+        ({"PYTHONIOENCODING": "latin-1"}, "| größe | 0 B | 2 | 55.0 (50.0 / 60.0) !1 |"),
+        (
+            {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+            "| gr\\xf6\\xdfe | 0 B | 2 | 55.0 (50.0 / 60.0) !1 |",
+        ),
     ],
 )
 def test_signs_that_stdout_lacks_are_told_in_those_that_it_has(setting: dict[str, str], row: str, folder: Path) -> None:

@@ -224,16 +224,16 @@ SMOKE = ("hybrid_search", "--set", "budget=smoke")
 
 
 def test_a_search_for_hybrids_from_the_first_look_to_the_winner(folder: Path) -> None:
-    assert "4 points by tpe, as many by random, 1 anchor, 8 trials each: at most 72 trials" in out(
+    assert "4 points by tpe, as many by random, 1 anchor, 4 trials each: at most 36 trials" in out(
         "run", *SMOKE, "--dry-run"
     )
     assert not (folder / "runs").exists()
     said = out("run", *SMOKE, "--device", "cpu").splitlines()
-    assert said[0] == "9 points, about 72 trials"
+    assert said[0] == "9 points, about 36 trials"
     assert sum(line.startswith(("tpe ", "random ", "anchors ")) for line in said) == 9
-    assert said[-2] == "0 known, 56 done, 0 failed, in runs/hybrid_search.sqlite"
+    assert said[-2] == "0 known, 28 done, 0 failed, in runs/hybrid_search.sqlite"
     assert said[-1] == "next: recallmap best hybrid_search --set budget=smoke"
-    assert "56 known, 0 done, 0 failed" in out("run", *SMOKE, "--device", "cpu")
+    assert "28 known, 0 done, 0 failed" in out("run", *SMOKE, "--device", "cpu")
     best = out("best", *SMOKE, "-o", "arch.yaml")
     assert "accuracy (test)" in best
     for line in ("hypervolume (tpe): ", "hypervolume (random): ", "importance of parameters (tpe, PED-ANOVA): "):
