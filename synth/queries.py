@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.synth.draws import weighted_order
+from recallmap.synth.vocab import Roles
 
 _STEEPEST = 650  # the logarithm of how many times as likely the last slot may be as the first: floats end at 709
 
@@ -19,6 +20,12 @@ def check(power: float, gaps: int) -> None:
     if gaps > 1 and (power - 1) * np.log(gaps) > _STEEPEST:
         most = 1 + _STEEPEST / np.log(gaps)
         raise ValueError(f"power must be at most {int(most)} with {gaps} slots for queries, got {power}")
+
+
+def halves(vocab: int) -> Roles:
+    """Keys in the lower half of the token ids, values in the upper; 0 is the blank."""
+    half = vocab // 2
+    return Roles({"blank": range(1), "key": range(1, half), "value": range(half, vocab)})
 
 
 def slots(

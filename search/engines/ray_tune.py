@@ -54,9 +54,8 @@ LIVES = 3  # attempts at a cohort whose worker dies; then it is halved
 
 TURNS = 2  # rounds of LIVES attempts for a single trial
 
-REST = (
-    10.0  # seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then
-)
+# Seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then.
+REST = 10.0
 
 FOLDER = "recallmap-ray-"  # ours while a study runs, in the system's folder for temporary files
 

@@ -18,9 +18,8 @@ from recallmap.search.sequences.request import Answer, Request, Source
 from recallmap.search.workers.pool import Workers
 from recallmap.synth.task import Split, Task
 
-MOST = (
-    12  # workers of a process: one or two draw as fast as a GPU trains, the others shorten the first wait of a cohort
-)
+# Workers of a process: one or two draw as fast as a GPU trains, the others shorten the first wait of a cohort.
+MOST = 12
 
 
 class DrawnAhead:

@@ -9,9 +9,8 @@ import torch
 from recallmap.search.training.cuda_graph import PREPARING, forget_compiled
 from recallmap.search.training.device_time import SHARED
 
-CROWDED = (
-    0.5  # share of a device's memory that is held, from which cohorts that share it give back what they do not use
-)
+# Share of a device's memory that is held, from which cohorts that share it give back what they do not use.
+CROWDED = 0.5
 
 
 class DeviceLost(Exception):

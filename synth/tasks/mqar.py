@@ -72,8 +72,7 @@ class Mqar(Task):
         return self.length, self.vocab
 
     def roles(self) -> Roles:
-        half = self.vocab // 2
-        return Roles({"blank": range(1), "key": range(1, half), "value": range(half, self.vocab)})
+        return queries.halves(self.vocab)
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
         half, context, repaired = self.vocab // 2, self._context, self.protocol == "repaired"

@@ -1,0 +1,49 @@
+"""SwiGLU, and norms of a model's width, as one op each where a GPU trains a step that is not compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from recallmap.arch import mlp
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.swiglu import swiglu
+from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mlp import SwiGLU
+from recallmap.arch.parts import norm
+
+
+def test_a_width_that_is_no_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"x must be \[batch, time, heads, 2 \* width\], got shape \[1, 2, 3, 5\]"):
+        swiglu(torch.zeros(1, 2, 3, 5))
+
+
+def test_norms_and_swiglu_as_one_op_each_are_what_they_are_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, by the interpreter: outputs and gradients of members under vmap."""
+    stack = (Block(mixer=LinearAttention(heads=2), mlp=SwiGLU(expand=2)),)
+    models = [BackboneSpec(name="x", width=24, stack=stack).build(vocab=9, seed=seed) for seed in range(2)]
+    ids = torch.randint(9, (2, 2, 17), generator=torch.Generator().manual_seed(0))
+
+    def found() -> list[torch.Tensor]:
+        own = [dict(model.named_parameters()) for model in models]
+        stacked = {name: torch.stack([one[name].detach() for one in own]).requires_grad_() for name in own[0]}
+        y = torch.func.vmap(lambda one, x: torch.func.functional_call(models[0], one, (x,)))(stacked, ids)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), list(stacked.values()))]
+
+    apart = found()
+    served, choose = [], select.choose
+
+    def fused(op: str, **rest: Any) -> str:
+        served.append(op)
+        return choose(op, **rest | ({"wanted": "fused"} if op in ("norm_gate", "swiglu") else {}))
+
+    monkeypatch.setattr(select, "choose", fused)
+    for module in (norm, mlp):
+        monkeypatch.setattr(module, "fuses", lambda x: x.ndim == 3)
+    for one, other in zip(found(), apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert (served.count("norm_gate"), served.count("swiglu")) == (3, 1)
