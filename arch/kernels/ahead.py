@@ -110,8 +110,8 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
 
 
 def _build_launcher(kernel: Any) -> None:
-    """Build the C code that launches a kernel. Before Triton 3.7 there is one for each signature, which takes a third of a second
-    where it is first used; it is linked to the driver's library, which only machines with a GPU have."""
+    """Build the C code that launches a kernel. Before Triton 3.7 there is one for each signature, which takes a third of a
+    second where it is first used. It is linked to the driver's library, which only machines with a GPU have."""
     from triton.backends.nvidia import driver
 
     if hasattr(driver, "make_launcher") and kernel.metadata.target.backend == "cuda" and _has_driver_library():
