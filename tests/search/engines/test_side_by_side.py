@@ -48,7 +48,7 @@ SEARCH = {
     "dials": {"trial.arch.stack[0].mixer.heads": {"choice": [1, 2, 4]}},
 }
 
-# A mixer from outside. In processes that are not the driver's it ends them, or faults the GPU.
+# A mixer from outside. It ends processes that are not the driver's, or faults the GPU where it trains.
 HOSTILE = """
 import os, signal
 from dataclasses import dataclass
@@ -62,11 +62,16 @@ class Hostile(LinearAttention):
     how: Literal["dies", "faults"] = "dies"
 
     def build(self, *args, **rest):
-        if str(os.getpid()) != os.environ["DRIVER"]:
-            if self.how == "dies":
-                os.kill(os.getpid(), signal.SIGKILL)
-            torch.zeros(4, device="cuda")[torch.tensor([2**20], device="cuda")].sum().item()
-        return super().build(*args, **rest)
+        if self.how == "dies" and str(os.getpid()) != os.environ["DRIVER"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        module = super().build(*args, **rest)
+        if self.how == "faults":
+            module.register_forward_pre_hook(fault)
+        return module
+
+def fault(module, inputs):
+    if inputs[0].is_cuda and inputs[0].shape[-2] == 12:  # as many tokens as in training, and in no check before it
+        torch.zeros(4, device="cuda")[torch.tensor([2**20], device="cuda")].sum().item()
 """
 
 
