@@ -37,7 +37,7 @@ class RMSNorm(nn.Module):
             # What reads it rounds it to the type of autocast: so it is written, and not rounded again by each of them.
             kind = x.device.type
             output = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=output)[0][:, :, 0]
+            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=output)[0].squeeze(2)
         wide = widen(x)
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.weight).to(x.dtype)
