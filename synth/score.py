@@ -41,7 +41,7 @@ def of_tokens(
     }
     for name, labels in slices.items():
         spread = labels if labels.ndim == 2 else labels[:, None]
-        values, part = np.unique(np.broadcast_to(spread, targets.shape)[scored], return_inverse=True)
+        values, part = _distinct(np.broadcast_to(spread, targets.shape)[scored])
         shares = np.bincount(part, hits) / np.bincount(part)
         for value, share in zip(values.tolist(), shares.tolist(), strict=True):
             if isinstance(value, str) or value >= 0:
@@ -60,8 +60,8 @@ def batched_macro(targets: NDArray[Any], predictions: NDArray[Any], batch: int =
         rows = slice(start, start + batch)
         scored = _scored(targets[rows], predictions[rows])
         answers, guesses = targets[rows][scored], predictions[rows][scored]
-        absent = np.setdiff1d(guesses, answers).size
-        present = np.unique(answers).size
+        present = _distinct(answers)[0].size
+        absent = _distinct(np.concatenate([answers, guesses]))[0].size - present
         total += _macro(answers, answers == guesses) * present / (present + absent) * len(targets[rows])
     return total / len(targets)
 
@@ -88,5 +88,18 @@ def _scored(targets: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.bool
 
 
 def _macro(answers: NDArray[Any], hits: NDArray[np.bool_]) -> float:
-    _, which = np.unique(answers, return_inverse=True)
+    _, which = _distinct(answers)
     return float((np.bincount(which, hits) / np.bincount(which)).mean())
+
+
+def _distinct(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The distinct labels in ascending order, and which of them each of `labels` [m] is. Small integers are counted, not
+    sorted."""
+    if labels.dtype.kind in "iu" and labels.size:
+        least, most = int(labels.min()), int(labels.max())
+        if most - least < 2 * labels.size + 1024:
+            at = labels - least
+            there = np.bincount(at, minlength=most - least + 1) > 0
+            return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[at]
+    values, which = np.unique(labels, return_inverse=True)
+    return values, which

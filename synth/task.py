@@ -81,7 +81,13 @@ class Task(ABC):
 
         Always holds `metric`; a score of a part of the answers is named `accuracy/<slice>=<value>`.
         """
-        return score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
+        return score.of_tokens(batch.targets, predictions, slices=self.sliced(batch))
+
+    def sliced(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """`slices`, computed once for a batch."""
+        if self not in batch.labels:
+            batch.labels[self] = self.slices(batch)
+        return batch.labels[self]
 
     def drawn_bytes(self, count: int) -> float:
         """Roughly what `sample` takes of memory for so many sequences: inputs, targets, and what they are made of."""

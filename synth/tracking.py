@@ -118,7 +118,7 @@ class StateTracking(Task):
         accuracy/length=L    of answers due after so many symbols: more than the next smaller L there is, at most L
         exact_match/length=L share of sequences of L symbols or more that are right throughout the first L (labels `all`)
         """
-        scores = score.of_tokens(batch.targets, predictions, slices=self.slices(batch))
+        scores = score.of_tokens(batch.targets, predictions, slices=self.sliced(batch))
         for name, accuracy in list(scores.items()):
             if name.startswith("accuracy"):
                 chance = 1 / len(self.answers) if "/" in name else self.chance()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from recallmap.synth import score
 from recallmap.synth.batch import IGNORE
+from recallmap.synth.tasks.mqar import Mqar
 
 N = IGNORE
 TARGETS = np.array([[1, N, 2], [1, 1, N], [N, N, N], [1, 3, N]])
@@ -58,3 +61,23 @@ def test_scores_of_nothing_are_refused() -> None:
         score.of_tokens(TARGETS[2:3], ANSWERS[2:3])
     with pytest.raises(ValueError, match="predictions must have the shape"):
         score.of_tokens(TARGETS, ANSWERS[:2])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[3, -1, 3, 7], [0, 10**12], ["b", "a", "b"], [2.5, 1.0], []],
+    ids=["few", "wide", "words", "reals", "none"],
+)
+def test_distinct_labels_are_those_of_numpy(labels: list[Any]) -> None:
+    given = np.array(labels)
+    for ours, theirs in zip(score._distinct(given), np.unique(given, return_inverse=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_parts_of_answers_are_made_out_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, asked = Mqar(vocab=16, length=12, pairs=2), []
+    batch = task.sample(np.random.default_rng(0), 4, "test")
+    whole = task.score(batch, batch.targets)
+    monkeypatch.setattr(Mqar, "slices", lambda *_: asked.append(1))
+    assert task.score(batch, batch.targets) == whole
+    assert asked == []
