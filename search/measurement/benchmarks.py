@@ -48,6 +48,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("short_conv", "unit", {}),
     ("norm_gate", "silu", {}),
     ("swiglu", "plain", {}),
+    ("rotary", "shared", {}),
     ("monomials", "quadratic", {}),
     ("newton_schulz", "muon", {}),
     ("spanned", "atlas", {}),
