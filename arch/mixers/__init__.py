@@ -9,6 +9,7 @@ from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
 from recallmap.arch.mixers.gla import GatedLinearAttention
 from recallmap.arch.mixers.hawk import Hawk
 from recallmap.arch.mixers.hgrn2 import HGRN2
+from recallmap.arch.mixers.kda import KDA
 from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
 from recallmap.arch.mixers.linear_attention import LinearAttention
 from recallmap.arch.mixers.longhorn import Longhorn
@@ -48,6 +49,7 @@ Mixer = (
     | GatedLinearAttention
     | HGRN2
     | Hawk
+    | KDA
     | LinearAttention
     | Longhorn
     | MLSTM

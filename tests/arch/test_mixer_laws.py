@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from recallmap.arch import laws
 from recallmap.arch.mixers import (
     HGRN2,
+    KDA,
     MLSTM,
     Attention,
     DeltaNet,
@@ -71,6 +72,9 @@ SPECS = [
     GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
     DeltaNet(heads=2, scale="key_dim", out_gate=False),
     GatedDeltaNet(heads=2, scale="key_dim", key_dim=4, value_dim=6),
+    KDA(heads=2, key_dim=4, value_dim=6, decay="bounded", scale="key_dim", gate_rank=3, gate_activation="silu"),
+    KDA(heads=2, decay="signed", beta_max=2, activation="identity", out_gate=False),
+    KDA(heads=2, decay="head", gate_form="full", short_conv=0),
     Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
     Mesa(heads=2, x0="zero", tolerance=1e-13),
     Mesa(heads=2, signed_decay=True, lambda_floor=49.0, lambda_init=50.0),

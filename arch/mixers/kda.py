@@ -1,0 +1,127 @@
+"""Kimi Delta Attention: Gated DeltaNet whose memory fades key channel by key channel.
+
+S_t = (I - beta_t k_t^T k_t) diag(a_t) S_{t-1} + beta_t k_t^T v_t,   o_t = s q_t S_t
+
+B batch, T time, D model width, H heads, K key width, V value width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from recallmap.arch import kernels
+from recallmap.arch.kernels.recurrence.chunks import signs
+from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
+from recallmap.arch.parts.gates import ChannelDecay, SoftplusDecay, WriteStrength
+from recallmap.arch.parts.heads import GatedByRank, HeadsState, QueryKeyValue, ReadOut
+
+RATES = (1e-4, 16.0)  # of a decay by head, before training, as in Gated DeltaNet
+
+
+@dataclass(frozen=True, kw_only=True)
+class KDA(GatedByRank, MixerSpec):
+    """Kimi Delta Attention. With `scale` "key_dim", as in the zoo's `kda`, it is flash-linear-attention's layer: maps to q, k
+    and v without a bias, a convolution of 4 taps and SiLU behind each, q and k of norm 1, a softplus decay and a sigmoid
+    output gate by low-rank maps of rank V, one RMSNorm for all heads, and its first values of A and b. The scale is in its
+    code alone: the paper has none.
+
+    decay     as in `GatedByRank`. "bounded" is that code's later gate. "signed", with beta_max 2 and activation "identity",
+              is CKDA, where keys must change their sign, too; `activation` here leaves v without SiLU as well. "head" leaves
+              one decay a head: with gate_form "full" and gate_activation "silu" that is Gated DeltaNet itself
+    beta_max  write strengths lie in (0, beta_max)
+    """
+
+    kind: Literal["kda"] = "kda"
+    beta_max: Literal[1, 2] = 1
+
+    equation: ClassVar[str] = "S_t = (I - beta_t k_t^T k_t) diag(a_t) S_{t-1} + beta_t k_t^T v_t,  o_t = s q_t S_t"
+    state_formula: ClassVar[str] = "H K V + (taps - 1) channels"
+    source: ClassVar[str] = "Kimi Team 2025 (Kimi Linear), eq. 1; signed decays: arXiv 2609.24797"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta_max not in (1, 2):
+            raise ValueError(f"beta_max must be 1 or 2 (negative eigenvalues), got {self.beta_max}")
+
+    def differs(self) -> tuple[str, ...]:
+        gate = (self.gate_form, self.gate_activation) if self.out_gate else ("no", "none")
+        return (
+            *self.unscaled,
+            *(("a decay a head, which makes it Gated DeltaNet",) if self.decay == "head" else ()),
+            *(("another output gate than the published one",) if gate != ("low_rank", "sigmoid") else ()),
+        )
+
+    def build(self, width: int) -> MixerModule:
+        return _KDA(self, width)
+
+    def parameters(self, width: int) -> int:
+        key_dim, _ = self.sizes(width)
+        if self.decay == "head":
+            decay = SoftplusDecay.count(width, self.heads)
+        else:
+            decay = ChannelDecay.count(width, self.heads, key_dim, rank=self.rank(width), form=self.decay)
+        return self.parameters_around(width) + decay + WriteStrength.count(width, self.heads, bias=False)
+
+    def state_size(self, width: int, length: int) -> StateSize:
+        key_dim, value_dim = self.sizes(width)
+        return StateSize(self.heads * key_dim * value_dim + self.conv_state(width))
+
+    def flops(self, width: int, length: int) -> float:
+        key_dim, value_dim = self.sizes(width)
+        decay = width * self.heads if self.decay == "head" else self.rank(width) * (width + self.heads * key_dim)
+        return self.flops_around(width) + 2 * (decay + width * self.heads) + 7 * self.heads * key_dim * value_dim
+
+    def memory(self, width: int) -> Memory:
+        """The memory, read with scale 1 as for every mixer here: the norm of a head, which the probe leaves out, undoes
+        another scale."""
+        key_dim, value_dim = self.sizes(width)
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:
+            return kernels.delta(q, k, v, beta=write)[0]
+
+        return Memory(self.heads, key_dim, value_dim, answer, {"d_k": key_dim})
+
+
+class _KDA(MixerModule):
+    def __init__(self, spec: KDA, width: int) -> None:
+        super().__init__()
+        key_dim, value_dim = spec.sizes(width)
+        rank = spec.rank(width)
+        self.qkv = QueryKeyValue(spec, width, qk_norm=True)  # longer keys would make the recurrence blow up
+        self.decay: nn.Module = (
+            SoftplusDecay(width, spec.heads, rates=RATES)
+            if spec.decay == "head"
+            else ChannelDecay(width, spec.heads, key_dim, rank=rank, form=spec.decay)
+        )
+        self.by_channel = spec.decay != "head"
+        self.write = WriteStrength(width, spec.heads, bias=False, most=spec.beta_max)
+        self.scale = spec.read_scale(width)
+        self.read = ReadOut(
+            spec, width, activation=spec.gate_activation, rank=rank if spec.gate_form == "low_rank" else None
+        )
+        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+
+    def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        state = state or HeadsState()
+        q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        log_decay, sign_BTHK = self.decay(x_BTD) if self.by_channel else (self.decay(x_BTD), None)
+        turned_BTHK = signs(sign_BTHK)
+        if turned_BTHK is not None:  # the memory times the signs so far fades without signs
+            q_BTHK, k_BTHK = (y * turned_BTHK.to(y.dtype) for y in (q_BTHK, k_BTHK))
+        o_BTHV, memory = kernels.delta(
+            q_BTHK,
+            k_BTHK,
+            v_BTHV,
+            log_decay=log_decay,
+            beta=self.write(x_BTD),
+            scale=self.scale,
+            initial_state=state.memory,
+            return_state=return_state,
+            implementation=self.implementation,
+        )
+        if memory is not None and turned_BTHK is not None:
+            memory = memory * turned_BTHK[:, -1, :, :, None].to(memory.dtype)
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
