@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recallmap.arch.mixers.attention import Attention
 from recallmap.arch.mixers.base_conv import BaseConv
+from recallmap.arch.mixers.delta_product import DeltaProduct
 from recallmap.arch.mixers.deltanet import DeltaNet
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
 from recallmap.arch.mixers.gla import GatedLinearAttention
@@ -43,6 +44,7 @@ Mixer = (
     | BaseConv
     | DeepTransformer
     | DeltaNet
+    | DeltaProduct
     | Dla
     | Dot
     | GatedDeltaNet
