@@ -7,6 +7,7 @@ from recallmap.arch.mixers.base_conv import BaseConv
 from recallmap.arch.mixers.delta_product import DeltaProduct
 from recallmap.arch.mixers.deltanet import DeltaNet
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.gdn2 import GDN2
 from recallmap.arch.mixers.gla import GatedLinearAttention
 from recallmap.arch.mixers.hawk import Hawk
 from recallmap.arch.mixers.hgrn2 import HGRN2
@@ -47,6 +48,7 @@ Mixer = (
     | DeltaProduct
     | Dla
     | Dot
+    | GDN2
     | GatedDeltaNet
     | GatedLinearAttention
     | HGRN2

@@ -13,22 +13,20 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from recallmap.arch import kernels
-from recallmap.arch.kernels.recurrence.chunks import signs
 from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from recallmap.arch.parts.gates import ChannelDecay, SoftplusDecay, WriteStrength
-from recallmap.arch.parts.heads import GatedByRank, HeadsState, QueryKeyValue, ReadOut
-
-RATES = (1e-4, 16.0)  # of a decay by head, before training, as in Gated DeltaNet
+from recallmap.arch.parts.gates import WriteStrength
+from recallmap.arch.parts.heads import HeadsState, QueryKeyValue
+from recallmap.arch.parts.low_rank_gates import LowRankGates, fading, turned, turned_back
 
 
 @dataclass(frozen=True, kw_only=True)
-class KDA(GatedByRank, MixerSpec):
+class KDA(LowRankGates, MixerSpec):
     """Kimi Delta Attention. With `scale` "key_dim", as in the zoo's `kda`, it is flash-linear-attention's layer: maps to q, k
     and v without a bias, a convolution of 4 taps and SiLU behind each, q and k of norm 1, a softplus decay and a sigmoid
     output gate by low-rank maps of rank V, one RMSNorm for all heads, and its first values of A and b. The scale is in its
     code alone: the paper has none.
 
-    decay     as in `GatedByRank`. "bounded" is that code's later gate. "signed", with beta_max 2 and activation "identity",
+    decay     as in `LowRankGates`. "bounded" is that code's later gate. "signed", with beta_max 2 and activation "identity",
               is CKDA, where keys must change their sign, too; `activation` here leaves v without SiLU as well. "head" leaves
               one decay a head: with gate_form "full" and gate_activation "silu" that is Gated DeltaNet itself
     beta_max  write strengths lie in (0, beta_max)
@@ -47,23 +45,13 @@ class KDA(GatedByRank, MixerSpec):
             raise ValueError(f"beta_max must be 1 or 2 (negative eigenvalues), got {self.beta_max}")
 
     def differs(self) -> tuple[str, ...]:
-        gate = (self.gate_form, self.gate_activation) if self.out_gate else ("no", "none")
-        return (
-            *self.unscaled,
-            *(("a decay a head, which makes it Gated DeltaNet",) if self.decay == "head" else ()),
-            *(("another output gate than the published one",) if gate != ("low_rank", "sigmoid") else ()),
-        )
+        return self.unpublished
 
     def build(self, width: int) -> MixerModule:
         return _KDA(self, width)
 
     def parameters(self, width: int) -> int:
-        key_dim, _ = self.sizes(width)
-        if self.decay == "head":
-            decay = SoftplusDecay.count(width, self.heads)
-        else:
-            decay = ChannelDecay.count(width, self.heads, key_dim, rank=self.rank(width), form=self.decay)
-        return self.parameters_around(width) + decay + WriteStrength.count(width, self.heads, bias=False)
+        return self.parameters_around(width) + WriteStrength.count(width, self.heads, bias=False)
 
     def state_size(self, width: int, length: int) -> StateSize:
         key_dim, value_dim = self.sizes(width)
@@ -71,8 +59,7 @@ class KDA(GatedByRank, MixerSpec):
 
     def flops(self, width: int, length: int) -> float:
         key_dim, value_dim = self.sizes(width)
-        decay = width * self.heads if self.decay == "head" else self.rank(width) * (width + self.heads * key_dim)
-        return self.flops_around(width) + 2 * (decay + width * self.heads) + 7 * self.heads * key_dim * value_dim
+        return self.flops_around(width) + self.heads * (2 * width + 7 * key_dim * value_dim)
 
     def memory(self, width: int) -> Memory:
         """The memory, read with scale 1 as for every mixer here: the norm of a head, which the probe leaves out, undoes
@@ -88,32 +75,20 @@ class KDA(GatedByRank, MixerSpec):
 class _KDA(MixerModule):
     def __init__(self, spec: KDA, width: int) -> None:
         super().__init__()
-        key_dim, value_dim = spec.sizes(width)
-        rank = spec.rank(width)
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)  # longer keys would make the recurrence blow up
-        self.decay: nn.Module = (
-            SoftplusDecay(width, spec.heads, rates=RATES)
-            if spec.decay == "head"
-            else ChannelDecay(width, spec.heads, key_dim, rank=rank, form=spec.decay)
-        )
-        self.by_channel = spec.decay != "head"
+        self.decay = spec.build_decay(width)
         self.write = WriteStrength(width, spec.heads, bias=False, most=spec.beta_max)
         self.scale = spec.read_scale(width)
-        self.read = ReadOut(
-            spec, width, activation=spec.gate_activation, rank=rank if spec.gate_form == "low_rank" else None
-        )
-        self.out = nn.Linear(spec.heads * value_dim, width, bias=False)
+        self.read = spec.build_read_out(width)
+        self.out = nn.Linear(spec.heads * spec.sizes(width)[1], width, bias=False)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
-        log_decay, sign_BTHK = self.decay(x_BTD) if self.by_channel else (self.decay(x_BTD), None)
-        turned_BTHK = signs(sign_BTHK)
-        if turned_BTHK is not None:  # the memory times the signs so far fades without signs
-            q_BTHK, k_BTHK = (y * turned_BTHK.to(y.dtype) for y in (q_BTHK, k_BTHK))
+        log_decay, signs_BTHK = fading(self.decay, x_BTD)
         o_BTHV, memory = kernels.delta(
-            q_BTHK,
-            k_BTHK,
+            turned(q_BTHK, signs_BTHK),
+            turned(k_BTHK, signs_BTHK),
             v_BTHV,
             log_decay=log_decay,
             beta=self.write(x_BTD),
@@ -122,6 +97,4 @@ class _KDA(MixerModule):
             return_state=return_state,
             implementation=self.implementation,
         )
-        if memory is not None and turned_BTHK is not None:
-            memory = memory * turned_BTHK[:, -1, :, :, None].to(memory.dtype)
-        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, memory)
+        return self.out(self.read(o_BTHV, x_BTD)), HeadsState(conv, turned_back(memory, signs_BTHK))

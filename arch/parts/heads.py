@@ -160,50 +160,6 @@ class ScaledHeads(Heads):
         return ("reads with scale 1, the published layer with 1 / sqrt(K)",) if self.scale == "one" else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatedByRank(ScaledHeads):
-    """Heads of Kimi Delta Attention and of what was made of it: low-rank maps to the decay and to the output gate.
-
-    conv_v, out_norm, out_gate  as in `Heads`, by default as published there
-    decay            "softplus", exp(-exp(A) softplus(z)) by key channel; "bounded", exp(-5 sigmoid(exp(A) z)); "signed",
-                     2 sigmoid(z) - 1; each with z = x W_1 W_2 + b. "head", one a head, as in Gated DeltaNet
-    gate_rank        columns of W_1, for decay and output gate; None: V
-    gate_form        the output gate's map: "low_rank", with a bias; "full", W_g without one
-    gate_activation  of the output gate
-    """
-
-    conv_v: bool = True
-    out_norm: Literal["head", "shared", "none"] = "shared"
-    out_gate: bool = True
-    decay: Literal["softplus", "bounded", "signed", "head"] = "softplus"
-    gate_rank: int | None = None
-    gate_form: Literal["low_rank", "full"] = "low_rank"
-    gate_activation: Literal["sigmoid", "silu"] = "sigmoid"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(1, gate_rank=self.gate_rank)
-
-    def rank(self, width: int) -> int:
-        """Inner width of the low-rank maps."""
-        return self.gate_rank or self.sizes(width)[1]
-
-    def parameters_around(self, width: int) -> int:
-        """Those of `Heads`, with the output gate as it is here; without the decay."""
-        return super().parameters_around(width) + self._of_low_rank(width, bias=True)
-
-    def flops_around(self, width: int) -> float:
-        """Those of `Heads`, with the output gate as it is here; without the decay."""
-        return super().flops_around(width) + 2 * self._of_low_rank(width, bias=False)
-
-    def _of_low_rank(self, width: int, *, bias: bool) -> int:
-        """Weights that the output gate has more than a full one."""
-        if not self.out_gate or self.gate_form == "full":
-            return 0
-        values = self.heads * self.sizes(width)[1]
-        return self.rank(width) * (width + values) + bias * values - width * values
-
-
 Dials = TypeVar("Dials", bound=Heads)
 
 

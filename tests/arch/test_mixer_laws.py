@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from recallmap.arch import laws
 from recallmap.arch.mixers import (
+    GDN2,
     HGRN2,
     KDA,
     MLSTM,
@@ -75,6 +76,8 @@ SPECS = [
     GatedDeltaNet(heads=2, scale="key_dim", key_dim=4, value_dim=6),
     DeltaProduct(heads=2, steps=3, decay="none", key_dim=4, value_dim=6, scale="key_dim"),
     DeltaProduct(heads=2, steps=2, beta_max=1, conv_v=False, short_conv=2, out_gate=False),
+    GDN2(heads=2, key_dim=4, value_dim=6, decay="signed", write="scalar"),
+    GDN2(heads=2, decay="head", erase="scalar", scale="key_dim"),
     KDA(heads=2, key_dim=4, value_dim=6, decay="bounded", scale="key_dim", gate_rank=3, gate_activation="silu"),
     KDA(heads=2, decay="signed", beta_max=2, activation="identity", out_gate=False),
     KDA(heads=2, decay="head", gate_form="full", short_conv=0),
