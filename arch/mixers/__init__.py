@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recallmap.arch.mixers.attention import Attention
 from recallmap.arch.mixers.base_conv import BaseConv
+from recallmap.arch.mixers.comba import Comba
 from recallmap.arch.mixers.delta_product import DeltaProduct
 from recallmap.arch.mixers.deltanet import DeltaNet
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
@@ -43,6 +44,7 @@ Mixer = (
     | AtlasPp
     | Attention
     | BaseConv
+    | Comba
     | DeepTransformer
     | DeltaNet
     | DeltaProduct
