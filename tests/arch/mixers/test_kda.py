@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from recallmap.arch import kernels
 from recallmap.arch.mixers import KDA, GatedDeltaNet
 from recallmap.arch.mixers.mixer import MixerModule, StateSize
-from recallmap.arch.parts.heads import HeadsState
+from recallmap.arch.parts.preconditioner import PreconditionedState
 
 HEADS, KEY, VALUE, WIDTH = 2, 6, 4, 16
 SPECS = [
@@ -111,7 +111,7 @@ def test_one_negative_channel_and_beta_two_turn_the_plane(length: int) -> None:
     module.qkv = Given(key, key, torch.zeros_like(key), None)
     module.decay = Given(torch.zeros_like(key), torch.tensor([-1.0, 1.0]).double().expand_as(key))
     module.write = Given(torch.full((1, length, 1), 2.0, dtype=torch.float64))
-    start = HeadsState(None, torch.eye(2).double()[None, None])
+    start = PreconditionedState(None, torch.eye(2).double()[None, None])
     _, state = module(torch.zeros(1, length, 4, dtype=torch.float64), start, return_state=True)
     cos, sin = (2 * angle.sum()).cos(), (2 * angle.sum()).sin()
     assert_close(state.memory[0, 0], torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])]))
