@@ -34,6 +34,7 @@ from recallmap.arch.mixers import (
     Mesa,
     MesaRls,
     Mixer,
+    MomentumDeltaNet,
     RetNet,
     Rwkv7,
 )
@@ -84,6 +85,7 @@ SPECS = [
     KDA(heads=2, decay="signed", beta_max=2, activation="identity", out_gate=False),
     KDA(heads=2, key_dim=4, value_dim=6, decay="signed", preconditioned=True),
     GatedDeltaNet(heads=2, preconditioned=True),
+    MomentumDeltaNet(heads=2, key_dim=4, value_dim=6, corrects="unfaded", scale="key_dim"),
     KDA(heads=2, decay="head", gate_form="full", short_conv=0),
     Mesa(heads=2, key_dim=6, value_dim=4, conv_v=True, out_gate=True),
     Mesa(heads=2, x0="zero", tolerance=1e-13),
