@@ -73,7 +73,7 @@ class KDA(LowRankGates, MixerSpec):
 
     def memory(self, width: int) -> Memory:
         """The memory, read with scale 1 as for every mixer here: the norm of a head, which the probe leaves out, undoes
-        another scale."""
+        another scale. It holds for `preconditioned`, too: with c without bound and strength 1 / 1.5, M times beta is 1."""
         key_dim, value_dim = self.sizes(width)
 
         def answer(q: Tensor, k: Tensor, v: Tensor, write: Tensor) -> Tensor:

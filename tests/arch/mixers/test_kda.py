@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -115,6 +116,44 @@ def test_one_negative_channel_and_beta_two_turn_the_plane(length: int) -> None:
     _, state = module(torch.zeros(1, length, 4, dtype=torch.float64), start, return_state=True)
     cos, sin = (2 * angle.sum()).cos(), (2 * angle.sum()).sin()
     assert_close(state.memory[0, 0], torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])]))
+
+
+def turns_of_a_cube() -> list[Tensor]:
+    """The 24 rotations, a group that is S4."""
+    rows = [torch.eye(3).double()[list(order)] for order in permutations(range(3))]
+    signed = [torch.diag(torch.tensor(s).double()) @ row for row in rows for s in product((1.0, -1.0), repeat=3)]
+    return [turn for turn in signed if torch.linalg.det(turn) > 0]
+
+
+def one_step(turn: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Signs and a key [3] with (I - 2 k^T k) diag(signs) = turn; None where there are none."""
+    for signs in product((1.0, -1.0), repeat=3):
+        mirror = turn @ torch.diag(torch.tensor(signs).double())
+        values, vectors = torch.linalg.eigh(mirror)
+        if torch.allclose(mirror, mirror.T) and torch.allclose(values, torch.tensor([-1.0, 1, 1]).double()):
+            return torch.tensor(signs).double(), vectors[:, 0]
+    return None
+
+
+def test_signs_and_beta_two_follow_words_of_s4_one_step_a_token() -> None:
+    """In a basis that is turned by an eighth about z; along the axes of the cube a third of its rotations takes more."""
+    turns, half = turns_of_a_cube(), math.sqrt(0.5)
+    assert sum(one_step(turn) is None for turn in turns) == 8
+    basis = torch.tensor([[half, -half, 0], [half, half, 0], [0, 0, 1]]).double()
+    word = torch.randint(24, (40,), generator=torch.Generator().manual_seed(0)).tolist()
+    steps = [one_step(basis @ turn @ basis.T) for turn in turns]
+    assert all(steps)
+    signs, keys = (torch.stack([steps[letter][i] for letter in word])[None, :, None] for i in range(2))  # type: ignore[index]
+    module = KDA(heads=1, key_dim=3, value_dim=3, decay="signed", beta_max=2, short_conv=0).build(4).double()
+    module.qkv = Given(keys, keys, torch.zeros_like(keys), None)
+    module.decay = Given(torch.zeros_like(keys), signs)
+    module.write = Given(torch.full((1, 40, 1), 2.0, dtype=torch.float64))
+    start = PreconditionedState(None, basis[None, None])
+    _, state = module(torch.zeros(1, 40, 4, dtype=torch.float64), start, return_state=True)
+    expected = torch.eye(3).double()
+    for letter in word:
+        expected = turns[letter] @ expected
+    assert_close(basis.T @ state.memory[0, 0], expected)
 
 
 def test_its_size_is_that_of_the_table() -> None:
