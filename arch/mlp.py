@@ -108,7 +108,7 @@ class _SwiGLU(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         both_BTF2 = self.gate_and_value(x_BTD)
         if fuses(both_BTF2):
-            return self.out(swiglu(both_BTF2[:, :, None])[0][:, :, 0])
+            return self.out(swiglu(both_BTF2[:, :, None])[0].squeeze(2))
         gate_BTF, value_BTF = both_BTF2.chunk(2, dim=-1)
         return self.out(F.silu(gate_BTF) * value_BTF)
 

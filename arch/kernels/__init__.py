@@ -19,6 +19,7 @@ from recallmap.arch.kernels.monomials import monomials, monomials_step
 from recallmap.arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from recallmap.arch.kernels.norm_gate import norm_gate, norm_gate_step
 from recallmap.arch.kernels.retained import retained, retained_step
+from recallmap.arch.kernels.rotary import rotary, rotary_step
 from recallmap.arch.kernels.selective_scan import selective_scan, selective_scan_step
 from recallmap.arch.kernels.short_conv import short_conv, short_conv_step
 from recallmap.arch.kernels.spanned import spanned, spanned_step
@@ -66,6 +67,8 @@ __all__ = [
     "norm_gate_step",
     "retained",
     "retained_step",
+    "rotary",
+    "rotary_step",
     "selective_scan",
     "selective_scan_step",
     "short_conv",

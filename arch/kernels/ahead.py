@@ -96,6 +96,7 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
         compiled.add(kernel.hash)
+        _build_launcher(kernel)
         return kernel
 
     JITFunction.run = compile_only
@@ -106,3 +107,22 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
     finally:
         select.AHEAD = False
         JITFunction.run = run
+
+
+def _build_launcher(kernel: Any) -> None:
+    """Build the C code that launches a kernel. Before Triton 3.7 there is one for each signature, which takes a third of a
+    second where it is first used. It is linked to the driver's library, which only machines with a GPU have."""
+    from triton.backends.nvidia import driver
+
+    if hasattr(driver, "make_launcher") and kernel.metadata.target.backend == "cuda" and _has_driver_library():
+        driver.CudaLauncher(kernel.src, kernel.metadata)
+
+
+@cache
+def _has_driver_library() -> bool:
+    from triton.backends.nvidia import driver
+
+    try:
+        return bool(driver.libcuda_dirs())
+    except (AssertionError, OSError):  # by Triton, and by what it asks
+        return False

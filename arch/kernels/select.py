@@ -116,9 +116,9 @@ def why_not(
 
 
 def fuses(x: Tensor) -> bool:
-    """True where a norm of x [B, T, D], or the middle of an MLP, is better one op: on a GPU, and not under the compiler, which
+    """True where a norm, the middle of an MLP or a rotation of x is better one op: on a GPU, and not under the compiler, which
     makes one of it and its neighbours."""
-    return x.ndim == 3 and (x.is_cuda or AHEAD) and _TRITON and not torch.compiler.is_compiling()
+    return (x.is_cuda or AHEAD) and _TRITON and not torch.compiler.is_compiling()
 
 
 @contextmanager

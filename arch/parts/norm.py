@@ -33,8 +33,11 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.ndim == 1 and fuses(x):
-            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps)[0][:, :, 0]
+        if x.ndim == 3 and self.weight.ndim == 1 and fuses(x):
+            # What reads it rounds it to the type of autocast: so it is written, and not rounded again by each of them.
+            kind = x.device.type
+            output = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=output)[0].squeeze(2)
         wide = widen(x)
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.weight).to(x.dtype)

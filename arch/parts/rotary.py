@@ -11,24 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recallmap.arch.kernels.rotary import rotary
+from recallmap.arch.kernels.select import fuses
 from recallmap.arch.parts.precision import widen
 
 
 def rotate(x_BTHK: Tensor, position_T: Tensor, base: float = 10_000.0) -> Tensor:
     """x with its channel pairs turned by position * base^(-2i/K)."""
+    half = x_BTHK.shape[-1] // 2
+    if fuses(x_BTHK):
+        return rotary(x_BTHK, angle=angles(position_T.float(), half, base)[None, :, None], learned=False)[0]
     wide = widen(x_BTHK)
-    cos_T1K, sin_T1K = turns(position_T.to(wide.dtype), wide.shape[-1] // 2, base).unbind(0)
+    cos_T1K, sin_T1K = turns(position_T.to(wide.dtype), half, base).unbind(0)
     first, second = wide.chunk(2, dim=-1)
     turned = torch.cat([first * cos_T1K - second * sin_T1K, second * cos_T1K + first * sin_T1K], dim=-1)
     return turned.to(x_BTHK.dtype)
+
+
+def angles(position_T: Tensor, half: int, base: float) -> Tensor:
+    """Angles [T, K/2] of positions."""
+    power_K = torch.arange(half, device=position_T.device, dtype=position_T.dtype) / half
+    return position_T[:, None] * base**-power_K
 
 
 @torch.library.custom_op("recallmap::turns", mutates_args=())
 def turns(position_T: Tensor, half: int, base: float) -> Tensor:
     """Cosine and sine [2, T, 1, half] of every position's angles. A compiler that could look inside would compute them anew
     for every sequence and head, which is more work than the rest of a rotation."""
-    power_K = torch.arange(half, device=position_T.device, dtype=position_T.dtype) / half
-    angle_T1K = (position_T[:, None] * base**-power_K)[:, None]
+    angle_T1K = angles(position_T, half, base)[:, None]
     return torch.stack([angle_T1K.cos(), angle_T1K.sin()])
 
 

@@ -1,4 +1,4 @@
-"""The inline engine: train in this process, on a GPU several cohorts at once."""
+"""The inline engine: train in this process, or several cohorts at once in processes of this machine."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def run(
     weights: WeightFolder | None = None,
     listeners: Audience | None = None,
 ) -> Plan:
-    """Train in this process: `cohorts_per_gpu` cohorts at once (None: one). Finished trials are in the ledger. After an
-    interruption the same call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`,
-    `part`, `seeds`, `known`, `weights` and `listeners` are those of `Driver`.
+    """Train in this process, or `cohorts_per_gpu` cohorts at once, each in a process of its own (None: one). Finished trials
+    are in the ledger. After an interruption the same call resumes, inside a cohort where that takes minutes. Failed trials are
+    tried again. `cohort_size`, `part`, `seeds`, `known`, `weights` and `listeners` are those of `Driver`.
 
     Raises LedgerError where the ledger or weights cannot be written, TimeIsUp at the limit, after the cohorts in training were
     saved, EngineError where the GPU fails for all of them.

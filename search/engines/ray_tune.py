@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import pickle
 import secrets
 import shutil
 import socket
@@ -19,11 +18,8 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +27,28 @@ import torch
 
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
-from recallmap.search.documents import content_key, outside
+from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.listeners.audience import Audience
-from recallmap.search.engines.plan import Plan, Report, Work
+from recallmap.search.engines.plan import Plan, Report
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
+from recallmap.search.engines.shipped import MARK, ShippedCohort, train
 from recallmap.search.engines.stopping import is_noticed, undisturbed
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
-from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.study.spec import StudySpec
-from recallmap.search.training import checkpoints, run_cohort
-from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
+from recallmap.search.training import checkpoints, device_time
+from recallmap.search.training.checkpoints import CheckpointFolder
 from recallmap.search.training.devices import default_device
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
-from recallmap.search.trials import Trial
 from recallmap.search.weights.kept import WeightFolder
 
 LIVES = 3  # attempts at a cohort whose worker dies; then it is halved
 
-TURNS = 2  # rounds of LIVES attempts for a single trial
-
-# Seconds between them: a cluster takes some to notice that a node is gone, and sends workers there until then.
+# Seconds between two rounds of LIVES attempts for a single trial: a cluster takes some to notice that a node is gone, and sends
+# workers there until then.
 REST = 10.0
 
 FOLDER = "recallmap-ray-"  # ours while a study runs, in the system's folder for temporary files
@@ -62,8 +56,6 @@ FOLDER = "recallmap-ray-"  # ours while a study runs, in the system's folder for
 INSIDE = "r"  # Ray's folder in it: Ray opens its own to everybody, and nobody else comes through ours
 
 LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, and 107 is a socket's limit
-
-MARK = "RECALLMAP_RAY"  # variable by which Ray's processes are known as one driver's; it holds the driver's folder
 
 CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
 
@@ -157,7 +149,8 @@ def run(
             weights=weights,
             listeners=listeners,
         )
-        desk = _Desk(driver, kind, cohorts_per_gpu, folder=unfinished.folder if address is None else None)
+        own = unfinished.folder if address is None else None
+        desk = Desk(driver, kind, 1 / cohorts_per_gpu, folder=own, lives=LIVES, rest=REST)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
@@ -170,169 +163,25 @@ def run(
     return driver.plan
 
 
-@dataclass(frozen=True)
-class _Cohort:
-    """The data that travels to a worker: members [start, stop) of a work."""
-
-    work: Work
-    start: int
-    stop: int
-    study: str
-    device: str
-    share: float = 1.0  # of a GPU
-    turn: int = 1
-    folder: Path | None = None  # of checkpoints; None: a worker on another machine has none
-    limit: TimeLimit = NEVER  # of the run
-    weights: bool = False  # True: those of trials that end come back with their records
-
-    def __repr__(self) -> str:  # Tune names folders by it
-        return f"{self.work.number}-{self.start}"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Cohort:
-        return self  # frozen; Tune copies what it is given several times over
-
-    def __reduce__(self) -> Any:
-        """The code from outside travels with it, and is loaded before its specs are."""
-        whole = {one.name: getattr(self, one.name) for one in fields(self)}
-        return _arrived, (outside.shipped(), pickle.dumps(whole))
-
-    @property
-    def specs(self) -> tuple[Trial, ...]:
-        return self.work.specs[self.start : self.stop]
-
-    def halves(self) -> tuple[_Cohort, _Cohort]:
-        middle = (self.start + self.stop) // 2
-        return replace(self, stop=middle), replace(self, start=middle)
-
-
-def _arrived(sources: tuple[outside.Source, ...], whole: bytes) -> _Cohort:
-    """The cohort that travelled, in a worker. Its files of code go with Ray's folder."""
-    outside.arrive(sources, folder=os.environ.get(MARK))
-    return _Cohort(**pickle.loads(whole))
-
-
-@dataclass
-class _Desk:
-    """The exchange between Tune and the driver: it hands out cohorts under Tune's names, and takes back their results.
-
-    An error here is kept in `error` and ends the study. Tune would take it for a failure of the trial and try again.
-    """
-
-    driver: Driver
-    device: str
-    cohorts_per_gpu: int = 1
-    folder: Path | None = None  # of checkpoints
-    error: BaseException | None = None
-    out: dict[str, _Cohort] = field(default_factory=dict)
-    resting: list[tuple[float, _Cohort]] = field(default_factory=list)  # with the time at which they may go out again
-    waiting: deque[_Cohort] = field(default_factory=deque)  # to hand out before the driver is asked again
-    kept: dict[int, dict[int, Record]] = field(default_factory=dict)  # of works in pieces: records by member
-
-    @property
-    def finished(self) -> bool:
-        return self.error is not None or self.driver.out_of_time or (self.driver.finished and not self.waiting)
-
-    def prepare(self) -> bool:
-        """True where there is a cohort to hand out; asks the driver for one if need be. None is handed out once time is up."""
-        if self.driver.limit.is_up:
-            return False
-        now = time.monotonic()
-        self.waiting.extend(cohort for after, cohort in self.resting if after <= now)
-        self.resting = [(after, cohort) for after, cohort in self.resting if after > now]
-        if not self.waiting and (work := self.driver.next()) is not None:
-            name, share = self.driver.study.name, 1 / self.cohorts_per_gpu
-            limit = self.driver.limit if self.folder is not None else NEVER
-            cohort = _Cohort(work, 0, len(work.specs), name, self.device, share, folder=self.folder, limit=limit)
-            self.waiting.append(replace(cohort, weights=self.driver.weights is not None))
-        return bool(self.waiting)
-
-    def ask(self, name: str) -> _Cohort | None:
-        """The cohort to train now under this name; None where there is none now."""
-        with self._guarded():
-            if self.error is None and self.prepare():
-                self.out[name] = self.waiting.popleft()
-        return self.out.get(name)
-
-    def progress(self, name: str, progress: Progress) -> None:
-        with self._guarded():
-            self.driver.progress(self.out[name].work, progress)
-
-    def keep(self, name: str, records: Sequence[Record] | None, seconds: Mapping[str, float] | None = None) -> None:
-        """Take back a cohort with its seconds by phase; without records where its worker saved it, because time is up."""
-        with self._guarded():
-            cohort = self.out.pop(name)
-            self.driver.time.add(seconds or {})
-            if records is not None:
-                self._keep(cohort, records)
-
-    def lost(self, name: str, why: str) -> None:
-        """Take back a cohort whose worker died LIVES times. It is trained in halves, so that only the trial at fault fails."""
-        with self._guarded():
-            cohort = self.out.pop(name)
-            if len(cohort.specs) > 1:
-                self.waiting.extendleft(reversed(cohort.halves()))
-                return
-            if cohort.turn < TURNS:
-                self.resting.append((time.monotonic() + REST, replace(cohort, turn=cohort.turn + 1)))
-                return
-            why = f"the worker died {LIVES * TURNS} times: {why}"
-            record = run_cohort.failed(cohort.specs[0], why, study=cohort.study, device=torch.device("cpu"))
-            self._keep(cohort, [replace(record, device="")])
-
-    def _keep(self, cohort: _Cohort, records: Sequence[Record]) -> None:
-        work = cohort.work
-        kept = self.kept.setdefault(work.number, {})
-        kept.update(zip(range(cohort.start, cohort.stop), records, strict=True))
-        if len(kept) == len(work.specs):
-            del self.kept[work.number]
-            self.driver.keep(work, [kept[member] for member in range(len(work.specs))])
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.error = self.error or error
-            if not isinstance(error, Exception):
-                raise
-
-
 def _train(config: dict[str, Any]) -> None:
     """Train a cohort in a worker."""
     from ray import tune
 
-    cohort: _Cohort = config["cohort"]
+    cohort: ShippedCohort = config["cohort"]
 
     def tell(progress: Progress) -> None:
         tune.report({"progress": progress})
 
-    records: list[Record] | None = None
     _keep_to(cohort.share, cohort.device)
-    workers = workers_for(cohort.device, cohort.share)
-    with timing() as clock, contextlib.suppress(TimeIsUp), _saving(cohort), drawing_ahead(workers, lasting=True):
-        where = torch.device(cohort.device)
-        records = run_cohort.train(cohort.specs, cohort.study, where, tell, weights=cohort.weights)
-    tune.report({"records": records, "seconds": [*clock.seconds().items()]})  # Tune would flatten a mapping
-
-
-@contextlib.contextmanager
-def _saving(cohort: _Cohort) -> Iterator[None]:
-    """Save this cohort in its folder while it trains, and remove its checkpoint when it has finished."""
-    if cohort.folder is None:
-        yield
-        return
-    with checkpointing(CheckpointFolder(cohort.folder)) as own:
-        own.shared = True
-        own.limited(cohort.limit)
-        own.owners = [content_key.key(spec) for spec in cohort.specs]
-        yield
-        own.clear()
+    records, seconds = train(cohort, tell)
+    tune.report({"records": records, "seconds": [*seconds.items()]})  # Tune would flatten a mapping
 
 
 def _keep_to(share: float, device: str) -> None:
     """Limit a cohort to its part of a shared GPU's memory, so that a cohort that needs more is halved, not its neighbours."""
     if share < 1 and torch.device(device).type == "cuda":
         torch.cuda.set_per_process_memory_fraction(share)
+        device_time.share(round(1 / share))
 
 
 def _resources(kind: str, cohorts_per_gpu: int) -> dict[str, float]:
@@ -340,7 +189,7 @@ def _resources(kind: str, cohorts_per_gpu: int) -> dict[str, float]:
     return {"cpu": 1, "gpu": 1 / cohorts_per_gpu} if kind == "cuda" else {"cpu": 1}
 
 
-def _fit(desk: _Desk, folder: Path, resources: dict[str, float]) -> None:
+def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:
     """Have Tune train all that the desk hands out."""
     from ray import tune
     from ray.tune.search import Searcher
@@ -424,7 +273,7 @@ def _ray(environment: dict[str, str]) -> Any:
 
 
 @contextlib.contextmanager
-def _started(folder: Path, desk: _Desk) -> Iterator[None]:
+def _started(folder: Path, desk: Desk) -> Iterator[None]:
     """Ray on this machine, on loopback alone, for as long as the study goes."""
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # else Ray would leave one in the home folder
     ray = _ray(QUIET | LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
@@ -494,7 +343,7 @@ def _device(address: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _watched(desk: _Desk, folder: Path) -> Iterator[None]:
+def _watched(desk: Desk, folder: Path) -> Iterator[None]:
     """Raise EngineError where a process that Ray cannot do without has ended. A cluster's are not ours to watch."""
     core = {number: program for number, program in children(MARK, str(folder)).items() if program in CORE}
     over = threading.Event()

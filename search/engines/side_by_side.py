@@ -1,201 +1,226 @@
-"""Cohorts that train at once on one device of this process: each in a thread, on a GPU with a stream of its own.
+"""Cohorts that train at once on one device of this machine: each in a process of its own.
 
-While one is built, compiled or evaluated, the others keep the device at work, and small ones fill it together. The driver
-stays in the caller's thread: it alone writes records.
+While one is built, compiled or evaluated, the others keep the device at work. A process that dies takes its cohort with it
+alone: that is tried again in halves. The driver, in this process, plans the cohorts and alone writes records.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
+import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
-from recallmap.results.record import Record
-from recallmap.search.documents import content_key
-from recallmap.search.engines.driver import Driver
-from recallmap.search.engines.plan import Work
+from recallmap.search.engines import cohort_process
+from recallmap.search.engines.desk import Desk
+from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.shipped import ShippedCohort
 from recallmap.search.engines.stopping import GRACE
-from recallmap.search.training import device_time
-from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.kernels_ahead import ask_for_kernels, await_kernels
-from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
-from recallmap.search.training.run_cohort import RESUMED, train
-from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 from recallmap.search.trials import memory_needs
+from recallmap.search.workers.pool import Program
+from recallmap.search.workers.process import receive, send
 
 FULL = 0.8  # share of the device's memory that the estimates of all cohorts under way may reach
-
-SWITCH = 1e-4  # seconds after which a thread in Python lets another go on: one that only feeds the GPU waits no longer
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stoppable(TimeLimit):
-    """The limit of the run, which is over, too, once the run is stopped."""
-
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def left(self) -> float:
-        return -1.0 if self.stopped.is_set() else super().left
-
-
-@dataclass
-class _Training:
-    """A work in training, in a thread of its own."""
-
-    work: Work
-    folder: CheckpointFolder
-    thread: threading.Thread | None = None
-
-    @property
-    def bytes(self) -> float:
-        return sum(spec.bytes for spec in self.work.specs)
-
-
-@dataclass(frozen=True)
-class _News:
-    """What a thread tells: progress, or, at its end, records with its seconds by phase, or an error."""
-
-    of: _Training
-    progress: Progress | None = None
-    records: list[Record] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    error: BaseException | None = None
 
 
 def train_all(driver: Driver, device: torch.device, folder: Path, at_once: int) -> None:
     """Train all that the driver gives, `at_once` cohorts at a time where the device has memory for them. Raises what the driver
-    raises, and DeviceLost, once the other cohorts were saved."""
-    limit = _Stoppable(seconds=driver.limit.seconds, until=driver.limit.until)
-    bench = _Bench(driver, device, folder, at_once, limit)
-    with _switching_often():
-        try:
-            bench.train()
-        except BaseException:
-            bench.stop()
-            raise
+    and its processes raise, once the other cohorts were saved; EngineError where the device answers no process."""
+    bench = _Bench(driver, device, folder, at_once)
+    try:
+        bench.train()
+    except BaseException:
+        bench.stop()
+        raise
+    finally:
+        bench.close()
 
 
 class _Bench:
-    """The cohorts under way, and what they tell."""
+    """The processes, and what they tell."""
 
-    def __init__(self, driver: Driver, device: torch.device, folder: Path, at_once: int, limit: _Stoppable) -> None:
-        self.driver, self.device, self.folder, self.limit = driver, device, folder, limit
-        self.at_once = at_once
-        self.streams = [torch.cuda.Stream(device) for _ in range(at_once)] if device.type == "cuda" else []
+    def __init__(self, driver: Driver, device: torch.device, folder: Path, at_once: int) -> None:
+        self.desk = Desk(driver, str(device), 1 / at_once, folder=folder)
         self.room = FULL * memory_needs.held_by(device)
-        self.out: list[_Training] = []
-        self.told: SimpleQueue[_News] = SimpleQueue()
-        self.next: _Training | None = None  # which waits for memory
+        self.told: SimpleQueue[tuple[_Seat, tuple[Any, ...]]] = SimpleQueue()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.seats = [_Seat(str(n), str(device), max(1, cores // at_once), self.told) for n in range(at_once)]
+
+    @property
+    def busy(self) -> list[_Seat]:
+        """The seats whose cohorts train."""
+        return [seat for seat in self.seats if seat.name in self.desk.out]
 
     def train(self) -> None:
         while True:
-            while len(self.out) < self.at_once and (training := self._taken()) is not None:
-                for work in (training.work, *self.driver.waiting):
-                    ask_for_kernels(work.specs)
-                self._begin(training)
-            if not self.out:
+            self._hand_out()
+            if not self.busy:
                 return
-            self._hear(self.told.get())
+            self._hear(*self.told.get())
 
     def stop(self) -> None:
-        """Have all cohorts saved, and break off those that are not within a moment."""
-        self.limit.stopped.set()
-        for breaking in (False, True):
-            for training in self.out:
-                assert training.thread is not None
-                if breaking and training.thread.is_alive():
-                    _raise_in(training.thread, TimeIsUp)
-                training.thread.join(GRACE / len(self.out))
-
-    def _taken(self) -> _Training | None:
-        """The cohort that begins now; None where there is none, or no memory for it yet."""
-        if self.next is None:
-            work = self.driver.next()
-            if work is None:
-                return None
-            self.next = _Training(work, CheckpointFolder(self.folder))
-        if self.driver.limit.is_up or (self.out and self.room < sum(each.bytes for each in [*self.out, self.next])):
-            return None
-        training, self.next = self.next, None
-        return training
-
-    def _begin(self, training: _Training) -> None:
-        training.folder.shared = True
-        training.folder.limited(self.limit)
-        training.folder.owners = [content_key.key(spec) for spec in training.work.specs]
-        stream = self.streams.pop() if self.streams else None
-        context = copy_context()
-        # A daemon: what cannot be broken off does not keep the process.
-        training.thread = threading.Thread(
-            target=lambda: context.run(self._train, training, stream),
-            name=f"cohort {training.work.number}",
-            daemon=True,
-        )
-        self.out.append(training)
-        training.thread.start()
-
-    def _hear(self, news: _News) -> None:
-        if news.progress is not None:
-            self.driver.progress(news.of.work, news.progress)
-            return
-        self.driver.time.add(news.seconds)
-        self.out.remove(news.of)
-        if isinstance(news.error, TimeIsUp):
-            return  # it is saved
-        if news.error is not None:
-            raise news.error
-        assert news.records is not None
-        self.driver.keep(news.of.work, news.records)
-        news.of.folder.clear()
-
-    def _train(self, training: _Training, stream: Any) -> None:
-        """Train a cohort, in its thread."""
-        work = training.work
-
-        def tell(progress: Progress) -> None:
-            self.told.put(_News(training, progress=progress))
-            if self.limit.is_up and not all(isinstance(spec, RESUMED) for spec in work.specs):
-                raise TimeIsUp
-
-        records, error = None, None
-        with timing() as clock:
+        """Have all cohorts saved, and wait a moment for it, which a time limit may have begun."""
+        until = time.monotonic() + GRACE + min(0.0, self.desk.driver.limit.left)
+        for seat in self.busy:
+            seat.say("stop")
+        while self.busy and (left := until - time.monotonic()) > 0:
             try:
-                with (
-                    checkpointing(training.folder),
-                    device_time.sharing(),
-                    torch.cuda.stream(stream) if stream is not None else nullcontext(),
-                ):
-                    weights = self.driver.weights is not None
-                    await_kernels(work.specs)
-                    records = train(work.specs, self.driver.study.name, self.device, tell, weights=weights)
-            except BaseException as why:  # of whatever kind, it is raised in the driver's thread
-                error = why
-        if stream is not None:
-            self.streams.append(stream)
-        self.told.put(_News(training, records=records, seconds=clock.seconds(), error=error))
+                self._hear(*self.told.get(timeout=left))
+            except Empty:
+                return
+
+    def close(self) -> None:
+        for seat in self.seats:
+            seat.hang_up()
+        for seat in self.seats:
+            seat.close()
+
+    def _hand_out(self) -> None:
+        """A cohort for every seat that has none, as far as there are cohorts and memory."""
+        driver, before = self.desk.driver, len(self.busy)
+        for seat in self.seats:
+            if seat in self.busy or not self._has_room():
+                continue
+            cohort = self.desk.ask(seat.name)
+            self._raise_errors()
+            if cohort is None:
+                break
+            for specs in (cohort.specs, *(work.specs for work in driver.waiting)):
+                ask_for_kernels(specs)
+            seat.begin(cohort)
+        if len(self.busy) != before:
+            self._share()
+
+    def _has_room(self) -> bool:
+        """False where the next cohort has to wait for memory."""
+        if not self.busy or not self.desk.prepare():
+            return True
+        under_way = sum(cohort.bytes for cohort in self.desk.out.values())
+        return under_way + self.desk.waiting[0].bytes <= self.room
+
+    def _hear(self, seat: _Seat, message: tuple[Any, ...]) -> None:
+        kind, *rest = message
+        if kind == "progress":
+            self.desk.progress(seat.name, *rest)
+        elif kind == "waited":
+            self.desk.driver.time.add(*rest)
+        elif kind == "unable":
+            raise EngineError(*rest)
+        elif kind == "error":
+            del self.desk.out[seat.name]
+            raise rest[0]
+        elif kind == "lost":
+            self.desk.lost(seat.name, *rest)
+        else:
+            self.desk.keep(seat.name, *rest)
+        if kind in ("lost", "done"):
+            self._share()
+        self._raise_errors()
+
+    def _share(self) -> None:
+        for seat in self.busy:
+            seat.say("share", len(self.busy))
+
+    def _raise_errors(self) -> None:
+        if self.desk.error is not None:
+            raise self.desk.error
 
 
-@contextmanager
-def _switching_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+class _Seat:
+    """A place for one cohort at a time: a process, started when the first comes, and the thread that hears it."""
 
+    def __init__(self, name: str, device: str, cores: int, told: SimpleQueue[Any]) -> None:
+        self.name, self.device, self.cores, self.told = name, device, cores, told
+        self.lock = threading.Lock()
+        self.program: Program | None = None
+        self.ready = False  # whether the process has answered
+        self.closed = False
 
-def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    """Raise an error in a thread, as soon as it executes Python."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error))
+    def begin(self, cohort: ShippedCohort) -> None:
+        """Have a cohort trained."""
+        context = copy_context()
+        threading.Thread(
+            target=context.run, args=(self._follow, cohort), name=f"cohort {cohort!r}", daemon=True
+        ).start()
+
+    def say(self, *message: Any) -> None:
+        """Tell the process something, if there is one."""
+        with self.lock, suppress(OSError):  # it is gone, which its thread hears, too
+            if self.program is not None:
+                send(self.program.wire, message)
+
+    def hang_up(self) -> None:
+        """Begin the end."""
+        with self.lock:
+            self.closed = True
+            if self.program is not None:
+                self.program.hang_up()
+
+    def close(self) -> None:
+        """End the process."""
+        self.hang_up()
+        if (program := self._without_program()) is not None:
+            program.end()
+
+    def _follow(self, cohort: ShippedCohort) -> None:
+        """Hand a cohort to the process and pass on what it tells; in a thread."""
+        try:
+            with timing() as clock:
+                await_kernels(cohort.specs)
+            self._tell("waited", {"compiling": clock.seconds()["compiling"]})
+            program = self._started()
+            self.say("train", cohort)
+            self._hear(program)
+        except BaseException as error:  # of whatever kind, it is raised in the driver's thread
+            self._tell("error", error)
+
+    def _hear(self, program: Program) -> None:
+        """Pass on what the process tells of a cohort, to its end."""
+        while True:
+            try:
+                message = receive(program.wire)
+            except (EOFError, OSError):
+                how = self._end()
+                self._tell(
+                    *(("lost", f"its process {how}") if self.ready else ("unable", f"a process for cohorts {how}"))
+                )
+                return
+            if message[0] == "ready":
+                self.ready = True
+                continue
+            if message[0] == "lost":
+                self._end()
+            self._tell(*message)
+            if message[0] in ("done", "lost", "error", "unable"):
+                return
+
+    def _tell(self, *message: Any) -> None:
+        self.told.put((self, message))
+
+    def _started(self) -> Program:
+        with self.lock:
+            if self.closed:
+                raise EngineError("the run has ended")
+            if self.program is None:
+                self.program, self.ready = Program(cohort_process.__name__), False
+                with suppress(OSError):  # it could not be started, which is heard, too
+                    send(self.program.wire, ("begin", self.device, self.cores))
+            return self.program
+
+    def _without_program(self) -> Program | None:
+        with self.lock:
+            program, self.program = self.program, None
+        return program
+
+    def _end(self) -> str:
+        """End a process that trains no more; how it ended. The next cohort gets a new one."""
+        program = self._without_program()
+        return "was ended" if program is None else program.end()

@@ -3,15 +3,12 @@
 A step is captured without compiling where it has too many operations, where the compiler fails on it, and where it is
 taken too few times to pay. A step of a small model is hundreds of launches of a few microseconds each. Replayed as one
 graph they leave the device no idle time.
-
-Cohorts that train at once have a stream each. One of them compiles or captures at a time; the others train on.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -25,10 +22,6 @@ from recallmap.search.training.phase_clock import phase
 Result = TypeVar("Result")
 
 MOST = 1500  # operations of a forward pass that is compiled: with more, the compiler takes many minutes
-
-PREPARING = (
-    threading.RLock()
-)  # held while one compiles or captures: the compiler and the memory of graphs are of the process
 
 WARM_UPS = 3  # steps before the capture, for the compiler and the libraries to settle; their effect is undone
 
@@ -103,6 +96,8 @@ class CapturedStep:
         shapes = tuple(None if t is None else tuple(t.shape) for t in batch)
         if shapes not in self.graphs:
             began = device_time.now()
+            if not self.graphs:
+                forget_compiled()
             self.graphs[shapes] = self._capture(batch)
             self.seconds += device_time.now() - began
         return self.graphs[shapes].replay(batch)
@@ -121,34 +116,21 @@ class CapturedStep:
         for tensor, value in zip(memory, before, strict=True):
             tensor.copy_(value)
         graph, loss_N = torch.cuda.CUDAGraph(), torch.empty_like(self.cohort.bad_step, dtype=torch.float32)
-        own, side = torch.cuda.current_stream(), _aside(self.cohort.device)
-        own.synchronize()
-        if not device_time.SHARED.get():
-            torch.cuda.empty_cache()  # what the warm-up used
-        with PREPARING, torch.cuda.stream(side):
-            # Other threads may ask for memory meanwhile, which is their own.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-            try:
-                loss_N.copy_(self.cohort.update(*buffers))
-            finally:
-                graph.capture_end()
+        with torch.cuda.graph(graph, pool=self.pool, stream=_aside(self.cohort.device)):
+            loss_N.copy_(self.cohort.update(*buffers))
         self.pool = graph.pool()
+        torch.cuda.synchronize()
         return _Graph(graph, buffers, loss_N)
 
     @phase("compiling")
     def _prepare(self, buffers: list[Tensor | None]) -> None:
         """Compile the step and take a few; where the compiler fails, take them uncompiled."""
-        with PREPARING:
-            if not self.graphs:
-                forget_compiled()
-            said = self.cohort.compile(buffers)
-            if said == "yes":
-                try:
-                    self._warm_up(buffers)
-                except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.BackendCompilerFailed) as error:
-                    said = f"no: {_cause(error)}"
-                    self.cohort.losses = self.cohort.member_losses
-        if said != "yes":
+        said = self.cohort.compile(buffers)
+        try:
+            self._warm_up(buffers)
+        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.BackendCompilerFailed) as error:
+            said = f"no: {_cause(error)}"
+            self.cohort.losses = self.cohort.member_losses
             self._warm_up(buffers)
         self.said[said] = None
 
@@ -169,15 +151,9 @@ def _cause(error: Exception) -> str:
     return str(causes[-1]) if causes else str(error).partition("\n")[0]
 
 
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """The stream of warm-up and capture: the one in use, but for the default one, which cannot be captured. Few streams: cuBLAS
-    keeps memory for every one that called it."""
-    own = torch.cuda.current_stream(device)
-    return own if own != torch.cuda.default_stream(device) else _beside_the_default(device)
-
-
 @functools.cache
-def _beside_the_default(device: torch.device) -> torch.cuda.Stream:
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """The stream of warm-up and capture. It is one for all, because cuBLAS keeps memory for every stream that called it."""
     return torch.cuda.Stream(device)
 
 

@@ -1,12 +1,10 @@
-"""The time that cohorts have a device for: wall time, shared equally by those that train at once in this process."""
+"""The time that this process has a device for: wall time, shared equally by the cohorts that train on it at once."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
 
 class DeviceTime:
@@ -14,8 +12,8 @@ class DeviceTime:
 
     def __init__(self, wall: Callable[[], float] = time.perf_counter) -> None:
         self.wall = wall
-        self.lock = threading.Lock()
-        self.cohorts = 0
+        self.lock = threading.Lock()  # another thread hears of the others
+        self.cohorts = 1
         self.passed, self.last = 0.0, wall()
 
     def now(self) -> float:
@@ -23,39 +21,18 @@ class DeviceTime:
         with self.lock:
             return self._advance()
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """One more cohort on the device, while this context lasts."""
-        self._join(1)
-        try:
-            yield
-        finally:
-            self._join(-1)
-
-    def _join(self, cohorts: int) -> None:
+    def share(self, cohorts: int) -> None:
+        """From now on so many cohorts train at once, the one of this process counted."""
         with self.lock:
             self._advance()
-            self.cohorts += cohorts
+            self.cohorts = max(1, cohorts)
 
     def _advance(self) -> float:
         wall = self.wall()
-        self.passed, self.last = self.passed + (wall - self.last) / max(1, self.cohorts), wall
+        self.passed, self.last = self.passed + (wall - self.last) / self.cohorts, wall
         return self.passed
 
 
 _CLOCK = DeviceTime()
 
-now = _CLOCK.now
-
-SHARED: ContextVar[bool] = ContextVar("shared", default=False)  # whether cohorts beside this context's may train
-
-
-@contextmanager
-def sharing() -> Iterator[None]:
-    """Train, in this context, a cohort beside others."""
-    token = SHARED.set(True)
-    try:
-        with _CLOCK.shared():
-            yield
-    finally:
-        SHARED.reset(token)
+now, share = _CLOCK.now, _CLOCK.share

@@ -6,11 +6,7 @@ import gc
 
 import torch
 
-from recallmap.search.training.cuda_graph import PREPARING, forget_compiled
-from recallmap.search.training.device_time import SHARED
-
-# Share of a device's memory that is held, from which cohorts that share it give back what they do not use.
-CROWDED = 0.5
+from recallmap.search.training.cuda_graph import forget_compiled
 
 
 class DeviceLost(Exception):
@@ -23,14 +19,10 @@ def default_device() -> str:
 
 def begin_afresh(device: torch.device) -> None:
     """Free the memory of earlier cohorts, whose parts hold each other, and start `peak_bytes` anew."""
-    if device.type != "cuda":
-        return
-    with PREPARING:
+    if device.type == "cuda":
         forget_compiled()
         gc.collect()
-        whole = torch.cuda.get_device_properties(device).total_memory
-        if not SHARED.get() or torch.cuda.memory_reserved(device) > CROWDED * whole:
-            torch.cuda.empty_cache()  # which waits for the whole device
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
@@ -45,5 +37,5 @@ def check_alive(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Peak device memory since `begin_afresh`; None where the device does not report it, or not by cohort."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" and not SHARED.get() else None
+    """Peak device memory since `begin_afresh`; None where the device does not report it."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from recallmap.search.workers.process import receive, send
 
 PATIENCE = 5.0  # seconds in which a worker ends by itself
+
+LAST_WORDS = 4000  # bytes of what a process said last that are read
 
 
 class Workers:
@@ -47,8 +53,8 @@ class Workers:
             worker.wait()
 
 
-class Worker:
-    """One worker process, and the thread that hears its answers."""
+class Program:
+    """A process that executes `main` of a module. Its standard input is the other end of `wire`."""
 
     def __init__(self, module: str) -> None:
         self.wire, theirs = socket.socketpair()
@@ -56,14 +62,48 @@ class Worker:
         # In a session of its own it does not hear Ctrl-C: it ends when this process closes the socket, or is gone.
         code = f"import sys; sys.path[:] = {list(map(str, sys.path))!r}; from {module} import main; main()"
         self.process: subprocess.Popen[bytes] | None = None
+        self.errors: IO[bytes] = io.BytesIO()
         with suppress(OSError), theirs:  # OSError: no room for another process
+            self.errors = tempfile.TemporaryFile()  # noqa: SIM115
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=self.errors,
                 start_new_session=True,
             )
+
+    def hang_up(self) -> None:
+        """Tell it that nobody listens any more."""
+        with suppress(OSError):
+            self.wire.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> str:
+        """End it, if need be after PATIENCE; how it ended, and its last words if it has any."""
+        self.hang_up()
+        self.wire.close()
+        with self.errors:
+            if self.process is None:
+                return "could not be started"
+            try:
+                code = self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                code = self.process.wait()
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            return f"{how}: {last}" if (last := self._last_words()) else how
+
+    def _last_words(self) -> str:
+        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - LAST_WORDS))
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+
+class Worker:
+    """One worker process, and the thread that hears its answers."""
+
+    def __init__(self, module: str) -> None:
+        self.program = Program(module)
         self.gone = False
         self.numbers = itertools.count()
         self.pending: dict[int, Future[Any]] = {}
@@ -80,30 +120,22 @@ class Worker:
                 return future
             self.pending[number] = future
             try:
-                send(self.wire, (number, pickle.dumps(request)))
+                send(self.program.wire, (number, pickle.dumps(request)))
             except Exception:  # what cannot be pickled says so in many ways; OSError: the worker is gone
                 self.pending.pop(number).set_result(None)
         return future
 
     def hang_up(self) -> None:
-        with suppress(OSError):
-            self.wire.shutdown(socket.SHUT_RDWR)
+        self.program.hang_up()
 
     def wait(self) -> None:
         self.ear.join()
-        self.wire.close()
-        if self.process is None:
-            return
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.program.end()
 
     def _listen(self) -> None:
         try:
             while True:
-                number, answer = receive(self.wire)
+                number, answer = receive(self.program.wire)
                 with self.lock:
                     future = self.pending.pop(number)
                 future.set_result(answer)

@@ -27,18 +27,20 @@ def norm_gate(
     gate: Tensor | None = None,
     activation: GateActivation = "silu",
     eps: float = 1e-5,
+    output: torch.dtype | None = None,
     initial_state: tuple[()] | None = None,
     return_state: bool = False,
     implementation: str = "auto",
     chunk: int | None = None,
 ) -> tuple[Tensor, tuple[()] | None]:
-    """Outputs [B, T, H, V] in the dtype of `x`, and with `return_state` the empty state: tokens know nothing of each other.
+    """Outputs [B, T, H, V] in `output`, and with `return_state` the empty state: tokens know nothing of each other.
 
     x               [B, T, H, V]
     weight          [H, V]; [1, V] or [V] where all heads share it
     gate            [B, T, H, V], ahead of its activation; None: no gate
     activation      of the gate: "silu" or "sigmoid"
     eps             beneath the root
+    output          dtype of the outputs; None: that of `x`
     initial_state   has no meaning here, nor has `chunk`
     implementation  "auto", or one of `select.implementations("norm_gate")`
 
@@ -60,9 +62,9 @@ def norm_gate(
     )
     final = () if return_state else None
     if time == 0:
-        return x, final
+        return x.to(output or x.dtype), final
     with full_precision(x.device):
         y: Tensor = select.load(OP, name)(
-            x, weight=weight.reshape(-1, width), gate=gate, activation=activation, eps=eps
+            x, weight=weight.reshape(-1, width), gate=gate, activation=activation, eps=eps, output=output or x.dtype
         )
         return y, final

@@ -38,9 +38,11 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     return f"holds heads up to {WIDEST} wide, got {width}" if width > WIDEST else None
 
 
-def fused(x: Tensor, *, weight: Tensor, gate: Tensor | None, activation: str, eps: float) -> Tensor:
+def fused(
+    x: Tensor, *, weight: Tensor, gate: Tensor | None, activation: str, eps: float, output: torch.dtype
+) -> Tensor:
     """The whole sequence."""
-    (y,) = _norm_gate(x, weight[None], gate, activation == "sigmoid", eps)
+    (y,) = _norm_gate(x, weight[None], gate, activation == "sigmoid", eps, output)
     return y
 
 
@@ -138,10 +140,12 @@ def _backward_kernel(
     tl.store(d_weight + at, tl.sum(dw, 0, keep_dims=True), mask=inside)
 
 
-def _forward(x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float) -> tuple[Tensor]:
+def _forward(
+    x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float, output: torch.dtype
+) -> tuple[Tensor]:
     x, weight, gate = dense(x), weight.contiguous(), None if gate is None else dense(gate)
     batch, time, heads, width = x.shape
-    (y,) = _outputs(x, weight, gate, sigmoid, eps)
+    (y,) = _outputs(x, weight, gate, sigmoid, eps, output)
     form = _table(heads, width, TILE)
     blocks = triton.cdiv(time, form.rows)
     _forward_kernel[batch * blocks, triton.cdiv(heads, form.heads)](
@@ -151,16 +155,18 @@ def _forward(x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps:
     return (y,)
 
 
-def _outputs(x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float) -> tuple[Tensor]:
-    return (x.new_empty(x.shape),)
+def _outputs(
+    x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float, output: torch.dtype
+) -> tuple[Tensor]:
+    return (x.new_empty(x.shape, dtype=output),)
 
 
 def _backward(
-    dy: Tensor, x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float
+    dy: Tensor, x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float, output: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     dy, x, weight, gate = dense(dy), dense(x), weight.contiguous(), None if gate is None else dense(gate)
     (batch, time, heads, width), groups = x.shape, len(weight)
-    dx, _, d_gate = _gradients(dy, x, weight, gate, sigmoid, eps)
+    dx, _, d_gate = _gradients(dy, x, weight, gate, sigmoid, eps, output)
     form = _table(heads, width, BACKWARD_TILE)
     columns, blocks = triton.cdiv(heads, form.heads), triton.cdiv(time, form.rows)
     length = form.rows * triton.cdiv(blocks, min(blocks, triton.cdiv(PROGRAMS, batch * columns)))
@@ -177,7 +183,7 @@ def _backward(
 
 
 def _gradients(
-    dy: Tensor, x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float
+    dy: Tensor, x: Tensor, weight: Tensor, gate: Tensor | None, sigmoid: bool, eps: float, output: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         x.new_empty(x.shape),

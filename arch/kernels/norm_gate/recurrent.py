@@ -21,9 +21,10 @@ def step(
     gate: Tensor | None = None,
     activation: str = "silu",
     eps: float = 1e-5,
+    output: torch.dtype | None = None,
 ) -> tuple[Tensor, tuple[()]]:
-    """One token x [B, H, V]: y in its dtype, and the state that there is not."""
-    return shaped(x, weight, gate, activation, eps), ()
+    """One token x [B, H, V]: y in its dtype or in `output`, and the state that there is not."""
+    return shaped(x, weight, gate, activation, eps, output or x.dtype), ()
 
 
 def recurrent(
@@ -33,17 +34,18 @@ def recurrent(
     gate: Tensor | None,
     activation: str,
     eps: float,
+    output: torch.dtype,
 ) -> Tensor:
     """`step` over time."""
-    y, _ = loop(step, (), {"x": x, "gate": gate}, weight=weight, activation=activation, eps=eps)
+    y, _ = loop(step, (), {"x": x, "gate": gate}, weight=weight, activation=activation, eps=eps, output=output)
     return y
 
 
-def shaped(x: Tensor, weight: Tensor, gate: Tensor | None, activation: str, eps: float) -> Tensor:
+def shaped(x: Tensor, weight: Tensor, gate: Tensor | None, activation: str, eps: float, output: torch.dtype) -> Tensor:
     """y of x [..., H, V]."""
     dtype = working_dtype(x, weight, gate)
     wide = x.to(dtype)
     y = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.to(dtype)
     if gate is not None:
         y = y * (F.silu if activation == "silu" else torch.sigmoid)(gate.to(dtype))
-    return y.to(x.dtype)
+    return y.to(output)

@@ -21,13 +21,15 @@ from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.processes import how_it_ended, marking
-from recallmap.search.engines.ray_tune import INSIDE, LONGEST, MARK, NOWHERE, QUIET
+from recallmap.search.engines.ray_tune import INSIDE, LIVES, LONGEST, NOWHERE, QUIET, REST
+from recallmap.search.engines.shipped import MARK
 from recallmap.search.engines.stopping import stoppable
 from recallmap.search.study.spec import StudySpec
-from recallmap.search.training import run_cohort
+from recallmap.search.training import device_time, run_cohort
 from recallmap.search.training.outcome import Progress
 from recallmap.search.trials import Trial
 
@@ -63,14 +65,14 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def desk(ledger: Ledger) -> ray_tune._Desk:
-    return ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cpu")
+def desk(ledger: Ledger) -> Desk:
+    return Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cpu", lives=LIVES, rest=REST)
 
 
 # Between Tune and the driver ------------------------------------------------------------------------
 
 
-def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: ray_tune._Desk, ledger: Ledger) -> None:
+def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: Desk, ledger: Ledger) -> None:
     first, second = desk.ask("a"), desk.ask("b")
     assert first is not None
     assert second is not None
@@ -84,7 +86,7 @@ def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: ray_tune._De
 
 
 def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
-    desk = ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu", seeds=6), "cpu")
+    desk = Desk(Driver(study(), ledger, cohort_size=4, where="cpu", seeds=6), "cpu")
     first, second = desk.ask("a"), desk.ask("b")
     assert first is not None
     assert second is not None
@@ -102,7 +104,7 @@ def test_what_won_goes_out_once_the_grid_is_home(ledger: Ledger) -> None:
 def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(ledger: Ledger) -> None:
     """By the records of its first life: the next may fail where the first did not."""
     reports: list[Report] = []
-    desk = ray_tune._Desk(Driver(study(), ledger, report=reports.append, cohort_size=4, where="cpu"), "cpu")
+    desk = Desk(Driver(study(), ledger, report=reports.append, cohort_size=4, where="cpu"), "cpu")
     cohort = desk.ask("a")
     assert cohort is not None
     through = Progress(step=5, steps=5, members=4, loss=0.0, accuracy=(0.0,), ended={0: done(cohort.specs[0])})
@@ -114,9 +116,9 @@ def test_what_is_through_counts_though_its_cohort_dies_and_the_rest_of_it_fails(
 
 
 def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fault_fails_alone(
-    desk: ray_tune._Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, ledger: Ledger
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.REST", 0.0)
+    desk.rest = 0.0
     sizes = []
     for name in map(str, range(20)):
         cohort = desk.ask(name)
@@ -136,7 +138,7 @@ def test_a_cohort_that_kills_its_workers_goes_on_in_halves_until_the_trial_at_fa
     assert [r.key for r in ledger.all()] == [codec.key(s) for s in study().trials()]
 
 
-def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: ray_tune._Desk) -> None:
+def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: Desk) -> None:
     for name in "abcde":  # of the first cohort one trial is left in the end
         cohort = desk.ask(name)
         assert cohort is not None
@@ -153,7 +155,7 @@ def test_a_trial_whose_worker_died_rests_while_others_go_on(desk: ray_tune._Desk
     assert not desk.finished
 
 
-def test_a_study_whose_ledger_cannot_be_written_ends(desk: ray_tune._Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_whose_ledger_cannot_be_written_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(record: Record) -> bool:
         raise LedgerError("the disk is full")
 
@@ -284,7 +286,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_FakeRay]:
 
 
 def test_ray_is_started_for_us_alone_and_asks_nobody(
-    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from requests.utils import get_environ_proxies, select_proxy
 
@@ -306,7 +308,7 @@ def test_ray_is_started_for_us_alone_and_asks_nobody(
 
 
 def test_a_ray_that_does_not_start_says_why(
-    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(**given: Any) -> None:
         raise RuntimeError("The node timed out during startup.\nA long story.")
@@ -319,7 +321,7 @@ def test_a_ray_that_does_not_start_says_why(
 
 @pytest.mark.parametrize(("program", "lost"), [("raylet", True), ("gcs_server", True), ("python", False)])
 def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_without(
-    desk: ray_tune._Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
+    desk: Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
 ) -> None:
     monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
     with _sleeping(tmp_path) as process, contextlib.ExitStack() as stack:
@@ -337,7 +339,7 @@ def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_with
 
 
 def test_who_waits_for_what_is_gone_is_told_of_it(
-    desk: ray_tune._Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tune does, within Ray's own code, which nothing interrupts; then Ray ends the process."""
     monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
@@ -544,14 +546,18 @@ def test_cohorts_that_share_a_gpu_take_no_cpu() -> None:
     assert ray_tune._resources("cpu", 4) == {"cpu": 1}
 
 
-def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept_to: list[float] = []
+    shared_by: list[int] = []
+    monkeypatch.setattr(device_time, "share", shared_by.append)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", kept_to.append)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        desk = ray_tune._Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cuda", 4)
+        desk = Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cuda", 1 / 4)
         cohort = desk.ask("first")
     assert cohort is not None
     first, second = cohort.halves()
     for share, device in ((first.share, first.device), (second.share, second.device), (1.0, "cuda"), (0.25, "cpu")):
         ray_tune._keep_to(share, device)
-    assert kept_to == [0.25, 0.25]
+    assert (kept_to, shared_by) == ([0.25, 0.25], [4, 4])

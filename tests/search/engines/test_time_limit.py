@@ -21,9 +21,11 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.cli.app import app
-from recallmap.search.engines import inline, pricing, ray_tune
+from recallmap.search.engines import inline, pricing, shipped
+from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Work
+from recallmap.search.engines.shipped import ShippedCohort
 from recallmap.search.engines.stopping import OUT_OF_TIME, is_noticed, stoppable
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, run_cohort
@@ -231,14 +233,14 @@ def done(spec: Trial) -> Record:
     return replace(run_cohort.failed(spec, "", study="story", device=torch.device("cpu")), status="done", error=None)
 
 
-# With Ray. -------------------------------------------------------------------------------------------
+# In processes of their own. --------------------------------------------------------------------------
 
 
-def test_rays_desk_hands_out_nothing_once_time_is_up_and_takes_back_what_was_saved(tmp_path: Path) -> None:
+def test_the_desk_hands_out_nothing_once_time_is_up_and_takes_back_what_was_saved(tmp_path: Path) -> None:
     limit = After(steps=1)
     with Ledger(tmp_path / "a.sqlite") as ledger:
         driver = Driver(study(), ledger, cohort_size=2, where="cpu", limit=limit)
-        desk = ray_tune._Desk(driver, "cpu", folder=tmp_path / "a.unfinished")
+        desk = Desk(driver, "cpu", folder=tmp_path / "a.unfinished")
         cohort = desk.ask("one")
         assert cohort is not None
         assert (cohort.folder, cohort.limit) == (tmp_path / "a.unfinished", limit)
@@ -253,13 +255,13 @@ def test_rays_desk_hands_out_nothing_once_time_is_up_and_takes_back_what_was_sav
 def test_a_worker_saves_its_cohort_beside_others_and_the_next_resumes_it(tmp_path: Path) -> None:
     specs = study().trials()
     folder = tmp_path / "a.unfinished"
-    cohort = ray_tune._Cohort(Work(number=1, specs=specs), 0, 2, "story", "cpu", folder=folder, limit=After(steps=5))
-    with pytest.raises(TimeIsUp), ray_tune._saving(cohort):
-        run_cohort.train(cohort.specs, "story", torch.device("cpu"), lambda _: None)
+    cohort = ShippedCohort(Work(number=1, specs=specs), 0, 2, "story", "cpu", folder=folder, limit=After(steps=5))
+    records, seconds = shipped.train(cohort, lambda _: None)
+    assert records is None
+    assert seconds["training"] > 0
     assert len(list(folder.iterdir())) == 1
     assert CheckpointFolder(folder).saved() == [frozenset(map(codec.key, cohort.specs))]
-    with ray_tune._saving(replace(cohort, limit=NEVER)):
-        assert _count_steps(lambda: run_cohort.train(cohort.specs, "", torch.device("cpu"), lambda _: None)) == 7
+    assert _count_steps(lambda: shipped.train(replace(cohort, limit=NEVER), lambda _: None)) == 7
     assert list(folder.iterdir()) == []  # the folder itself stays: another worker may be about to save in it
 
 
