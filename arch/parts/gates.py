@@ -17,6 +17,7 @@ from recallmap.arch.parts.precision import widen
 RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5 of a zero bias forgets within a token
 STEPS = (1e-3, 1e-1)  # of time, before training
 LEAST_BOUNDED = -5.0  # log decay of a gate that is bounded, so that 16 tokens fade by no more than fp32 can tell
+WIDEST_SIGNED = 6.0  # of a signed decay's bias, before training: it keeps 0.995 of a token
 LEAST_LOG_DECAY = -30.0  # erases to 1e-13; lower would absorb the decays that a chunk sums up after it
 
 
@@ -142,7 +143,8 @@ class ChannelDecay(nn.Module):
     softplus  log decay = -exp(log_rate) softplus(z); exp(log_rate) begins uniform in (1, 16), softplus(b) log-uniform in
               [1e-3, 1e-1]
     bounded   log decay = -5 sigmoid(exp(log_rate) z); log_rate begins at 0, b as above
-    signed    decay = 2 sigmoid(z) - 1; b begins at 0. A sign has no gradient
+    signed    decay = 2 sigmoid(z) - 1. A sign has no gradient. No source fixes b, which begins uniform in (-6, 6): channels
+              that keep and that turn over, and some that can become either
     """
 
     @staticmethod
@@ -157,7 +159,11 @@ class ChannelDecay(nn.Module):
         self.form = form
         self.down = nn.Linear(width, rank, bias=False)
         self.up = nn.Linear(rank, heads * key_dim, bias=False)
-        self.bias = nn.Parameter(torch.zeros(heads, key_dim) if form == "signed" else _bias_of_steps(heads, key_dim))
+        shape = heads, key_dim
+        if form == "signed":
+            self.bias = nn.Parameter(torch.empty(shape).uniform_(-WIDEST_SIGNED, WIDEST_SIGNED))
+        else:
+            self.bias = nn.Parameter(_bias_of_steps(*shape))
         if form != "signed":
             rate = torch.empty(heads, 1).uniform_(1.0, 16.0).log()
             self.log_rate = nn.Parameter(rate if form == "softplus" else torch.zeros(heads, 1))
