@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from recallmap.arch.mixers.attention import Attention
 from recallmap.arch.mixers.base_conv import BaseConv
+from recallmap.arch.mixers.comba import Comba
+from recallmap.arch.mixers.delta_product import DeltaProduct
 from recallmap.arch.mixers.deltanet import DeltaNet
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.gdn2 import GDN2
 from recallmap.arch.mixers.gla import GatedLinearAttention
 from recallmap.arch.mixers.hawk import Hawk
 from recallmap.arch.mixers.hgrn2 import HGRN2
+from recallmap.arch.mixers.kda import KDA
 from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
 from recallmap.arch.mixers.linear_attention import LinearAttention
 from recallmap.arch.mixers.longhorn import Longhorn
@@ -31,6 +35,7 @@ from recallmap.arch.mixers.memory import (
 from recallmap.arch.mixers.mesa import Mesa
 from recallmap.arch.mixers.mesa_rls import MesaRls
 from recallmap.arch.mixers.mlstm import MLSTM
+from recallmap.arch.mixers.momentum_deltanet import MomentumDeltaNet
 from recallmap.arch.mixers.polysketch import PolySketchFormer
 from recallmap.arch.mixers.retnet import RetNet
 from recallmap.arch.mixers.rwkv7 import Rwkv7
@@ -40,14 +45,18 @@ Mixer = (
     | AtlasPp
     | Attention
     | BaseConv
+    | Comba
     | DeepTransformer
     | DeltaNet
+    | DeltaProduct
     | Dla
     | Dot
+    | GDN2
     | GatedDeltaNet
     | GatedLinearAttention
     | HGRN2
     | Hawk
+    | KDA
     | LinearAttention
     | Longhorn
     | MLSTM
@@ -56,6 +65,7 @@ Mixer = (
     | Memora
     | Mesa
     | MesaRls
+    | MomentumDeltaNet
     | Moneta
     | OmegaNet
     | PolySketchFormer

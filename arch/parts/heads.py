@@ -106,10 +106,15 @@ class Heads:
             head_size(width, self.heads, self.value_dim, "value_dim"),
         )
 
+    @property
+    def writes(self) -> int:
+        """Keys and values of one token in one head."""
+        return 1
+
     def shaped_channels(self, width: int) -> int:
         """Channels that are convolved and activated, those of q and k first."""
         key_dim, value_dim = self.sizes(width)
-        return self.heads * (2 * key_dim + (value_dim if self.conv_v else 0))
+        return self.heads * ((1 + self.writes) * key_dim + (self.writes * value_dim if self.conv_v else 0))
 
     def conv_state(self, width: int) -> int:
         """Floats that the convolution carries."""
@@ -117,16 +122,17 @@ class Heads:
 
     def parameters_around(self, width: int) -> int:
         """Parameters of everything here and of the map back to the model's width."""
-        key_dim, value_dim = self.sizes(width)
-        columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
-        norm = {"head": self.heads * value_dim, "shared": value_dim, "none": 0}[self.out_norm]
-        return width * columns + self.short_conv * self.shaped_channels(width) + norm
+        norm = {"head": self.heads, "shared": 1, "none": 0}[self.out_norm] * self.sizes(width)[1]
+        return width * self._columns(width) + self.short_conv * self.shaped_channels(width) + norm
 
     def flops_around(self, width: int) -> float:
         """Operations per token of everything here: matrices and convolution."""
-        key_dim, value_dim = self.sizes(width)
-        columns = self.heads * (2 * key_dim + (3 if self.out_gate else 2) * value_dim)
-        return 2 * width * columns + 2 * self.short_conv * self.shaped_channels(width)
+        return 2 * width * self._columns(width) + 2 * self.short_conv * self.shaped_channels(width)
+
+    def _columns(self, width: int) -> int:
+        """Columns of the maps to q, k, v and the output gate, and rows of the map back."""
+        (key_dim, value_dim), writes = self.sizes(width), self.writes
+        return self.heads * ((1 + writes) * key_dim + (writes + (2 if self.out_gate else 1)) * value_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,19 +179,22 @@ class HeadsState(NamedTuple):
 
 
 class QueryKeyValue(nn.Module):
-    """The maps x [B, T, D] -> q, k [B, T, H, K] (of norm 1 with `qk_norm`), v [B, T, H, V], and the convolution's state."""
+    """The maps x [B, T, D] -> q [B, T, H, K], k [B, T, W H, K] (both of norm 1 with `qk_norm`), v [B, T, W H, V], and the
+    convolution's state. W writes of a token: the heads of the first, then those of the next."""
 
     def __init__(self, dials: Heads, width: int, *, qk_norm: bool) -> None:
         super().__init__()
         self.dials = dials
         self.qk_norm = qk_norm
         self.sizes = dials.sizes(width)
-        self.linear = nn.Linear(width, dials.heads * (2 * self.sizes[0] + self.sizes[1]), bias=False)
+        columns = (1 + dials.writes) * self.sizes[0] + dials.writes * self.sizes[1]
+        self.linear = nn.Linear(width, dials.heads * columns, bias=False)
         self.conv = ShortConv(dials.shaped_channels(width), dials.short_conv) if dials.short_conv else None
 
     def forward(self, x_BTD: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         heads, (key_dim, value_dim) = self.dials.heads, self.sizes
-        columns = [2 * heads * key_dim, heads * value_dim]
+        pairs = self.dials.writes * heads
+        columns = [(heads + pairs) * key_dim, pairs * value_dim]
         qk_BTC, v_BTC = self.linear(x_BTD).split(columns, dim=-1)
         unit = key_dim if self.qk_norm else None
         if self.conv is not None and self.dials.conv_v:
@@ -198,8 +207,8 @@ class QueryKeyValue(nn.Module):
         else:
             qk_BTC = self._shaped(qk_BTC, unit)
             v_BTC = self._shaped(v_BTC, None) if self.dials.conv_v else v_BTC
-        q_BTHK, k_BTHK = qk_BTC.unflatten(-1, (2 * heads, key_dim)).chunk(2, dim=-2)
-        return q_BTHK, k_BTHK, v_BTC.unflatten(-1, (heads, value_dim)), cache
+        q_BTHK, k_BTHK = qk_BTC.unflatten(-1, (heads + pairs, key_dim)).split([heads, pairs], dim=-2)
+        return q_BTHK, k_BTHK, v_BTC.unflatten(-1, (pairs, value_dim)), cache
 
     def _shaped(self, x_BTC: Tensor, unit: int | None) -> Tensor:
         """The activation and the norm of keys, which the convolution does where there is one."""
@@ -208,14 +217,23 @@ class QueryKeyValue(nn.Module):
 
 
 class ReadOut(nn.Module):
-    """The read-out o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, activated output gate, heads joined."""
+    """The read-out o [B, T, H, V], x [B, T, D] -> [B, T, H * V]: norm of each head, activated output gate, heads joined.
 
-    def __init__(self, dials: Heads, width: int, *, activation: GateActivation = "silu") -> None:
+    With `rank` the gate is a low-rank map of so many inner channels, with a bias.
+    """
+
+    def __init__(
+        self, dials: Heads, width: int, *, activation: GateActivation = "silu", rank: int | None = None
+    ) -> None:
         super().__init__()
         heads, (_, value_dim) = dials.heads, dials.sizes(width)
         shape = (heads, value_dim) if dials.out_norm == "head" else (value_dim,)
         self.norm = RMSNorm(*shape) if dials.out_norm != "none" else None
-        self.gate = nn.Linear(width, heads * value_dim, bias=False) if dials.out_gate else None
+        self.gate: nn.Module | None = None
+        if dials.out_gate and rank is None:
+            self.gate = nn.Linear(width, heads * value_dim, bias=False)
+        elif dials.out_gate and rank is not None:
+            self.gate = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, heads * value_dim))
         self.activation = activation
 
     def forward(self, o_BTHV: Tensor, x_BTD: Tensor) -> Tensor:

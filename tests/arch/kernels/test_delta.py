@@ -246,6 +246,20 @@ def test_reflections_keep_the_norm_for_a_thousand_tokens(implementation: str) ->
     torch.testing.assert_close(final.norm(dim=(-2, -1)), memory.norm(dim=(-2, -1)), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("implementation", ["chunked", "fused"])
+@pytest.mark.parametrize("mixed", ["all sizes", "none and all"])
+def test_channels_may_fade_by_any_size_side_by_side(mixed: str, implementation: str) -> None:
+    """Log decays from -1e-4 to -100 in one head, and strengths up to 2, as Kimi Delta Attention can have them."""
+    inputs = example("channel", time=70, key_width=16, value_width=16)
+    sizes = -torch.logspace(-4, 2, 16) if mixed == "all sizes" else -100.0 * (torch.arange(16) % 2)
+    inputs["log_decay"] = sizes.double().expand_as(inputs["log_decay"]).contiguous()
+    inputs["beta"] = 2 * inputs["beta"]
+    single = {name: x.float() for name, x in inputs.items()}
+    expected, _ = delta(**{name: x.double() for name, x in single.items()}, implementation="recurrent")
+    o, _ = delta(**single, implementation=implementation)
+    torch.testing.assert_close(o, expected.float(), rtol=0, atol=2e-6 * expected.abs().max().item())
+
+
 def test_half_a_pair_is_refused() -> None:
     inputs = example("pair", time=5)
     with pytest.raises(ValueError, match="takes beta, or a and b together, or none of them; got a"):
