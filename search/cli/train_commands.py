@@ -373,7 +373,7 @@ def _say_plan(
     from recallmap.search.training.packing import at_most, room
 
     ledger = Ledger(path)
-    rates = pricing.rates_on(device, ledger)
+    rates = pricing.rates_or_guess(device, ledger)
     if isinstance(study.space, Search):
         allowed = [trials for trials in some_corners(study) if not study.constraints.broken_by(trials[0])]
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:
