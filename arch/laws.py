@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import copy
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -384,8 +386,18 @@ def _tried(law: str, check: Callable[[], Verdict]) -> Verdict:
     except Exception as error:  # whatever code of one's own does
         why = str(error).partition("\n")[0]
         return Verdict(
-            law, f"it cannot be run: {type(error).__name__}: {why}; see recallmap.arch.mixers.mixer.MixerModule"
+            law,
+            f"it cannot be run: {type(error).__name__}: {why}{line_of(error)}; see recallmap.arch.mixers.mixer.MixerModule",
         )
+
+
+def line_of(error: BaseException) -> str:
+    """` in my_layers.py:14`, the last line of code of one's own that led to an error; "" where there is none."""
+    root, torch_folder = Path(__file__).resolve().parents[1], Path(torch.__file__).resolve().parent
+    others = tuple(f"{folder}/" for folder in (root / "arch", root / "search", torch_folder))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not str(Path(f.filename).resolve()).startswith(others) and Path(f.filename).is_file()]
+    return f" in {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def floats_in(state: State) -> int:

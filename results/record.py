@@ -160,9 +160,7 @@ class Record:
             object.__setattr__(self, name, _finite(getattr(self, name)))
         tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
         object.__setattr__(self, "tests", tests)
-        curve = {
-            name: [x if x is not None and is_finite(x) else None for x in values] for name, values in self.curve.items()
-        }
+        curve = {name: _finite_or_none(values) for name, values in self.curve.items()}
         object.__setattr__(self, "curve", curve or _NO_CURVE)
 
     @property
@@ -367,6 +365,13 @@ def _finite(scores: Mapping[str, float]) -> Mapping[str, float]:
     if type(scores) is Scores or not scores or (are_floats(scores) and are_finite(scores.values())):
         return scores
     return {name: value for name, value in scores.items() if is_finite(value)}
+
+
+def _finite_or_none(values: Sequence[float | None]) -> list[float | None]:
+    floats = [x for x in values if type(x) is float]
+    if floats and len(floats) == len(values) and are_finite(floats):  # most are, and a look at each takes longer
+        return [*floats]
+    return [x if x is not None and is_finite(x) else None for x in values]
 
 
 def _finite_test(test: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,11 +23,17 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
     these are more than MOST_DIALS, as few of them as tell the architectures apart."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     known: dict[str, str] = {}
+    of_arch: dict[int, tuple[Any, str]] = {}  # with the architecture, so that nothing else gets its place in memory
 
     def canonical_leaves(spec: Mapping[str, Any]) -> str:
+        arch, phases = spec.get("arch"), spec.get("phases")
+        if arch is not None and not phases and id(arch) in of_arch:
+            return of_arch[id(arch)][1]
         trained = trained_text(spec)
         if trained not in known:
             known[trained] = canonical_text(leaves_of_text(trained))
+        if arch is not None and not phases:
+            of_arch[id(arch)] = arch, known[trained]
         return known[trained]
 
     variant = Memo(canonical_leaves)
@@ -122,3 +128,27 @@ def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[
 
 def canonical_text(value: Any) -> str:
     return _JSON.encode(value)
+
+
+class TextsOfParts:
+    """The `canonical_text` of one mapping with names of text after another, where the text of a part that many share is
+    written once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+        self._names: dict[str, str] = {}
+
+    def __call__(self, mapping: Mapping[str, Any]) -> str:
+        known, names, said = self._known, self._names, []
+        for name in sorted(mapping):
+            part = mapping[name]
+            if name not in names:
+                names[name] = canonical_text(name)
+            if type(part) is not dict and type(part) is not list:
+                said.append(f"{names[name]}: {canonical_text(part)}")
+                continue
+            found = known.get(id(part))
+            if found is None:  # the part is held, so that nothing else gets its place in memory
+                found = known[id(part)] = part, canonical_text(part)
+            said.append(f"{names[name]}: {found[1]}")
+        return f"{{{', '.join(said)}}}"

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recallmap.results.analysis.labels import canonical_text
-from recallmap.results.plain_data.shared_parts import Memo
+from recallmap.results.analysis.labels import TextsOfParts, canonical_text
+from recallmap.results.plain_data.shared_parts import Joined, Memo
 from recallmap.results.record import Record
 
 On = Literal["validation", "test"]
@@ -48,8 +48,9 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     there is a choice to make and a trial lacks the score for it.
     """
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
-    asked = Memo(lambda spec: canonical_text([_but(spec, "training", "seed"), extent(spec)]))
-    whole = Memo(lambda spec: canonical_text(_but(spec, "seed")))
+    text = TextsOfParts()
+    asked = Memo(lambda spec: f"[{text(_but(spec, 'training', 'seed'))}, {canonical_text(extent(spec))}]")
+    whole = Memo(lambda spec: text(_but(spec, "seed")))
     for record in records:
         groups[record.task, record.setting, record.protocol, record.arch, asked(record.spec)].append(record)
     return [_choose(group, on, whole) for group in groups.values()]
@@ -65,6 +66,8 @@ def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]], str]) -> Choice:
     """The choice among trials of one group; `whole` gives the text of a spec without its seed."""
+    if len({id(r.spec.shared) if isinstance(r.spec, Joined) else id(r.spec) for r in group}) == 1:
+        whole = _same  # one spec but for the seed: its text tells nothing
     cells: dict[str, list[Record]] = defaultdict(list)
     for record in group:
         cells[whole(record.spec)].append(record)
@@ -89,6 +92,10 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         fresh=frozenset(r.seed for r in best) - others,
         edge=_edge(best[0], group) if best else "",
     )
+
+
+def _same(spec: Mapping[str, Any]) -> str:
+    return ""
 
 
 def _edge(best: Record, group: Sequence[Record]) -> Edge:

@@ -44,42 +44,50 @@ ERROR = "relative_error"
 
 
 def all_tables(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
-    """The tables of `table_of`, then `further_tables`, with one choice of hyper-parameters for all but MAD's averages.
+    """The tables of `table_of`, then `further_tables`, with one choice of hyper-parameters for all.
 
     Raises as `table_of`."""
     further: list[Table] = []
-    tables = table_of(records, beside, settings=settings, see=lambda *seen: further.extend(_further(*seen)))
-    return [*tables, *further, *_average_tables(records), *cost_tables(records)]
+    averages: list[Table] = []
+
+    def see(found: list[Measure], task: str, protocol: str) -> None:
+        if task == "mad":
+            averages.extend(_average_tables(found, protocol))
+        else:
+            further.extend(_further(found, task, protocol))
+
+    tables = table_of(records, beside, settings=settings, see=see)
+    return [*tables, *further, *averages, *cost_tables(records)]
 
 
 def further_tables(records: Sequence[Record]) -> list[Table]:
     """Tables beyond the headline. For MAD: averages over its tasks. For every task outside MAD: its other scores (tvd,
     cg_steps), and the headline by parts of the answers (length, depth, position), for learnability as a loss. Then the cost of
     trials. Raises as `table_of`."""
+    mad: dict[str, list[Record]] = defaultdict(list)
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.task, record.protocol].append(record)
-    tables = []
+        if record.task in MAD:
+            mad[record.protocol].append(record)
+        else:
+            groups[record.task, record.protocol].append(record)
+    tables: list[Table] = []
     for (task, protocol), group in groups.items():
-        if task not in MAD:
-            tables += _further(measures(group), task, protocol)
-    return tables + _average_tables(records) + cost_tables(records)
+        tables += _further(measures(group), task, protocol)
+    for protocol, group in mad.items():
+        tables += _average_tables(measures(group), protocol)
+    return tables + cost_tables(records)
 
 
-def _average_tables(records: Sequence[Record]) -> list[Table]:
-    """For every protocol of MAD with several tasks, the plain and the interquartile mean of scaled scores over tasks."""
-    tables = []
-    for protocol in dict.fromkeys(r.protocol for r in records if r.task in MAD):
-        own = [r for r in records if r.task in MAD and r.protocol == protocol]
-        found = [m for m in measures(own) if m.values and not m.tested]
-        tasks = {m.task for m in found}
-        rows: dict[str, list[Measure]] = defaultdict(list)
-        for measure in found:
-            rows[measure.row].append(measure)
-        lines = [_average_line(of) for of in rows.values() if {m.task for m in of} == tasks and scaled_scores(of)]
-        if len(tasks) > 1 and lines:
-            tables.append(_average_table(lines, tasks, protocol))
-    return tables
+def _average_tables(found: Iterable[Measure], protocol: str) -> list[Table]:
+    """For a protocol of MAD with several tasks, the plain and the interquartile mean of scaled scores over tasks."""
+    found = [m for m in found if m.values and not m.tested]
+    tasks = {m.task for m in found}
+    rows: dict[str, list[Measure]] = defaultdict(list)
+    for measure in found:
+        rows[measure.row].append(measure)
+    lines = [_average_line(of) for of in rows.values() if {m.task for m in of} == tasks and scaled_scores(of)]
+    return [_average_table(lines, tasks, protocol)] if len(tasks) > 1 and lines else []
 
 
 def _average_line(own: list[Measure]) -> Line:

@@ -43,7 +43,7 @@ def table_of(
     Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
 
     settings  add to MAD's table one for each of its tasks, with a column for each setting
-    see       is called with the measures, the task and the protocol of every honest table outside MAD
+    see       is called with the measures, the task ("mad" for all of MAD) and the protocol of every honest table
 
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
     """
@@ -60,6 +60,8 @@ def table_of(
         names = row_names(group)
         for on in _choices(group):
             found = measures(group, on=on, names=names)
+            if see is not None and on == "validation":
+                see(found, "mad", protocol)
             if together:
                 tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
             for task in MAD:
@@ -165,10 +167,12 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
 
 def _line(sheet: Sheet, own: list[Measure]) -> Line:
     theirs = sheet.published_rows(own[0])
-    cells = [
-        replace(sheet.cell(own, column), published=sheet.published(column, theirs), alike=sheet.alike(column))
-        for column in sheet.columns
-    ]
+    cells = [sheet.cell(own, column) for column in sheet.columns]
+    if sheet.theirs:
+        cells = [
+            replace(cell, published=sheet.published(column, theirs), alike=sheet.alike(column))
+            for cell, column in zip(cells, sheet.columns, strict=True)
+        ]
     counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
     return Line(
         labels=(

@@ -265,3 +265,12 @@ def device_of(name: str | None) -> torch.device:
         why = reason if len(reason) < 80 else "no such device"
         refuse(f"--device: got {name}, which cannot be used here ({why}), expected cpu, cuda, cuda:1, ...")
     return device
+
+
+def refuse_to_share(device: torch.device, cohorts_per_gpu: int | None, instead: str) -> None:
+    """Refuse several cohorts at once on a device that trains one after another."""
+    if (cohorts_per_gpu or 1) > 1 and device.type != "cuda":
+        refuse(
+            f"--cohorts-per-gpu must be 1 on a CPU, where --engine inline trains one cohort after another; got "
+            f"{cohorts_per_gpu}; {instead}"
+        )

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from recallmap.search.cli import completion
-from recallmap.search.cli.app import AsJson, Precision, Sets, app, device_of, refuse, remedy_of, terminal, write_rows
+from recallmap.search.cli.app import (
+    AsJson,
+    Precision,
+    Sets,
+    app,
+    device_of,
+    refuse,
+    refuse_to_share,
+    remedy_of,
+    terminal,
+    write_rows,
+)
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.streams import complain, say
 
@@ -216,6 +227,12 @@ def bench(
     limit: Annotated[
         str, typer.Option("--for", metavar="TIME", help="Time for study, such as 90s, 9m or 1h30m.")
     ] = "120s",
+    cohorts_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            "--cohorts-per-gpu", min=1, help="Cohorts of study that share a GPU.  [default: 1]", show_default=False
+        ),
+    ] = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Time ops, training steps and tasks. Implementations of an op, or a cohort and its trials one by one, are timed once
@@ -227,6 +244,8 @@ def bench(
         refuse(
             f"bench {what}: got a second word, {study[:60]!r}, expected none; a study is timed with: bench study STUDY"
         )
+    if cohorts_per_gpu is not None and what != "study":
+        refuse(f"bench {what}: got --cohorts-per-gpu, which is for bench study STUDY alone; leave it out")
 
     if what == "tasks":
         from recallmap.search.cli import task_table
@@ -243,7 +262,9 @@ def bench(
             refuse("bench study: got no study, expected a built-in name or a file, such as: bench study demo --for 60s")
         seconds = seconds_in(limit, "--for")
         spec = codec.read_study(study, overrides=sets)
-        rows, line = study_bench.rows(spec, device=str(device_of(device)), seconds=seconds)
+        here = device_of(device)
+        refuse_to_share(here, cohorts_per_gpu, "leave it out")
+        rows, line = study_bench.rows(spec, device=str(here), seconds=seconds, cohorts_per_gpu=cohorts_per_gpu)
         write_rows(output, rows)
         terminal().print(timings([{name: row[name] for name in ("phase", "seconds", "share")} for row in rows]))
         say(line)

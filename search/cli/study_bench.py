@@ -15,9 +15,11 @@ from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 
 
-def rows(study: StudySpec, *, device: str, seconds: float) -> tuple[list[dict[str, Any]], str]:
-    """Rows of `TimeSpent` of a study that trains from its beginning for so many seconds at most, and its line. What it trains
-    is not kept."""
+def rows(
+    study: StudySpec, *, device: str, seconds: float, cohorts_per_gpu: int | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """Rows of `TimeSpent` of a study that trains from its beginning for so many seconds at most, `cohorts_per_gpu` cohorts at
+    once (None: one), and its line. What it trains is not kept."""
     spent = TimeSpent()
 
     def report(told: Report) -> None:
@@ -27,5 +29,12 @@ def rows(study: StudySpec, *, device: str, seconds: float) -> tuple[list[dict[st
     limit = TimeLimit.of(seconds)
     with TemporaryDirectory(prefix="recallmap-bench-") as folder, stoppable(limit):
         with suppress(TimeIsUp):
-            inline.run(study, Path(folder) / "bench.sqlite", report=report, device=device, limit=limit)
+            inline.run(
+                study,
+                Path(folder) / "bench.sqlite",
+                report=report,
+                device=device,
+                limit=limit,
+                cohorts_per_gpu=cohorts_per_gpu,
+            )
         return [{"study": study.name, **row} for row in spent.rows()], spent.line()

@@ -25,6 +25,7 @@ from recallmap.search.cli.app import (
     app,
     device_of,
     refuse,
+    refuse_to_share,
     remedy_of,
     terminal,
     with_note,
@@ -245,7 +246,6 @@ def best(
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.cli.json_text import document
-    from recallmap.search.documents import outside
     from recallmap.search.proposers import search_results
     from recallmap.search.proposers.journal import Journal
 
@@ -263,7 +263,7 @@ def best(
         )
     try:
         one = search_results.winner(found, point)
-        text = search_results.arch_document(found, one) if output is not None else ""
+        text = search_results.arch_document(found, one, output.parent) if output is not None else ""
     except ValueError as error:
         refuse(f"best: {error}")
     if as_json:
@@ -274,9 +274,8 @@ def best(
             say(line)
     if output is not None:
         write_text(output, text)
-        code = outside.words() if outside.CODE in text else []
         tell = complain if as_json else say
-        tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.join([str(output), *code])}")
+        tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.quote(str(output))}")
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:
@@ -315,11 +314,7 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
         if address is not None:
             refuse("--address: the inline engine runs in this process and has no address; leave it out")
         here = device_of(device)
-        if (cohorts_per_gpu or 1) > 1 and here.type != "cuda":
-            refuse(
-                f"--cohorts-per-gpu must be 1 on a CPU, where --engine inline trains one cohort after another; got "
-                f"{cohorts_per_gpu}; use --engine ray, or several calls with --part"
-            )
+        refuse_to_share(here, cohorts_per_gpu, "use --engine ray, or several calls with --part")
         from recallmap.search.engines import inline
 
         return partial(inline.run, device=str(here), cohorts_per_gpu=cohorts_per_gpu)
@@ -378,7 +373,7 @@ def _say_plan(
     from recallmap.search.training.packing import at_most, room
 
     ledger = Ledger(path)
-    rates = pricing.rates_on(device, ledger)
+    rates = pricing.rates_or_guess(device, ledger)
     if isinstance(study.space, Search):
         allowed = [trials for trials in some_corners(study) if not study.constraints.broken_by(trials[0])]
         for line in [*outlook_of(study), *pricing.outlook(allowed, study.space.most_points, rates)]:

@@ -174,6 +174,12 @@ def loaded() -> tuple[Loaded, ...]:
     return tuple(_loaded.values())
 
 
+def defining(data: Any) -> tuple[Source, ...]:
+    """The sources that define the kinds from outside that plain data, or a spec, names."""
+    codes = set(named_in(data).values()) | ({getattr(data, CODE)} if hasattr(data, CODE) else set())
+    return tuple(one.source for one in _loaded.values() if one.source.code in codes)
+
+
 def named_in(data: Any) -> dict[str, str]:
     """What defined the kinds from outside that plain data names, by kind or by `file:Class`."""
     by_name = {kind: one.source.code for one in _loaded.values() for _, spec in one.specs for kind in kinds_said(spec)}
@@ -203,6 +209,21 @@ def arrive(sources: Iterable[Source], folder: str | None = None) -> None:
                 _take(outside_source.unpacked(source, folder))
             except Unusable as error:
                 raise ValueError(f"{source.code} cannot be used here: {error}") from error
+
+
+def follow(sources: Iterable[Source]) -> None:
+    """Load in this process what another of this machine had loaded, from the same files. Raises ValueError where these have
+    changed since, or cannot be used."""
+    for source in sources:
+        if source.key in _loaded:
+            continue
+        try:
+            now = outside_source.found(source.name if source.path is None else str(source.path), Path())
+            if now.key != source.key:
+                raise ValueError(f"{source.code} has changed: it is {now.code} now")
+            _take(now)
+        except Unusable as error:
+            raise ValueError(f"{source.code} cannot be used here: {error}") from error
 
 
 # From a name to kinds. ----------------------------------------------------------------------------

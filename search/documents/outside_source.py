@@ -58,7 +58,11 @@ class Source:
     @property
     def said(self) -> str:
         """How the command line names it, seen from the working folder."""
-        return self.name if self.path is None else os.path.relpath(self.path)
+        return self.said_from(Path())
+
+    def said_from(self, folder: Path) -> str:
+        """How a document in a folder names it."""
+        return self.name if self.path is None else os.path.relpath(self.path, folder)
 
     @property
     def module(self) -> str:

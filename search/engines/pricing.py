@@ -6,19 +6,23 @@ import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 import torch
 
+from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
+from recallmap.results.record_files import read
 from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import counted
 from recallmap.search.training.origin import device_name
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.geometry import setting
+
+GUESSED_FROM = "demo.jsonl"  # kept records, by which minutes on a CPU are guessed that was never timed
 
 RECENT = 1000  # last records of a ledger, from which minutes are estimated
 
@@ -91,11 +95,31 @@ def rates_on(device: torch.device, ledger: Ledger) -> Rates:
     name = device_name(device)
     kept = ledger.all() if len(ledger) else []
     done = [r for r in kept if r.status == "done" and r.device == name and r.seconds > 0]
-    found = _of_records(done[-RECENT:], name)
+    found = _of_records(done[-RECENT:], f"of this ledger on {name}")
     return found if found.known else _of_bench(name)
 
 
-def _of_records(records: Sequence[Record], name: str) -> Rates:
+def rates_or_guess(device: torch.device, ledger: Ledger) -> Rates:
+    """Rates as of `rates_on`; where there are none, a guess that says so: on a CPU the rates of the kept records of `demo`, on
+    a GPU the bench figures of another one. For a reader, and not to decide by."""
+    found = rates_on(device, ledger)
+    if found.known:
+        return found
+    if device.type == "cpu":
+        kept = [r for r in read(record_files.kept() / GUESSED_FROM) if r.status == "done" and r.seconds > 0]
+        guess = _of_records(kept, f"of {GUESSED_FROM} on {' and '.join(sorted({r.device for r in kept}))}")
+    elif device.type == "cuda":
+        guess = _of_bench(None)
+    else:
+        return found
+    if not guess.known:
+        return found
+    return replace(
+        guess, source=f"by a guess, {guess.source}, which may be four times too fast or too slow; {found.source}"
+    )
+
+
+def _of_records(records: Sequence[Record], of: str) -> Rates:
     operations: defaultdict[str, float] = defaultdict(float)  # by architecture; of all under ""
     seconds: defaultdict[str, float] = defaultdict(float)
     seen: set[Hashable] = set()
@@ -113,7 +137,7 @@ def _of_records(records: Sequence[Record], name: str) -> Rates:
     rates = {arch: operations[arch] / seconds[arch] for arch in operations if operations[arch]}
     if not rates:
         return Rates(source="")
-    said = f"by {counted(count, 'record')} of this ledger on {name}, {_range(list(rates.values()))}"
+    said = f"by {counted(count, 'record')} {of}, {_range(list(rates.values()))}"
     return Rates(whole=rates.pop(""), by_arch=rates, source=f"{said}, compiling left out")
 
 
@@ -127,9 +151,9 @@ def _trial_of(record: Record) -> Trial | None:
     return trial
 
 
-def _of_bench(name: str) -> Rates:
-    """Rates of `recallmap bench step` on this kind of device, from the committed figures."""
-    rows = [row for row in _bench_rows() if row["device"] == name and row["trained"].endswith("together")]
+def _of_bench(name: str | None) -> Rates:
+    """Rates of `recallmap bench step` on this kind of device (None: on any), from the committed figures."""
+    rows = [row for row in _bench_rows() if name in (None, row["device"]) and row["trained"].endswith("together")]
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["arch"], []).append(1e12 * float(row["TFLOP/s"]))
@@ -137,8 +161,9 @@ def _of_bench(name: str) -> Rates:
         how = "start the run, stop it after some trials (they are kept), and repeat this command"
         return Rates(source=f"no rate was measured on {name}; {how}")
     by_arch = {arch: statistics.median(rates) for arch, rates in found.items()}
+    on = " and ".join(sorted({row["device"] for row in rows}))
     said = (
-        f"at best: by {counted(len(rows), 'row')} of `recallmap bench step` on {name}, {_range(list(by_arch.values()))}"
+        f"at best: by {counted(len(rows), 'row')} of `recallmap bench step` on {on}, {_range(list(by_arch.values()))}"
     )
     return Rates(whole=statistics.median(by_arch.values()), by_arch=by_arch, source=said)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from recallmap.results.analysis.pareto import front, hypervolume
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.escape import one_line
 from recallmap.results.record import Record
-from recallmap.search.documents import content_key, yaml_text
+from recallmap.search.documents import content_key, outside, type_hints, yaml_text
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Told, point_of
@@ -376,8 +377,9 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
     return next((one for one in best if one.proposer != ANCHORS), best[0])
 
 
-def arch_document(found: Findings, one: Candidate) -> str:
-    """The architecture of a point as a YAML document, with its origin in comments. Raises ValueError where it has none."""
+def arch_document(found: Findings, one: Candidate, folder: Path) -> str:
+    """The architecture of a point as a YAML document of a folder, with its origin in comments and the user's code that it
+    uses. Raises ValueError where it has none."""
     if not isinstance(one.trial, TrialSpec):
         raise ValueError(f"a trial of kind {one.trial.kind} has no architecture of its own to write")
     arch = replace(one.trial.arch, name=_file_name(found.study.name, one))
@@ -389,7 +391,9 @@ def arch_document(found: Findings, one: Candidate) -> str:
         f"{training.batch} sequences.",
         *([said_choices(one.choices)] if one.choices else []),
     ]
-    return "".join(f"# {one_line(line)}\n" for line in head) + yaml_text.dump(arch)
+    said = [source.said_from(folder) for source in outside.defining(type_hints.plain(arch))]
+    uses = yaml_text.dump({"uses": said}) if said else ""
+    return "".join(f"# {one_line(line)}\n" for line in head) + uses + yaml_text.dump(arch)
 
 
 def _file_name(study: str, one: Candidate) -> str:

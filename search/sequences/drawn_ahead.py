@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
+from recallmap.search.documents import outside
 from recallmap.search.sequences import worker_process
-from recallmap.search.sequences.request import Answer, Request, Source
+from recallmap.search.sequences.request import Answer, Foreign, Request, Source
 from recallmap.search.workers.pool import Workers
 from recallmap.synth.task import Split, Task
 
@@ -40,7 +41,7 @@ class DrawnAhead:
             if request.stream not in self.seats:
                 self.seats[request.stream] = self.workers.seat()
             if request not in self.pending:
-                self.pending[request] = self.workers.ask(self.seats[request.stream], request)
+                self.pending[request] = self.workers.ask(self.seats[request.stream], _with_code(request))
 
     def take(self, requests: Sequence[Request]) -> list[Answer]:
         """The sequences of these requests, in order. Whatever a task raises is raised here."""
@@ -55,6 +56,12 @@ class DrawnAhead:
         future = self.pending.pop(request, None)
         answer = None if future is None else future.result()
         return self.source.answer(request) if answer is None else answer
+
+
+def _with_code(request: Request) -> Request | Foreign:
+    """The request, with the code that defines its task where that is a user's."""
+    sources = outside.defining(request.task)
+    return Foreign(request, sources) if sources else request
 
 
 def workers_for(device: str, share: float = 1.0) -> int:

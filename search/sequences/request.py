@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from recallmap.search.sequences.prepared import Prepared
 from recallmap.synth.batch import Batch
@@ -32,6 +35,25 @@ class Request:
     @property
     def stream(self) -> tuple[Task, int, Split]:
         return self.task, self.seed, self.split
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A request whose task a user's code defines. Where it arrives it is the request: the code is executed there first."""
+
+    request: Request
+    sources: tuple[Any, ...]  # of `search.documents.outside`
+
+    def __reduce__(self) -> tuple[Callable[..., Request], tuple[Any, ...]]:
+        return _arrived, (self.sources, pickle.dumps(self.request))
+
+
+def _arrived(sources: tuple[Any, ...], pickled: bytes) -> Request:
+    from recallmap.search.documents import outside  # which workers without foreign tasks do not load
+
+    outside.follow(sources)
+    found: Request = pickle.loads(pickled)
+    return found
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,9 @@ def _broken(block: Any, width: int, norm: Norm, length: int, device: torch.devic
             if dtype == torch.float64:  # nobody trains in it
                 return ""
             return (
-                f"cannot be run before training: {type(error).__name__}: {error}; expected outputs [B, T, D] and a state for "
-                "any number of tokens from 1 on, as recallmap.arch.mixers.mixer.MixerModule says"
+                f"cannot be run before training: {type(error).__name__}: {error}{laws.line_of(error)}; expected outputs "
+                "[B, T, D] and a state for any number of tokens from 1 on, as recallmap.arch.mixers.mixer.MixerModule says "
+                "(of a torch module, only the outputs)"
             )
         broken = next((verdict for verdict in verdicts if not verdict.holds), None)
         if broken:

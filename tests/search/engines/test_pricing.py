@@ -162,10 +162,20 @@ def test_without_records_minutes_are_by_the_bench_of_the_device() -> None:
 def test_a_dry_run_prices_a_grid_and_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["run", "parity", "--dry-run", "--device", "cpu"]).output
-    assert "no minutes: no rate was measured on cpu" in " ".join(said.split())
+    said = " ".join(said.split())
+    assert "minutes by a guess, by 270 records of demo.jsonl on cpu, 1 threads, " in said
+    assert "which may be four times too fast or too slow; no rate was measured on cpu" in said
     said = CliRunner().invoke(app, ["run", "hybrid_search", "--set", "budget=smoke", "--dry-run"]).output
     assert "training FLOPs of a point from " in said
-    assert "no minutes: " in said
+    assert "minutes on one device by a guess, " in said
+
+
+def test_a_guess_is_made_for_a_reader_alone(tmp_path: Path) -> None:
+    nothing = Ledger(tmp_path / "none.sqlite")
+    assert not pricing.rates_on(CPU, nothing).known
+    assert pricing.rates_or_guess(CPU, nothing).whole == pytest.approx(2e10, rel=0.2)
+    assert not pricing.rates_or_guess(torch.device("meta"), nothing).known  # neither a CPU nor a GPU
+    assert pricing._of_bench(None).source.startswith("at best: by ")
 
 
 def test_a_dry_run_says_which_trials_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,6 +288,11 @@ def test_the_bench_of_a_study_keeps_its_figures_and_nothing_else(folder: Path) -
         (("study",), "bench study: got no study, expected a built-in name or a file"),
         (("study", "nosuch"), "nosuch: no built-in study and no file"),
         (("step", "story.yaml"), "bench step: got a second word, 'story.yaml', expected none"),
+        (("step", "--cohorts-per-gpu", "2"), "bench step: got --cohorts-per-gpu, which is for bench study STUDY alone"),
+        (
+            ("study", "story.yaml", "--cohorts-per-gpu", "2", "--device", "cpu"),
+            "--cohorts-per-gpu must be 1 on a CPU, where --engine inline trains one cohort after another; got 2; leave it out",
+        ),
     ],
 )
 def test_a_bench_says_what_it_wants(folder: Path, words: tuple[str, ...], told: str) -> None:

@@ -119,7 +119,7 @@ def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_n
     assert len(names) == len(set(names)) == 36
     assert list(search_results.volumes(all_of_it)) == ["tpe(startup=2)", "tpe", "random"]
     one = search_results.winner(all_of_it, "tpe(startup=2) 11")
-    assert search_results.arch_document(all_of_it, one).splitlines()[3] == "name: story_tpe_startup_2_11"
+    assert search_results.arch_document(all_of_it, one, Path()).splitlines()[3] == "name: story_tpe_startup_2_11"
 
 
 def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     drive(study(), folder / "a.sqlite")
     all_of_it = found(study(), folder / "a.sqlite")
     one = search_results.winner(all_of_it)
-    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one))
+    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one, folder))
     arch = codec.read_arch(str(folder / "arch.yaml"))
     assert arch.name == f"story_random_{one.ordinal}"
     assert arch.width == one.choices["trial.arch.width"]

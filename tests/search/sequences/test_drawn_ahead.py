@@ -25,6 +25,7 @@ from recallmap.arch.mlp import SwiGLU
 from recallmap.results.ledger import LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
+from recallmap.search.documents import outside
 from recallmap.search.engines import inline
 from recallmap.search.sequences.drawn_ahead import DrawnAhead, drawing_ahead, workers_for
 from recallmap.search.sequences.request import Request, Source
@@ -219,6 +220,37 @@ def test_a_task_that_cannot_travel_is_drawn_here() -> None:
     with drawing_ahead(1):
         (answer,) = DrawnAhead().take([request(task)])
     np.testing.assert_array_equal(answer.prepared.inputs, Source().answer(request(task)).prepared.inputs)
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import Literal
+from recallmap.synth.tasks.mqar import Mqar
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Mqar):
+    kind: Literal["mine"] = "mine"
+"""
+
+
+def test_a_worker_draws_a_task_of_the_users_file_unless_the_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_task.py").write_text(OWN, encoding="utf-8")
+    outside.use([str(tmp_path / "own_task.py")])
+    try:
+        task = codec.read_task({"kind": "mine", "vocab": 32, "length": 24, "pairs": 3})
+        there = Source().answer(request(task)).prepared.inputs
+        with drawing_ahead(1), monkeypatch.context() as patched:
+            patched.setattr(Source, "answer", lambda *_: pytest.fail("drawn here"))
+            (answer,) = DrawnAhead().take([request(task)])
+        np.testing.assert_array_equal(answer.prepared.inputs, there)
+        (tmp_path / "own_task.py").write_text(f"{OWN}# changed", encoding="utf-8")
+        with drawing_ahead(1):
+            (answer,) = DrawnAhead().take([request(task)])
+        np.testing.assert_array_equal(answer.prepared.inputs, there)
+    finally:
+        outside.forget()
 
 
 def test_a_worker_that_is_killed_costs_no_sequence(started: list[subprocess.Popen[bytes]]) -> None:
