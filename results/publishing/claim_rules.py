@@ -1,8 +1,9 @@
 """The rules by which records decide a claim: comparisons of measures and their tests.
 
 A test needs five fresh seeds on each side. Seeds that chose hyper-parameters look better than they are, and are left out, as
-are those that no commit explains. Seeds that both sides have are compared with themselves, because they share their data. The
-verdict of all comparisons together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
+are those that no commit explains. Where every seed tried all hyper-parameters, each counts under those that the others chose.
+Seeds that both sides have are compared with themselves, because they share their data. The verdict of all comparisons
+together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recallmap.results.analysis.comparison import Comparison, compared, fisher
+from recallmap.results.analysis.comparison import Comparison, compared, fisher, independent
 from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
 from recallmap.results.analysis.measures import Measure, edge_of
@@ -23,6 +24,8 @@ from recallmap.results.publishing.verdicts import Evidence
 from recallmap.results.score_tables.table import is_share, more_is_better
 
 SMALLEST = 0.01  # difference of shares that is of interest
+
+_CHOSEN = ", each by what the other seeds chose"
 
 Value = int | float | str | bool | None  # of a parameter
 Side = Literal["for", "against"]
@@ -132,12 +135,16 @@ class Above(RuleSpec):
         found = _compared(a, b)
         sides = (found.ours, found.theirs) if found else (list(a.values.values()), list(b.values.values()))
         difference = float(np.mean(sides[0]) - np.mean(sides[1]))
-        said = f"{_mean(sides[0], a)} against {_mean(sides[1], b)}, difference {_signed(difference)}"
+        alone = found.dependent if found else (False, False)
+        said = (
+            f"{_mean(sides[0], a, alone[0])} against {_mean(sides[1], b, alone[1])}, difference {_signed(difference)}"
+        )
         if found is None:
             said += _too_few(a, b)
         elif found.interval:
             said += f" in [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
-        said += (", seed by seed" if found and found.paired else "") + _learned(sides[0], sides[1], a)
+        said += (", seed by seed" if found and found.paired else "") + (_CHOSEN if any(alone) else "")
+        said += _learned(sides[0], sides[1], a)
         side = self._leaning(difference, a.metric)
         p = self._tested(found, side, a.metric) if found else None
         who = f"{a.row} against {b.row}"
@@ -218,13 +225,16 @@ class Each(RuleSpec):
         inside = sum(self.least <= value <= self.most for value in own)
         ends = [f"at least {self.least:g}"] * (self.least > float("-inf"))
         ends += [f"at most {self.most:g}"] * (self.most < float("inf"))
-        said = f"{_mean(own, measure)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
+        said = (
+            f"{_mean(own, measure, measure.dependent and not few)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
+        )
         if few:
             said += _too_few(measure)
         else:
             low, high = share_interval(inside, len(own))
-            said += f", a share in [{low:.2f}, {high:.2f}]"
-        p = None if few else 0.5 ** len(own) if inside in (0, len(own)) else 1.0
+            said += f", a share in [{low:.2f}, {high:.2f}]{_CHOSEN if measure.dependent else ''}"
+        alike = independent(len(own), measure.dependent)
+        p = None if few else 0.5**alike if inside in (0, len(own)) else 1.0
         below = float(np.mean(own)) < self.least
         silent = (
             (at_edge(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
@@ -276,11 +286,19 @@ class Average:
             dials={"settings": settings},
             chose_none=frozenset.intersection(*(m.chose_none for m in own)),
             traceable=frozenset.intersection(*(m.traceable for m in own)),
+            held_out=self._held_out(own),
             edge=edge_of(own),
             trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
             chance=self._bound(own, "chance"),
             ceiling=self._bound(own, "ceiling"),
         )
+
+    def _held_out(self, own: Sequence[Measure]) -> dict[int, float]:
+        """The same average of fresh values, where any measure's are dependent; empty where none are."""
+        if not any(m.dependent for m in own):
+            return {}
+        seeds = set.intersection(*(set(m.fresh) for m in own))
+        return {seed: self._mean(own, [m.fresh[seed] for m in own]) for seed in sorted(seeds)}
 
     def _bound(self, own: Sequence[Measure], name: str) -> float | None:
         """The same average of chance or of the ceiling; None where a measure has none."""
@@ -330,9 +348,11 @@ def _compared(a: Measure, b: Measure) -> Comparison | None:
     ours, theirs = a.fresh, b.fresh
     common = [seed for seed in ours if seed in theirs]
     if len(common) >= FEWEST_TO_DECIDE:
-        return compared([ours[seed] for seed in common], [theirs[seed] for seed in common], paired=True)
+        pairs = [ours[seed] for seed in common], [theirs[seed] for seed in common]
+        return compared(*pairs, paired=True, dependent=(a.dependent, b.dependent))
     if min(len(ours), len(theirs)) >= FEWEST_TO_DECIDE:
-        return compared(list(ours.values()), list(theirs.values()), paired=False)
+        sides = list(ours.values()), list(theirs.values())
+        return compared(*sides, paired=False, dependent=(a.dependent, b.dependent))
     return None
 
 
@@ -386,7 +406,8 @@ def _signed(difference: float) -> str:
     return f"{difference:+.3f}" if abs(difference) >= 0.0005 or difference == 0 else f"{difference:+.1e}"
 
 
-def _mean(values: Sequence[float], measure: Measure) -> str:
-    interval = mean_interval(values, measure.chance, measure.ceiling)
+def _mean(values: Sequence[float], measure: Measure, dependent: bool) -> str:
+    """The mean with its interval, which dependent seeds have not, and the number of seeds."""
+    interval = None if dependent else mean_interval(values, measure.chance, measure.ceiling)
     within = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
     return f"{np.mean(values):.3f}{within} (n={len(values)})"

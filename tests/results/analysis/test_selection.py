@@ -45,6 +45,33 @@ def test_seeds_that_only_the_chosen_hyper_parameters_have_are_fresh(make: Make) 
     assert list(measure.fresh) == [2]  # and one that no commit explains decides nothing
 
 
+def test_where_every_seed_tried_all_each_is_judged_under_what_the_others_choose(make: Make) -> None:
+    steady = [make(training={"lr": 1e-4}, seed=s, score=0.6, validation=0.6) for s in range(3)]
+    lucky = [make(training={"lr": 1e-3}, seed=s, score=v, validation=v) for s, v in enumerate((1.0, 0.5, 0.5))]
+    (choice,) = choose_hyperparameters(steady + lucky)
+    assert list(choice.trials) == lucky  # by its one seed of 1.0
+    assert choice.held_out == (steady[0], *lucky[1:])  # but not where that seed has no say
+    (measure,) = measures(steady + lucky)
+    assert (measure.fresh, measure.dependent) == ({0: 0.6, 1: 0.5, 2: 0.5}, True)
+    assert measure.of("loss").fresh == pytest.approx({0: 0.4, 1: 0.5, 2: 0.5})
+    (lost,) = measures([replace(steady[0], commit=None), *steady[1:], *lucky])
+    assert list(lost.fresh) == [1, 2]
+
+
+def test_where_some_seeds_did_not_try_all_or_there_is_no_choice_nothing_is_held_out(make: Make) -> None:
+    trials = [make(training={"lr": lr}, seed=s) for lr in (1e-4, 1e-3) for s in range(3)]
+    assert choose_hyperparameters(trials[:-1])[0].held_out == ()
+    assert choose_hyperparameters(trials[:3])[0].held_out == ()
+    assert choose_hyperparameters(trials[::3])[0].held_out == ()  # one seed alone
+
+
+def test_a_seed_that_failed_under_what_the_others_choose_has_no_score(make: Make) -> None:
+    good = [make(training={"lr": 1e-3}, seed=s, score=0.9, error="diverged" if s == 2 else None) for s in range(3)]
+    poor = [make(training={"lr": 1e-4}, seed=s, score=0.4, error="diverged" if s == 1 else None) for s in range(3)]
+    (choice,) = choose_hyperparameters(good + poor)
+    assert [(r.seed, r.score) for r in choice.held_out] == [(0, 0.9)]
+
+
 @pytest.mark.parametrize(("rates", "edge"), [((1e-4, 1e-3), "highest"), ((1e-3, 1e-2), "lowest"), ((1e-3,), "")])
 def test_a_choice_knows_whether_its_rate_is_at_the_edge_of_what_was_tried(
     make: Make, rates: tuple[float, ...], edge: str

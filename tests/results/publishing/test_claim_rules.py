@@ -103,6 +103,25 @@ def test_seeds_that_chose_hyper_parameters_decide_nothing(make: Make) -> None:
     assert one.figures.endswith("; 4 and 5 fresh seeds, 5 are needed")
 
 
+def test_seeds_that_all_tried_everything_decide_by_what_the_others_chose(make: Make) -> None:
+    def searched(arch: str, scores: Sequence[float]) -> list[Record]:
+        rates = {1e-4: 0.05, 1e-3: 0.0, 1e-2: 0.05}
+        return [
+            r for lr, less in rates.items() for r in seeds(make, arch, [s - less for s in scores], training={"lr": lr})
+        ]
+
+    (one,) = weigh(Above(better=A, worse=B), searched("a", near(0.9)) + searched("b", around(0.5)))
+    assert (one.p or 1) < 0.05
+    assert one.figures.endswith(", seed by seed, each by what the other seeds chose")
+    (each,) = weigh(Each(which=A, least=0.8), searched("a", near(0.9)))
+    assert (each.p, each.side) == (0.5, "for")  # five such seeds tell as much as one
+    both = [replace(r, task=t, key=f"{t}{r.key}") for t in ("mqar", "needle") for r in searched("a", near(0.9))]
+    theirs = [replace(r, task=t, key=f"{t}{r.key}") for t in ("mqar", "needle") for r in seeds(make, "b", around(0.5))]
+    rule = OnAverage(over=Average(columns=(("mqar",), ("needle",))), rule=Above(better=A, worse=B))
+    (mean,) = weigh(rule, both + theirs)
+    assert mean.figures.endswith(", seed by seed, each by what the other seeds chose")
+
+
 def test_seeds_that_no_commit_explains_decide_nothing(make: Make) -> None:
     records = seeds(make, "a", near(0.9)) + seeds(make, "b", near(0.5), commit="c0ffee0+")
     (one,) = weigh(Above(better=A, worse=B), records)
