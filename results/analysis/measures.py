@@ -68,15 +68,20 @@ class Measure:
         """The parameters of the architecture, see `trait`."""
         return frozenset(trait(path.rsplit(".", 1)[-1], value) for path, value in self.leaves.items())
 
-    def of(self, metric: str) -> Measure:
-        """The same trials by another of their scores. A part of the headline keeps its chance and ceiling; a scaled score has 0
-        and 1; those of other scores are unknown."""
+    def of(self, metric: str, *, minus: str | None = None) -> Measure:
+        """The same trials by another of their scores, or by how much it is above the score `minus`. A part of the headline
+        keeps its chance and ceiling; a scaled score has 0 and 1; those of other scores and of differences are unknown."""
         whole = metric.partition("/")[0]
         chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
         if whole.startswith("scaled_"):
             chance, ceiling = 0.0, 1.0
-        values = {seed: scores[metric] for seed, scores in self.scores.items() if metric in scores}
-        held_out = {seed: scores[metric] for seed, scores in self.held_out_scores.items() if metric in scores}
+        if minus is not None:
+            chance, ceiling = None, None
+        needed = {metric, minus} - {None}
+        values, held_out = (
+            {s: own[metric] - (own[minus] if minus else 0.0) for s, own in scores.items() if needed <= own.keys()}
+            for scores in (self.scores, self.held_out_scores)
+        )
         return replace(self, metric=metric, values=values, held_out=held_out, chance=chance, ceiling=ceiling)
 
     @property

@@ -85,12 +85,15 @@ class Above(RuleSpec):
     no_worse    with a margin: `better` may also be better by more
     but         parameters in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
     same_state  the largest difference of their states in bytes, as a fraction of the larger; None: any
+    across      parameters of the setting in which the two may differ, all others being equal
+    minus       name of a score that is taken from `score`, seed by seed, so that what a part loses can be compared
 
     Without a margin, the comparison leans to the claim where the means differ by `smallest` or more, and is tested against a
     difference of 0; else it leans against, and is tested against a difference of `smallest`. With a margin, a difference within
     it is for the claim (two one-sided tests), and one beyond it against.
 
-    Raises ValueError where a number is negative, where no_worse comes without a margin, and where smallest comes with one.
+    Raises ValueError where a number is negative, where no_worse comes without a margin, where smallest comes with one, and
+    where minus comes without a score.
     """
 
     kind: Literal["above"] = "above"
@@ -102,6 +105,8 @@ class Above(RuleSpec):
     no_worse: bool = False
     but: tuple[str, ...] | None = None
     same_state: float | None = None
+    across: tuple[str, ...] = ()
+    minus: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("smallest", "margin", "same_state"):
@@ -110,15 +115,27 @@ class Above(RuleSpec):
                 raise ValueError(f"{name} must be at least 0, got {value:g}")
         if self.no_worse and self.margin is None:
             raise ValueError("no_worse needs a margin, got none; give margin, or leave no_worse out")
+        if self.minus is not None and self.score is None:
+            raise ValueError("minus needs a score to be taken from, got none; give score, or leave minus out")
         if self.smallest is not None and self.margin is not None:
             raise ValueError("smallest and margin exclude each other, got both; leave one out")
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
-        scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
+        scored = [m for measure in measures if (m := self.scored(measure)).values]
         for a in filter(self.better.holds, scored):
             for b in filter(self.worse.holds, scored):
-                if a is not b and a.setting == b.setting and self.alike(a, b):
+                if a is not b and self._same_question(a, b) and self.alike(a, b):
                     yield self.compare(a, b)
+
+    def scored(self, measure: Measure) -> Measure:
+        """The measure by the score of the rule."""
+        return measure.of(self.score, minus=self.minus) if self.score else measure
+
+    def _same_question(self, a: Measure, b: Measure) -> bool:
+        if not self.across:
+            return a.setting == b.setting
+        first, second = ({n: v for n, v in m.dials.items() if n not in self.across} for m in (a, b))
+        return a.task == b.task and first == second and a.setting != b.setting
 
     def alike(self, a: Measure, b: Measure) -> bool:
         """Whether the rule compares the two, given that they share a setting."""
@@ -147,8 +164,10 @@ class Above(RuleSpec):
         said += _learned(sides[0], sides[1], a)
         side = self._leaning(difference, a.metric)
         p = self._tested(found, side, a.metric) if found else None
-        who = f"{a.row} against {b.row}"
-        return Evidence(who=who, where=_where(a), figures=said, side=side, p=p, silent=silence(a, b))
+        who = " against ".join(
+            " ".join([m.row, *words(m.dials, [n for n in self.across if n in m.dials])]) for m in (a, b)
+        )
+        return Evidence(who=who, where=_where(a, self.across), figures=said, side=side, p=p, silent=silence(a, b))
 
     def _leaning(self, difference: float, metric: str) -> Side:
         """The side to which the difference of means leans."""
@@ -380,7 +399,7 @@ def _learned(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -
 
 def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:
     """The comparison of the first measure with the second, by the rule's score; nothing where either lacks it."""
-    a, b = (m.of(rule.score) if rule.score else m for m in (a, b))
+    a, b = rule.scored(a), rule.scored(b)
     if a.values and b.values:
         yield rule.compare(a, b)
 
@@ -395,9 +414,9 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
     return repr(sorted(kept.items()))
 
 
-def _where(measure: Measure) -> str:
+def _where(measure: Measure, but: Sequence[str] = ()) -> str:
     of_training = ("training.steps", "training.epochs", "training.trained_")
-    shown = [d for d in measure.dials if "." not in d or d.startswith(of_training)]
+    shown = [d for d in measure.dials if d not in but and ("." not in d or d.startswith(of_training))]
     return " ".join([measure.task, *words(measure.dials, shown)])
 
 

@@ -42,7 +42,7 @@ Made by `recallmap report` from the files of `results/records`; do not edit, tra
 * **Not reproduced**: a comparison is against it.
 * **Not decided**: more seeds would help.
 * **Cannot speak**: more seeds would not help. Both sides are at the ceiling, a side failed to train, the worse side was best at
-  the edge of its grid of learning rates, or the claim is about another regime.
+  the edge of its grid of learning rates, the claim is about another regime, or no record speaks of it yet.
 
 A comparison needs five fresh seeds on each side: seeds that chose hyper-parameters are left out, and those that no commit
 explains. Where every seed tried all hyper-parameters, each is scored under those that the other seeds chose. The interval of
