@@ -58,6 +58,46 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     return [_choose(group, on, whole) for group in groups.values()]
 
 
+def one_cell(records: Iterable[Record]) -> list[Record]:
+    """The trials of one cell of hyper-parameters a task, as MesaNet (appendix F.1) chooses: for every architecture and task,
+    that with the best mean over the task's settings, each by the mean validation score over seeds. Only cells that finished on
+    the most settings can win. Raises ValueError where a trial lacks the score to choose by."""
+    groups: dict[tuple[str, ...], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        rest = canonical_text([_but(record.spec, *_OF_SETTING), extent(record.spec)])
+        cell = canonical_text(record.spec.get("training", {}))
+        groups[record.task, record.protocol, record.arch, rest][cell].append(record)
+    found: list[Record] = []
+    for cells in groups.values():
+        judged = (
+            {cell: _over_settings(cells[cell]) for cell in sorted(cells)} if len(cells) > 1 else dict.fromkeys(cells)
+        )
+        found += cells[max(judged, key=lambda cell: judged[cell] or (0, ()))]
+    return found
+
+
+_OF_SETTING = (
+    "training",
+    "seed",
+    "task",
+    "tests",
+    "data",
+    "mix",
+)  # parts of a spec that say what is asked, or are chosen
+
+
+def _over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
+    """The number of settings on which a seed finished, and the mean criterion over them."""
+    by_setting: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for record in trials:
+        if record.score is not None:
+            by_setting[record.setting].append(_judged(record, "validation"))
+    if not by_setting:
+        return 0, ()
+    means = [np.mean(scores, axis=0) for scores in by_setting.values()]
+    return len(means), tuple(np.mean(means, axis=0).tolist())
+
+
 def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of training that belongs to the setting and is not chosen by score: the amount read by the trial or its last
     phase (epochs, or steps and batch), and how it was computed (dtype, implementation)."""

@@ -9,7 +9,7 @@ import pytest
 
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.measures import answers, measures
-from recallmap.results.analysis.selection import choose_hyperparameters
+from recallmap.results.analysis.selection import choose_hyperparameters, one_cell
 from recallmap.results.record import Record
 from recallmap.results.score_tables.scores import table_of
 
@@ -231,3 +231,17 @@ def test_architectures_of_one_name_are_told_apart_by_what_differs(make: Make) ->
         make(arch="gla"),
     ]
     assert [row_names(records)[r.key] for r in records] == ["mesa width=64", "mesa width=128", "gla"]
+
+
+def test_one_cell_a_task_is_the_best_over_its_settings_and_fails_on_none(make: Make) -> None:
+    def cell(lr: float, *scores: float | None, arch: str = "a") -> list[Record]:
+        failed = [None if score is not None else "diverged" for score in scores]
+        settings = [{"pairs": 4 * 2**n} for n in range(len(scores))]
+        rows = zip(settings, scores, failed, strict=True)
+        return [make(arch=arch, training={"lr": lr}, dials=d, score=s, error=e) for d, s, e in rows]
+
+    even, uneven, lost = cell(1e-3, 0.7, 0.7), cell(1e-2, 0.9, 0.4), cell(1e-1, 1.0, None)
+    assert one_cell([*uneven, *even, *lost]) == even
+    assert [c.trials[0] for c in choose_hyperparameters([*uneven, *even])] == [uneven[0], even[1]]  # once a setting
+    other = cell(1e-2, 0.9, 0.8, arch="b")
+    assert one_cell([*uneven, *even, *other]) == [*even, *other]  # every architecture has its own
