@@ -12,6 +12,7 @@ for _commands in (
     "compile_command",
     "publish_commands",
     "validity_command",
+    "extend_command",
     "inspect_commands",
     "law_commands",
 ):  # in the order of the help
