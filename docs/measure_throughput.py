@@ -86,7 +86,9 @@ def _ours(*words: str) -> list[str]:
     return [sys.executable, "-m", "recallmap", *words]
 
 
-def _run(command: Sequence[str], environment: dict[str, str], folder: Path, seconds: float) -> tuple[float, float | None]:
+def _run(
+    command: Sequence[str], environment: dict[str, str], folder: Path, seconds: float
+) -> tuple[float, float | None]:
     """Run a command until it ends, or interrupt it; its seconds, and the mean share of them in which the GPU worked."""
     began = time.monotonic()
     with gpu_busy.sampled(gpu_busy.reader([torch.device("cuda")])) as busy:
@@ -114,7 +116,9 @@ def _trained(path: Path, wall: float) -> Row:
 
 
 def _commit(folder: Path) -> str:
-    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
+    )
     return said.stdout.strip()
 
 
