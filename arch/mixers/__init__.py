@@ -5,6 +5,7 @@ from __future__ import annotations
 from recallmap.arch.mixers.attention import Attention
 from recallmap.arch.mixers.base_conv import BaseConv
 from recallmap.arch.mixers.deltanet import DeltaNet
+from recallmap.arch.mixers.fox import Fox
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
 from recallmap.arch.mixers.gla import GatedLinearAttention
 from recallmap.arch.mixers.hawk import Hawk
@@ -44,6 +45,7 @@ Mixer = (
     | DeltaNet
     | Dla
     | Dot
+    | Fox
     | GatedDeltaNet
     | GatedLinearAttention
     | HGRN2

@@ -20,6 +20,7 @@ from recallmap.arch.mixers import (
     MLSTM,
     Attention,
     DeltaNet,
+    Fox,
     GatedDeltaNet,
     GatedLinearAttention,
     Hawk,
@@ -50,6 +51,9 @@ SPECS = [
     Attention(heads=2, rope=False, bias=True),
     Attention(heads=2, head_dim=6, window=5),
     Attention(heads=2, window=1, rope=False),
+    Fox(heads=2, head_dim=6, qk_norm=True, shift=True, out_norm=True, out_gate=True),
+    Fox(heads=2, gate="bias", out_gate=True),
+    Fox(heads=2, gate="fixed", shift=True),
     LinearAttention(heads=2, feature_map="identity", normalize=False, qk_norm=True, short_conv=4, out_norm="head"),
     LinearAttention(heads=1, feature_map="taylor", key_dim=3, out_gate=True),
     GatedLinearAttention(
