@@ -51,6 +51,8 @@ SPECS = [
     Attention(heads=2, rope=False, bias=True),
     Attention(heads=2, head_dim=6, window=5),
     Attention(heads=2, window=1, rope=False),
+    Attention(heads=2, out_gate="channel", bias=True),
+    Attention(heads=2, out_gate="head"),
     Fox(heads=2, head_dim=6, qk_norm=True, shift=True, out_norm=True, out_gate=True),
     Fox(heads=2, gate="bias", out_gate=True),
     Fox(heads=2, gate="fixed", shift=True),
