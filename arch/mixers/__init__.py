@@ -15,6 +15,7 @@ from recallmap.arch.mixers.linear_attention import LinearAttention
 from recallmap.arch.mixers.longhorn import Longhorn
 from recallmap.arch.mixers.mamba1 import Mamba1
 from recallmap.arch.mixers.mamba2 import Mamba2
+from recallmap.arch.mixers.mamba3 import Mamba3
 from recallmap.arch.mixers.memory import (
     Atlas,
     AtlasPp,
@@ -55,6 +56,7 @@ Mixer = (
     | MLSTM
     | Mamba1
     | Mamba2
+    | Mamba3
     | Memora
     | Mesa
     | MesaRls

@@ -28,6 +28,7 @@ from recallmap.arch.mixers import (
     Longhorn,
     Mamba1,
     Mamba2,
+    Mamba3,
     Mesa,
     MesaRls,
     Mixer,
@@ -73,6 +74,9 @@ SPECS = [
     ),
     Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
     Mamba2(heads=2, form="shared_qk", short_conv=0),
+    Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
+    Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),
+    Mamba3(heads=2, key_dim=6, rope_fraction=0.0, trapezoid="none", key_bias=False),
     DeltaNet(heads=2, conv_v=False, beta_max=2, beta_bias=True, out_norm="head", out_gate=False),
     GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
     DeltaNet(heads=2, scale="key_dim", out_gate=False),
@@ -277,7 +281,7 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
 
 
 COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
-COUNTS |= {"gate_rank", "decay_rank", "rate_rank", "step_rank"}
+COUNTS |= {"rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(
