@@ -7,6 +7,7 @@ from recallmap.arch.mixers.base_conv import BaseConv
 from recallmap.arch.mixers.deltanet import DeltaNet
 from recallmap.arch.mixers.fox import Fox
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
+from recallmap.arch.mixers.gka import Gka
 from recallmap.arch.mixers.gla import GatedLinearAttention
 from recallmap.arch.mixers.hawk import Hawk
 from recallmap.arch.mixers.hgrn2 import HGRN2
@@ -49,6 +50,7 @@ Mixer = (
     | Fox
     | GatedDeltaNet
     | GatedLinearAttention
+    | Gka
     | HGRN2
     | Hawk
     | LinearAttention

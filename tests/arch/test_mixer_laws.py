@@ -23,6 +23,7 @@ from recallmap.arch.mixers import (
     Fox,
     GatedDeltaNet,
     GatedLinearAttention,
+    Gka,
     Hawk,
     LinearAttention,
     Longhorn,
@@ -75,6 +76,7 @@ SPECS = [
     Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
     Mamba2(heads=2, form="shared_qk", short_conv=0),
     Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
+    Gka(heads=2, key_dim=6, value_dim=4, blend=False, steps=5),
     Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),
     Mamba3(heads=2, key_dim=6, rope_fraction=0.0, trapezoid="none", key_bias=False),
     DeltaNet(heads=2, conv_v=False, beta_max=2, beta_bias=True, out_norm="head", out_gate=False),
@@ -217,7 +219,7 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
     ("spec", "device"),
     [
         *(
-            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa)
+            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa | Gka)
         ),  # its solver is told to it on CUDA alone
         *(pytest.param(spec, "cuda", marks=pytest.mark.gpu) for spec in every(Mixer)),
     ],
