@@ -21,6 +21,7 @@ from recallmap.arch.kernels.norm_gate import norm_gate, norm_gate_step
 from recallmap.arch.kernels.retained import retained, retained_step
 from recallmap.arch.kernels.selective_scan import selective_scan, selective_scan_step
 from recallmap.arch.kernels.short_conv import short_conv, short_conv_step
+from recallmap.arch.kernels.slots import SlotsState, slots, slots_step
 from recallmap.arch.kernels.spanned import spanned, spanned_step
 from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
 from recallmap.arch.kernels.spanned_sum import spanned_sum, spanned_sum_step
@@ -32,6 +33,7 @@ __all__ = [
     "MesaRlsState",
     "MesaState",
     "MlstmState",
+    "SlotsState",
     "attention",
     "attention_step",
     "delta",
@@ -70,6 +72,8 @@ __all__ = [
     "selective_scan_step",
     "short_conv",
     "short_conv_step",
+    "slots",
+    "slots_step",
     "spanned",
     "spanned_newton_schulz",
     "spanned_newton_schulz_step",

@@ -9,6 +9,7 @@ from recallmap.arch.mixers.fox import Fox
 from recallmap.arch.mixers.gated_deltanet import GatedDeltaNet
 from recallmap.arch.mixers.gka import Gka
 from recallmap.arch.mixers.gla import GatedLinearAttention
+from recallmap.arch.mixers.gsa import Gsa
 from recallmap.arch.mixers.hawk import Hawk
 from recallmap.arch.mixers.hgrn2 import HGRN2
 from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
@@ -51,6 +52,7 @@ Mixer = (
     | GatedDeltaNet
     | GatedLinearAttention
     | Gka
+    | Gsa
     | HGRN2
     | Hawk
     | LinearAttention

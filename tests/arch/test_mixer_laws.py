@@ -24,6 +24,7 @@ from recallmap.arch.mixers import (
     GatedDeltaNet,
     GatedLinearAttention,
     Gka,
+    Gsa,
     Hawk,
     LinearAttention,
     Longhorn,
@@ -76,6 +77,7 @@ SPECS = [
     Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
     Mamba2(heads=2, form="shared_qk", short_conv=0),
     Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
+    Gsa(heads=2, key_dim=6, value_dim=4, slots=5),
     Gka(heads=2, key_dim=6, value_dim=4, blend=False, steps=5),
     Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),
     Mamba3(heads=2, key_dim=6, rope_fraction=0.0, trapezoid="none", key_bias=False),
@@ -283,7 +285,7 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
 
 
 COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
-COUNTS |= {"rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
+COUNTS |= {"slots", "rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(
