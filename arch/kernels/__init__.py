@@ -18,6 +18,7 @@ from recallmap.arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
 from recallmap.arch.kernels.monomials import monomials, monomials_step
 from recallmap.arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from recallmap.arch.kernels.norm_gate import norm_gate, norm_gate_step
+from recallmap.arch.kernels.path import PathState, path, path_step
 from recallmap.arch.kernels.retained import retained, retained_step
 from recallmap.arch.kernels.selective_scan import selective_scan, selective_scan_step
 from recallmap.arch.kernels.short_conv import short_conv, short_conv_step
@@ -33,6 +34,7 @@ __all__ = [
     "MesaRlsState",
     "MesaState",
     "MlstmState",
+    "PathState",
     "SlotsState",
     "attention",
     "attention_step",
@@ -66,6 +68,8 @@ __all__ = [
     "newton_schulz_step",
     "norm_gate",
     "norm_gate_step",
+    "path",
+    "path_step",
     "retained",
     "retained_step",
     "selective_scan",

@@ -35,6 +35,7 @@ from recallmap.arch.mixers.memory import (
 from recallmap.arch.mixers.mesa import Mesa
 from recallmap.arch.mixers.mesa_rls import MesaRls
 from recallmap.arch.mixers.mlstm import MLSTM
+from recallmap.arch.mixers.path import Path
 from recallmap.arch.mixers.polysketch import PolySketchFormer
 from recallmap.arch.mixers.retnet import RetNet
 from recallmap.arch.mixers.rwkv7 import Rwkv7
@@ -66,6 +67,7 @@ Mixer = (
     | MesaRls
     | Moneta
     | OmegaNet
+    | Path
     | PolySketchFormer
     | RetNet
     | Rwkv7

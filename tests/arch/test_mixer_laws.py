@@ -34,6 +34,7 @@ from recallmap.arch.mixers import (
     Mesa,
     MesaRls,
     Mixer,
+    Path,
     RetNet,
     Rwkv7,
 )
@@ -77,6 +78,7 @@ SPECS = [
     Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
     Mamba2(heads=2, form="shared_qk", short_conv=0),
     Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
+    Path(heads=2, head_dim=6, rank=3, forget=True),
     Gsa(heads=2, key_dim=6, value_dim=4, slots=5),
     Gka(heads=2, key_dim=6, value_dim=4, blend=False, steps=5),
     Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),

@@ -63,8 +63,8 @@ def recurrent(
     """`step` over time, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
     state, outputs, taken = initial_state, [], []
     for t in range(v.shape[1]):
-        gates = (None if x is None else x[:, t] for x in (log_decay, beta, sign, alpha))
-        o, state, used = _advance(state, q[:, t], k[:, t], v[:, t], lam, *gates, solver, scale)
+        g, write, turn, share = (None if x is None else x[:, t] for x in (log_decay, beta, sign, alpha))
+        o, state, used = _advance(state, q[:, t], k[:, t], v[:, t], lam, g, write, turn, share, solver, scale)
         outputs.append(o)
         taken.append(used)
     return torch.stack(outputs, 1), state if return_state else None, torch.stack(taken, 1)
