@@ -24,8 +24,8 @@ class PathState(NamedTuple):
 
 def start(
     state: PathState | None,
-    keys: tuple[int, int, int],
-    values: tuple[int, int, int],
+    keys: tuple[int, ...],
+    values: tuple[int, ...],
     like: Tensor,
     log_decay: Tensor | None,
     dtype: torch.dtype,
