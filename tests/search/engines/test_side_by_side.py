@@ -251,6 +251,9 @@ def test_cohorts_that_share_a_device_share_its_time() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.script_method:DeprecationWarning"
+)  # torch's own, when its compiler is imported
 def test_on_a_gpu_cohorts_in_processes_of_their_own_learn_as_one_after_another(tmp_path: Path) -> None:
     for at_once in (1, 3):
         path = tmp_path / f"{at_once}.sqlite"
