@@ -80,7 +80,7 @@ def main(old: Path, table: Path, seconds: int) -> None:
             lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []  # none: it took too long
             for row in map(json.loads, lines):
                 median, mean = row["ms a step and member"], row["mean ms a step and member"]
-                note(f"step, {arch}, {row['cohort']}", here, us_a_step=1e3 * median, mean_us_a_step=1e3 * mean)
+                note(f"step, {arch}, {row['trained']}", here, us_a_step=1e3 * median, mean_us_a_step=1e3 * mean)
 
 
 def _ours(*words: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Cohorts that train at once on one device of this machine: each in a process of its own.
 
 While one is built, compiled or evaluated, the others keep the device at work. A cohort whose process dies trains again with no
-other beside it, and in halves if it dies there, too: so only the trial at fault fails, whoever else died with it. The driver, in
-this process, plans the cohorts and alone writes records.
+other beside it, and in halves if it dies there, too: so only the trial at fault fails, whoever else died with it.
+The driver, in this process, plans the cohorts and alone writes records.
 """
 
 from __future__ import annotations
