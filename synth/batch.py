@@ -19,13 +19,13 @@ class Batch:
     inputs   int64 [n, T], or float32 [n, T, channels] where the task's signal is "vectors"
     targets  int64 [n, T] with IGNORE where unscored, or float32 [n, T, channels]
     aux      what scoring or slicing needs beyond targets, by name; every array has the leading axis n
-    labels   slices that were computed once, by task: the same sequences are scored many times
+    scorings what scoring needs of the targets, by task: the same sequences are scored many times
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     aux: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    labels: dict[Any, dict[str, NDArray[Any]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    scorings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.inputs)

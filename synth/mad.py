@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.task import Task
 
@@ -63,7 +62,7 @@ class MadTask(Task):
         scores = super().score(batch, predictions, probabilities)
         if self.published:
             scores["micro_accuracy"] = scores["accuracy"]
-            scores["accuracy"] = score.batched_macro(batch.targets, predictions, BATCH)
+            scores["accuracy"] = self.scoring(batch).batched_macro(predictions, BATCH)
         return scores
 
 

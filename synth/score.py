@@ -17,53 +17,109 @@ _EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, o
 _WHOLE: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
-def of_tokens(
-    targets: NDArray[Any], predictions: NDArray[Any], slices: Mapping[str, NDArray[Any]] = _WHOLE
-) -> dict[str, float]:
-    """Scores by name, of predictions [n, T] read only where targets [n, T] are not IGNORE.
+class Scoring:
+    """The scores of answers to one batch: of predictions [n, T], read only where targets [n, T] are not IGNORE. What does not
+    depend on the answers is made out once.
 
-    accuracy                  share of scored positions that are right
-    macro_accuracy            mean over the classes that occur as targets of the share of each that is right
-    exact_match               share of sequences, of those with a scored position, that are right throughout
-    accuracy/<slice>=<value>  accuracy of the positions that `slices[slice]` ([n], a label a sequence, or [n, T], a
-                              label a position) labels `value`; a negative number labels what belongs to no part
+    slices  [n], a label a sequence, or [n, T], a label a position, by name; a negative number labels what belongs to no part
 
     Raises ValueError where nothing is scored.
     """
-    scored = _scored(targets, predictions)
-    right = scored & (predictions == targets)
-    hits = right[scored]
-    asked = scored.any(axis=1)
-    scores = {
-        "accuracy": float(hits.mean()),
-        "macro_accuracy": _macro(targets[scored], hits),
-        "exact_match": float((right == scored).all(axis=1)[asked].mean()),
-    }
-    for name, labels in slices.items():
-        spread = labels if labels.ndim == 2 else labels[:, None]
-        values, part = _distinct(np.broadcast_to(spread, targets.shape)[scored])
-        shares = np.bincount(part, hits) / np.bincount(part)
-        for value, share in zip(values.tolist(), shares.tolist(), strict=True):
-            if isinstance(value, str) or value >= 0:
-                scores[f"accuracy/{name}={value}"] = share
-    return scores
+
+    def __init__(self, targets: NDArray[Any], slices: Mapping[str, NDArray[Any]] = _WHOLE) -> None:
+        self.shape = targets.shape
+        self.at = np.flatnonzero(targets != IGNORE)
+        if not self.at.size:
+            raise ValueError(f"none of the {targets.size} positions is scored: give more sequences, or another split")
+        self.answers = targets.ravel()[self.at]
+        self.rows = self.at // targets.shape[1]
+        self.asked = np.bincount(self.rows, minlength=len(targets)) > 0
+        self.classes = _Parts(self.answers)
+        self.slices = {name: _Parts(self._by_position(labels)) for name, labels in slices.items()}
+        self.batches: dict[int, list[tuple[slice, int, _Parts]]] = {}
+
+    def of(self, predictions: NDArray[Any]) -> dict[str, float]:
+        """Scores by name.
+
+        accuracy                  share of scored positions that are right
+        macro_accuracy            mean over the classes that occur as targets of the share of each that is right
+        exact_match               share of sequences, of those with a scored position, that are right throughout
+        accuracy/<slice>=<value>  accuracy of the positions that the slice labels `value`
+        """
+        hits = self._guesses(predictions) == self.answers
+        wrong = np.bincount(self.rows, ~hits, minlength=self.shape[0])
+        scores = {
+            "accuracy": float(hits.mean()),
+            "macro_accuracy": float(self.classes.shares(hits).mean()),
+            "exact_match": float((wrong == 0)[self.asked].mean()),
+        }
+        for name, parts in self.slices.items():
+            for value, share in zip(parts.values.tolist(), parts.shares(hits).tolist(), strict=True):
+                if isinstance(value, str) or value >= 0:
+                    scores[f"accuracy/{name}={value}"] = share
+        return scores
+
+    def batched_macro(self, predictions: NDArray[Any], batch: int = 128) -> float:
+        """The published MAD metric: macro accuracy of every `batch` sequences, averaged by number of sequences.
+
+        Within a batch a class that is predicted at a scored position but never a target counts with accuracy 0, and a class
+        that is neither is left out. So the figure depends on `batch`, and on the order of the sequences. Raises ValueError
+        where a batch has no scored position.
+        """
+        guesses = self._guesses(predictions)
+        hits, total = guesses == self.answers, 0.0
+        for own, sequences, parts in self._batched(batch):
+            absent = np.setdiff1d(_distinct(guesses[own])[0], parts.values).size
+            present = parts.values.size
+            total += float(parts.shares(hits[own]).mean()) * present / (present + absent) * sequences
+        return total / self.shape[0]
+
+    def _batched(self, batch: int) -> list[tuple[slice, int, _Parts]]:
+        """Of every so many sequences: their scored positions, their number, and the classes among their targets."""
+        if batch not in self.batches:
+            starts = list(range(0, self.shape[0], batch))
+            bounds = np.searchsorted(self.rows, [*starts, self.shape[0]]).tolist()
+            if any(low == high for low, high in pairwise(bounds)):
+                raise ValueError(f"none of the positions of {batch} sequences is scored: give them, or another split")
+            sizes = [min(batch, self.shape[0] - start) for start in starts]
+            self.batches[batch] = [
+                (slice(low, high), size, _Parts(self.answers[low:high]))
+                for (low, high), size in zip(pairwise(bounds), sizes, strict=True)
+            ]
+        return self.batches[batch]
+
+    def _by_position(self, labels: NDArray[Any]) -> NDArray[Any]:
+        return labels[self.rows] if labels.ndim == 1 else labels.ravel()[self.at]
+
+    def _guesses(self, predictions: NDArray[Any]) -> NDArray[Any]:
+        if predictions.shape != self.shape:
+            raise ValueError(f"predictions must have the shape of targets {self.shape}, got {predictions.shape}")
+        guesses: NDArray[Any] = predictions.ravel()[self.at]
+        return guesses
+
+
+class _Parts:
+    """Positions by label: the distinct labels in ascending order, and which of them each position has."""
+
+    def __init__(self, labels: NDArray[Any]) -> None:
+        self.values, self.which = _distinct(labels)
+        self.counts = np.bincount(self.which)
+
+    def shares(self, hits: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Of each label, the share of positions that are hits."""
+        return np.asarray(np.bincount(self.which, hits) / self.counts, dtype=np.float64)
+
+
+def of_tokens(
+    targets: NDArray[Any], predictions: NDArray[Any], slices: Mapping[str, NDArray[Any]] = _WHOLE
+) -> dict[str, float]:
+    """The scores of `Scoring`, of answers that are scored once."""
+    return Scoring(targets, slices).of(predictions)
 
 
 def batched_macro(targets: NDArray[Any], predictions: NDArray[Any], batch: int = 128) -> float:
-    """The published MAD metric: macro accuracy of every `batch` sequences, averaged by number of sequences.
-
-    Within a batch a class that is predicted at a scored position but never a target counts with accuracy 0, and a class
-    that is neither is left out. So the figure depends on `batch`, and on the order of the sequences.
-    """
-    total = 0.0
-    for start in range(0, len(targets), batch):
-        rows = slice(start, start + batch)
-        scored = _scored(targets[rows], predictions[rows])
-        answers, guesses = targets[rows][scored], predictions[rows][scored]
-        present = _distinct(answers)[0].size
-        absent = _distinct(np.concatenate([answers, guesses]))[0].size - present
-        total += _macro(answers, answers == guesses) * present / (present + absent) * len(targets[rows])
-    return total / len(targets)
+    """That of `Scoring`, of answers that are scored once."""
+    return Scoring(targets).batched_macro(predictions, batch)
 
 
 def up_to(distance: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -76,20 +132,6 @@ def bins(length: int) -> dict[str, slice]:
     """The bins of positions over which curves are averaged, by name: "0-16" holds positions 0 to 15."""
     edges = [e for e in _EDGES if e < length] + list(range(2048, length, 1024)) + [length]
     return {f"{a}-{b}": slice(a, b) for a, b in pairwise(edges)}
-
-
-def _scored(targets: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.bool_]:
-    if predictions.shape != targets.shape:
-        raise ValueError(f"predictions must have the shape of targets {targets.shape}, got {predictions.shape}")
-    scored: NDArray[np.bool_] = targets != IGNORE
-    if not scored.any():
-        raise ValueError(f"none of the {targets.size} positions is scored: give more sequences, or another split")
-    return scored
-
-
-def _macro(answers: NDArray[Any], hits: NDArray[np.bool_]) -> float:
-    _, which = _distinct(answers)
-    return float((np.bincount(which, hits) / np.bincount(which)).mean())
 
 
 def _distinct(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:

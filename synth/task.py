@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recallmap.synth import score
 from recallmap.synth.batch import Batch
+from recallmap.synth.score import Scoring
 from recallmap.synth.vocab import Roles
 
 Split = Literal["train", "validation", "test"]
@@ -81,13 +82,14 @@ class Task(ABC):
 
         Always holds `metric`; a score of a part of the answers is named `accuracy/<slice>=<value>`.
         """
-        return score.of_tokens(batch.targets, predictions, slices=self.sliced(batch))
+        return self.scoring(batch).of(predictions)
 
-    def sliced(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """`slices`, computed once for a batch."""
-        if self not in batch.labels:
-            batch.labels[self] = self.slices(batch)
-        return batch.labels[self]
+    def scoring(self, batch: Batch) -> Scoring:
+        """The scoring of answers to a batch, by `slices`; made out once."""
+        if self not in batch.scorings:
+            batch.scorings[self] = Scoring(batch.targets, self.slices(batch))
+        found: Scoring = batch.scorings[self]
+        return found
 
     def drawn_bytes(self, count: int) -> float:
         """Roughly what `sample` takes of memory for so many sequences: inputs, targets, and what they are made of."""

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.task import Split, Task
 
@@ -118,7 +117,7 @@ class StateTracking(Task):
         accuracy/length=L    of answers due after so many symbols: more than the next smaller L there is, at most L
         exact_match/length=L share of sequences of L symbols or more that are right throughout the first L (labels `all`)
         """
-        scores = score.of_tokens(batch.targets, predictions, slices=self.sliced(batch))
+        scores = self.scoring(batch).of(predictions)
         for name, accuracy in list(scores.items()):
             if name.startswith("accuracy"):
                 chance = 1 / len(self.answers) if "/" in name else self.chance()

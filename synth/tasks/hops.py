@@ -236,7 +236,7 @@ class Hops(Task):
         self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
     ) -> dict[str, float]:
         """Those of tokens, `word_accuracy`, and `word_accuracy/hops=<k>`."""
-        labels = self.sliced(batch)
+        labels = self.slices(batch)
         scores = score.of_tokens(batch.targets, predictions, labels)
         scored = batch.targets != IGNORE
         answer = (np.arange(len(batch))[:, None] * self.queries + self._query(batch))[scored]

@@ -170,7 +170,7 @@ class Needle(Task):
         self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
     ) -> dict[str, float]:
         """Those of tokens, and `exact_match/depth=<percent>`."""
-        depth = self.sliced(batch)["depth"]
+        depth = self.slices(batch)["depth"]
         scores = score.of_tokens(batch.targets, predictions, {"depth": depth})
         right = ((predictions == batch.targets) | (batch.targets == IGNORE)).all(axis=1)
         for percent in np.unique(depth).tolist():

@@ -280,7 +280,7 @@ class Regbench(Task):
         """
         targets = batch.targets
         allowed = np.right_shift(batch.aux["legal"], np.clip(predictions, 0, 31).astype(np.uint32)) & 1 == 1
-        scores = score.of_tokens(targets, np.where(allowed, targets, PAD), slices=self.sliced(batch))
+        scores = self.scoring(batch).of(np.where(allowed, targets, PAD))
         del scores["macro_accuracy"]
         if probabilities is not None:
             scored = targets != IGNORE
