@@ -8,16 +8,19 @@ from recallmap.synth.tasks.hops import Hops
 from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
 from recallmap.synth.tasks.induction import Induction
 from recallmap.synth.tasks.learnability import Learnability
+from recallmap.synth.tasks.lookup import Lookup
 from recallmap.synth.tasks.memorization import Memorization
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
 from recallmap.synth.tasks.mqar_pairs import MqarPairs
 from recallmap.synth.tasks.mqar_updates import MqarUpdates
 from recallmap.synth.tasks.needle import Needle
+from recallmap.synth.tasks.packed_strings import PackedStrings
 from recallmap.synth.tasks.parity import Parity
 from recallmap.synth.tasks.rearrangement import Rearrangement
 from recallmap.synth.tasks.regbench import Regbench
 from recallmap.synth.tasks.regression import Regression
+from recallmap.synth.tasks.repl_trace import ReplTrace
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.set_overlap import SetOverlap
 from recallmap.synth.tasks.stacks import Stacks
@@ -45,4 +48,7 @@ Task = (
     | MqarPairs
     | SetOverlap
     | Induction
+    | PackedStrings
+    | ReplTrace
+    | Lookup
 )
