@@ -17,6 +17,7 @@ from recallmap.synth.tasks.mqar_updates import MqarUpdates
 from recallmap.synth.tasks.needle import Needle
 from recallmap.synth.tasks.packed_strings import PackedStrings
 from recallmap.synth.tasks.parity import Parity
+from recallmap.synth.tasks.phonebook import Phonebook
 from recallmap.synth.tasks.rearrangement import Rearrangement
 from recallmap.synth.tasks.regbench import Regbench
 from recallmap.synth.tasks.regression import Regression
@@ -51,4 +52,5 @@ Task = (
     | PackedStrings
     | ReplTrace
     | Lookup
+    | Phonebook
 )
