@@ -2,6 +2,7 @@
 
 from recallmap.synth.tasks.compression import Compression
 from recallmap.synth.tasks.cycle_navigation import CycleNavigation
+from recallmap.synth.tasks.dyck import Dyck
 from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
 from recallmap.synth.tasks.group_word import GroupWord
 from recallmap.synth.tasks.hops import Hops
@@ -10,6 +11,7 @@ from recallmap.synth.tasks.induction import Induction
 from recallmap.synth.tasks.learnability import Learnability
 from recallmap.synth.tasks.lookup import Lookup
 from recallmap.synth.tasks.memorization import Memorization
+from recallmap.synth.tasks.missing_duplicate import MissingDuplicate
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
 from recallmap.synth.tasks.mqar_pairs import MqarPairs
@@ -24,6 +26,7 @@ from recallmap.synth.tasks.regression import Regression
 from recallmap.synth.tasks.repl_trace import ReplTrace
 from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.set_overlap import SetOverlap
+from recallmap.synth.tasks.stack_manipulation import StackManipulation
 from recallmap.synth.tasks.stacks import Stacks
 
 Task = (
@@ -53,4 +56,7 @@ Task = (
     | ReplTrace
     | Lookup
     | Phonebook
+    | StackManipulation
+    | MissingDuplicate
+    | Dyck
 )
