@@ -1,5 +1,6 @@
 """The tasks: `Task` is the union of all of them, and the registry. Their interface is `synth.task.Task`."""
 
+from recallmap.synth.tasks.arithmetic_tree import ArithmeticTree
 from recallmap.synth.tasks.compression import Compression
 from recallmap.synth.tasks.cycle_navigation import CycleNavigation
 from recallmap.synth.tasks.dyck import Dyck
@@ -59,4 +60,5 @@ Task = (
     | StackManipulation
     | MissingDuplicate
     | Dyck
+    | ArithmeticTree
 )
