@@ -25,10 +25,13 @@ class Induction(Task):
     labels    final: asked at the end. all: at every trigger but the first
 
     At one length a model may count instead of match: test other lengths.
+
+    Protocol "safari" is the form of H3's public code: token 0 never comes, the trigger stands one place further from the end,
+    and training asks for every next token, which costs at least the logarithm of the number of tokens.
     """
 
     kind: Literal["induction"] = "induction"
-    protocol: Literal["repaired"] = "repaired"
+    protocol: Literal["repaired", "safari"] = "repaired"
     vocab: int = 16
     length: int = 256
     triggers: int = 1
@@ -36,12 +39,12 @@ class Induction(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.protocol != "repaired":
-            raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
+        if self.protocol not in ("repaired", "safari"):
+            raise ValueError(f"protocol must be 'repaired' or 'safari', got '{self.protocol}'")
         if self.labels not in ("final", "all"):
             raise ValueError(f"labels must be 'final' or 'all', got '{self.labels}'")
-        if self.vocab < 3:
-            raise ValueError(f"vocab must be at least 3 (two tokens and the trigger), got {self.vocab}")
+        if self.vocab < (least := 3 + self._first):
+            raise ValueError(f"vocab must be at least {least} (two tokens and the trigger), got {self.vocab}")
         if self.triggers < 1:
             raise ValueError(f"triggers must be at least 1, got {self.triggers}")
         if self.length < 2 * self.triggers + 1:
@@ -50,18 +53,30 @@ class Induction(Task):
                 f"{self.length}: raise it, or lower triggers"
             )
 
+        if self.protocol == "safari" and (self.triggers > 1 or self.labels == "all" or self.length < 4):
+            raise ValueError(
+                "protocol 'safari' has one trigger, asked for at the end of 4 positions or more, got "
+                f"triggers {self.triggers}, labels {self.labels}, length {self.length}: use protocol 'repaired'"
+            )
+
+    @property
+    def _first(self) -> int:
+        """The first token id that comes."""
+        return int(self.protocol == "safari")
+
     @property
     def shape(self) -> tuple[int, int]:
         return self.length, self.vocab
 
     def roles(self) -> Roles:
-        return Roles({"token": range(self.vocab - 1), "trigger": range(self.vocab - 1, self.vocab)})
+        tokens = {"token": range(self._first, self.vocab - 1), "trigger": range(self.vocab - 1, self.vocab)}
+        return Roles({"blank": range(1), **tokens} if self._first else tokens)
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
-        inputs = rng.integers(self.vocab - 1, size=(count, self.length))
-        answer = rng.integers(self.vocab - 1, size=(count, 1))
+        inputs = rng.integers(self._first, self.vocab - 1, size=(count, self.length))
+        answer = rng.integers(self._first, self.vocab - 1, size=(count, 1))
         # Each trigger and its answer are one thing of so many that stand in a row.
-        things = self.length - 1 - self.triggers
+        things = self.length - 1 - self.triggers - self._first
         draw = dealt if 8 * self.triggers > things else distinct
         at = np.sort(draw(rng, count, self.triggers, things), axis=1) + np.arange(self.triggers)
         np.put_along_axis(inputs, at, self.vocab - 1, axis=1)
@@ -70,16 +85,20 @@ class Induction(Task):
         targets = np.full((count, self.length), IGNORE)
         if self.labels == "all":
             np.put_along_axis(targets, at[:, 1:], answer, axis=1)
+        if self.protocol == "safari" and split == "train":
+            targets[:, :-1] = inputs[:, 1:]
         targets[:, -1:] = answer
         return Batch(inputs=inputs, targets=targets)
 
     def chance(self) -> float:
         """A guess among all tokens but the trigger."""
-        return 1 / (self.vocab - 1)
+        return 1 / (self.vocab - 1 - self._first)
 
     def ceiling(self) -> float:
         return 1.0
 
     def sources(self, batch: Batch) -> NDArray[np.int64]:
         """The token behind the last earlier trigger."""
-        return np.where(batch.targets != IGNORE, previous_same(batch.inputs) + 1, -1)
+        asked = (batch.targets != IGNORE) & (batch.inputs == self.vocab - 1)
+        found = np.where(asked, previous_same(batch.inputs), -1)
+        return np.where(found >= 0, found + 1, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,9 @@ class ModularArithmetic(UnlockingTask):
     are 2 to 38 here, its 3 to 40 with brackets are 1 to 38. With brackets it raises sizes below 5 (3 here) to 5, so that
     `-d=` has three of 38 sizes and a digit alone never comes; and its mask of the answer is a digit. Protocol `unlocking`
     keeps both: there `min_length: 1` is the published setting.
+
+    With `unknown` a uniform digit of a bracketed expression is hidden, its value stands behind `=`, and the digit is due there:
+    solve_equation of Delétang et al. 2023, whose generator favours digits behind brackets.
     """
 
     kind: Literal["modular_arithmetic"] = "modular_arithmetic"
@@ -35,9 +38,21 @@ class ModularArithmetic(UnlockingTask):
     modulus: int = 5
     length: int = 38
     labels: Literal["all", "final"] = "final"
+    unknown: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.unknown:
+            if not self.brackets or self.protocol != "repaired":
+                raise ValueError(
+                    "unknown needs brackets and protocol 'repaired': with * several digits may solve, and no published form of "
+                    f"this task has one; got brackets {str(self.brackets).lower()}, protocol '{self.protocol}'"
+                )
+            if (self.length if self.min_length is None else self.min_length) < 3:
+                raise ValueError(
+                    "min_length and length must be at least 3 with unknown, for x, = and a value; got "
+                    f"{self.min_length}, {self.length}"
+                )
         if not 2 <= self.modulus <= MOST_IDS:
             raise ValueError(f"modulus must be at least 2 and at most {MOST_IDS:,}, got {self.modulus:,}")
         if self.brackets and self.labels == "all":
@@ -73,11 +88,14 @@ class ModularArithmetic(UnlockingTask):
     def roles(self) -> Roles:
         if self.brackets:
             operators = self.modulus + 6
+            pad = operators + self.unknown
+            unknown = {"unknown": range(operators, pad)} if self.unknown else {}
             return Roles(
                 {
                     "digit": range(self.modulus),
                     "operator": range(self.modulus, operators),
-                    "pad": range(operators, operators + 1),
+                    **unknown,
+                    "pad": range(pad, pad + 1),
                 }
             )
         return Roles({"pad": range(1), "operator": range(1, 5), "digit": range(5, 5 + self.modulus)})
@@ -105,6 +123,13 @@ class ModularArithmetic(UnlockingTask):
     def trace(self, rng: np.random.Generator, sizes: Tokens, width: int) -> tuple[Tokens, Tokens]:
         tokens = np.zeros((len(sizes), width), dtype=np.int64)
         answers = np.full((len(sizes), width), IGNORE)
+        if self.unknown:
+            values = self._bracketed(rng, tokens, sizes - 2)
+            hidden = self._hide(rng, tokens, sizes - 2)
+            np.put_along_axis(answers, sizes[:, None] - 1, hidden[:, None], axis=1)
+            np.put_along_axis(tokens, sizes[:, None] - 1, self.answers.start + values[:, None], axis=1)
+            np.put_along_axis(tokens, sizes[:, None] - 2, self.symbols["="], axis=1)
+            return tokens, answers
         if self.brackets:
             values = self._bracketed(rng, tokens, sizes - 1)
             np.put_along_axis(answers, sizes[:, None] - 1, self.answers.start + values[:, None], axis=1)
@@ -155,6 +180,16 @@ class ModularArithmetic(UnlockingTask):
             start = np.concatenate([start + 1, start + 2 + left])
             size = np.concatenate([left, size - 3 - left])
         return values % self.modulus
+
+    def _hide(self, rng: np.random.Generator, tokens: Tokens, sizes: Tokens) -> Tokens:
+        """Puts the unknown in the place of one digit of each expression, all as likely; the token [n] of that digit."""
+        told = np.arange(tokens.shape[1]) < sizes[:, None]
+        digits = told & (tokens >= self.answers.start) & (tokens < self.answers.stop)
+        which = np.floor(rng.random((len(tokens), 1)) * digits.sum(axis=1, keepdims=True)).astype(np.int64)
+        place = (digits & (digits.cumsum(axis=1) == which + 1)).argmax(axis=1)[:, None]
+        hidden = np.take_along_axis(tokens, place, axis=1)[:, 0]
+        np.put_along_axis(tokens, place, self.roles().of("unknown").start, axis=1)
+        return hidden
 
     def _write_leaves(
         self, rng: np.random.Generator, tokens: Tokens, row: Tokens, start: Tokens, size: Tokens

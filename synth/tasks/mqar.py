@@ -29,6 +29,9 @@ class Mqar(Task):
 
     With `passes` the pairs are shown so many times before the queries, each further time in an order of its own; under
     "zoology" in the same.
+
+    With `dense` the queries follow a blank back to back, as in Kimi Linear: length is 3 pairs + 1 (one pass), and neither
+    `power` nor `fillers` count.
     """
 
     kind: Literal["mqar"] = "mqar"
@@ -39,6 +42,7 @@ class Mqar(Task):
     power: float = 0.01
     fillers: bool = True
     passes: int = field(default=1, metadata={"later": True})
+    dense: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,11 +50,13 @@ class Mqar(Task):
             raise ValueError(f"protocol must be 'repaired' or 'zoology', got '{self.protocol}'")
         if self.pairs < 1:
             raise ValueError(f"pairs must be at least 1, got {self.pairs}")
-        if self.length % 2:
+        if self.length % 2 and not self.dense:
             raise ValueError(f"length must be even, got {self.length}")
         if self.passes < 1:
             raise ValueError(f"passes must be at least 1, got {self.passes}")
-        if (needed := self._context + 2 * self.pairs) > self.length:
+        if self.dense:
+            self._check_dense()
+        elif (needed := self._context + 2 * self.pairs) > self.length:
             raise ValueError(
                 f"{self.pairs} pairs and their queries take {needed} positions, length is {self.length}: "
                 f"lower pairs to {self.length // (2 * self.passes + 2)}, or raise length"
@@ -65,7 +71,17 @@ class Mqar(Task):
                 f"protocol 'zoology' needs vocab above length {self.length}, got {self.vocab}: "
                 "raise vocab, or use protocol 'repaired'"
             )
-        queries.check(self.power, self._gaps)
+        if not self.dense:
+            queries.check(self.power, self._gaps)
+
+    def _check_dense(self) -> None:
+        if self.protocol == "zoology":
+            raise ValueError("protocol 'zoology' has no dense queries: use protocol 'repaired'")
+        if (needed := self._context + 1 + self.pairs) != self.length:
+            raise ValueError(
+                f"{self.pairs} pairs, a blank and dense queries take {needed} positions, length is {self.length}: "
+                f"set length to {needed}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,9 +97,12 @@ class Mqar(Task):
         inputs = np.empty((count, self.length), dtype=np.int64)
         inputs[:, 0 : 2 * self.pairs : 2], inputs[:, 1 : 2 * self.pairs : 2] = keys, values
         inputs[:, context:] = 0
-        if self.fillers:
+        if self.fillers and not self.dense:
             inputs[:, context:] = queries.fillers(rng, keys, self.length - context, self.vocab, avoid=repaired)
-        asked = context + 2 * queries.slots(rng, self._gaps, self.power, keys.shape, in_order=not repaired)
+        if self.dense:
+            asked = context + 1 + rng.permuted(np.tile(np.arange(self.pairs), (count, 1)), axis=1)
+        else:
+            asked = context + 2 * queries.slots(rng, self._gaps, self.power, keys.shape, in_order=not repaired)
         for start in range(2 * self.pairs, context, 2 * self.pairs):
             order = np.tile(np.arange(self.pairs), (count, 1))
             order = rng.permuted(order, axis=1) if repaired else order

@@ -13,7 +13,16 @@ from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.engines import inline
 
-SEARCHED = ("mqar_capacity", "hybrid_search", "statex", "cg_steps", "omega_window", "one_shot", "memory_parts")
+SEARCHED = (
+    "mqar_capacity",
+    "hybrid_search",
+    "statex",
+    "cg_steps",
+    "omega_window",
+    "one_shot",
+    "memory_parts",
+    "beyond_recall",
+)
 
 
 @pytest.mark.parametrize("name", codec.builtin("study"))

@@ -52,6 +52,20 @@ def test_a_trigger_is_as_likely_at_every_place(triggers: int, draw: Draw) -> Non
         assert found[0] / 20_000 == pytest.approx(6 / 21, abs=4 * np.sqrt(0.21 / 20_000))
 
 
+def test_safaris_form_is_the_published_one(draw: Draw) -> None:
+    """20 ids, 30 tokens, the trigger at one of the first 28 places, then the question; all next tokens are trained."""
+    task = Induction(protocol="safari", vocab=20, length=31)
+    batch, trained = draw(task, count=20_000), draw(task, count=200, split="train")
+    assert set(np.unique(batch.inputs)) == set(range(1, 20))
+    at = (batch.inputs == 19).argmax(axis=1)
+    seen = np.bincount(at) / 20_000
+    assert seen == pytest.approx(np.full(28, 1 / 28), abs=4 * np.sqrt(1 / 28 / 20_000))
+    assert (batch.targets[:, :-1] == IGNORE).all()
+    assert (batch.targets[:, -1] == np.take_along_axis(batch.inputs, at[:, None] + 1, axis=1)[:, 0]).all()
+    assert (trained.targets[:, :-1] == trained.inputs[:, 1:]).all()
+    assert task.chance() == 1 / 18
+
+
 def test_a_guess_scores_chance(assert_expects: Any) -> None:
     def guess(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
         return rng.integers(15, size=batch.targets.shape)
@@ -65,6 +79,8 @@ def test_a_guess_scores_chance(assert_expects: Any) -> None:
         ({"vocab": 2}, "vocab must be at least 3"),
         ({"triggers": 0}, "triggers must be at least 1"),
         ({"length": 2}, "take 3 positions, length is 2: raise it"),
+        ({"protocol": "safari", "labels": "all"}, "protocol 'safari' has one trigger"),
+        ({"protocol": "safari", "vocab": 3}, "vocab must be at least 4"),
         ({"labels": "first"}, "labels must be 'final' or 'all'"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recallmap.search.documents.type_hints import plain
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 
@@ -41,6 +42,42 @@ def test_the_answer_is_what_the_expression_is_worth(task: ModularArithmetic, dra
         assert eval(text[:-1]) % task.modulus == answer
 
 
+def test_the_unknown_is_the_one_digit_that_solves_and_any_digit_is_hidden_as_often(draw: Draw) -> None:
+    task = ModularArithmetic(brackets=True, unknown=True, min_length=3, length=24)
+    batch = draw(task, count=300)
+    letters = {task.roles().of("unknown").start: "x", task.roles().of("pad").start: ""}
+    letters |= {token: name for name, token in task.symbols.items()}
+    letters |= {token: str(digit) for digit, token in enumerate(task.answers)}
+    for row, answer in zip(batch.inputs.tolist(), answers(task, batch), strict=True):
+        left, right = "".join(letters[token] for token in row).split("=")
+        assert left.count("x") == 1
+        assert [x for x in range(5) if (eval(left, {"x": x}) - int(right)) % 5 == 0] == [answer]
+    pair = ModularArithmetic(brackets=True, unknown=True, length=7)  # (d+d)=v
+    hidden = draw(pair, count=4000).inputs == pair.roles().of("unknown").start
+    assert hidden.mean(axis=0)[[1, 3]] == pytest.approx(np.full(2, 0.5), abs=4 * np.sqrt(0.25 / 4000))
+
+
+def test_the_unknown_came_later_and_leaves_old_specs_as_they_were() -> None:
+    assert "unknown" not in plain(ModularArithmetic())
+    assert plain(ModularArithmetic(brackets=True, unknown=True))["unknown"] is True
+
+
+@pytest.mark.parametrize(
+    ("dials", "said"),
+    [
+        ({"unknown": True}, "unknown needs brackets and protocol 'repaired'"),
+        (
+            {"unknown": True, "brackets": True, "protocol": "unlocking"},
+            "unknown needs brackets and protocol 'repaired'",
+        ),
+        ({"unknown": True, "brackets": True, "min_length": 2}, "must be at least 3 with unknown"),
+    ],
+)
+def test_an_unknown_without_one_solution_is_refused(dials: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ModularArithmetic(**dials)
+
+
 def test_every_operator_may_ask_for_the_value_so_far(draw: Draw) -> None:
     task = ModularArithmetic(labels="all", length=12)
     batch = draw(task, count=200)
@@ -61,8 +98,8 @@ def test_short_bracketed_expressions_have_one_form(draw: Draw) -> None:
     forms = {2: "d=", 3: "-d=", 4: "(d)=", 5: "(-d)=", 6: "(d?d)="}
     for length, form in forms.items():
         for text in texts(NESTED, draw(ModularArithmetic(brackets=True, length=length))):
-            plain = "".join("d" if c.isdigit() else c for c in text)
-            assert plain == form or (length == 6 and plain in ("(d+d)=", "(d-d)="))
+            shape = "".join("d" if c.isdigit() else c for c in text)
+            assert shape == form or (length == 6 and shape in ("(d+d)=", "(d-d)="))
 
 
 def test_bracketed_expressions_split_at_a_uniform_place(draw: Draw) -> None:

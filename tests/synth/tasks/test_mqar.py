@@ -171,9 +171,31 @@ def test_passes_came_later_and_leave_old_specs_as_they_were() -> None:
     assert plain(Mqar(passes=2))["passes"] == 2
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_dense_queries_follow_a_blank_back_to_back_and_come_in_any_order(passes: int, draw: Draw) -> None:
+    task = Mqar(length=8 * passes + 5, pairs=4, passes=passes, dense=True)
+    batch = draw(task, count=4000)
+    context = 8 * passes
+    assert (batch.inputs[:, context] == 0).all()
+    assert (batch.targets[:, : context + 1] == IGNORE).all()
+    for row, targets in zip(batch.inputs[:200].tolist(), batch.targets[:200].tolist(), strict=True):
+        facts = dict(zip(row[:context:2], row[1:context:2], strict=True))
+        assert sorted(row[context + 1 :]) == sorted(facts)
+        assert targets[context + 1 :] == [facts[key] for key in row[context + 1 :]]
+    same_place = (batch.inputs[:, context + 1 :] == batch.inputs[:, 0:8:2]).mean()
+    assert same_place == pytest.approx(1 / 4, abs=4 * np.sqrt(3 / 16 / 4000))
+
+
+def test_dense_came_later_and_leaves_old_specs_as_they_were() -> None:
+    assert "dense" not in plain(Mqar())
+    assert plain(Mqar(length=13, dense=True))["dense"] is True
+
+
 @pytest.mark.parametrize(
     ("dials", "said"),
     [
+        ({"dense": True}, "4 pairs, a blank and dense queries take 13 positions, length is 64: set length to 13"),
+        ({"dense": True, "length": 13, "protocol": "zoology"}, "protocol 'zoology' has no dense queries"),
         ({"length": 64, "pairs": 17}, "lower pairs to 16, or raise length"),
         ({"length": 63}, "length must be even"),
         ({"passes": 0}, "passes must be at least 1"),
