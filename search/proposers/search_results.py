@@ -47,6 +47,7 @@ class Candidate:
     proposer  label of the sampler, or anchors, or grid
     chosen    values of the goals on validation, by which points are compared
     by_seed   values of the goals on test, a row a seed
+    parents   ordinals of the points of the same sampler that it descends from; `change` says what tells it from the first
     """
 
     proposer: str
@@ -57,6 +58,8 @@ class Candidate:
     chosen: tuple[float, ...]
     by_seed: tuple[tuple[float, ...], ...]
     rungs: tuple[tuple[float, ...], ...] = ()
+    parents: tuple[int, ...] = ()
+    change: str = ""
 
     @property
     def name(self) -> str:
@@ -158,6 +161,8 @@ def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[s
             chosen=one.values,
             by_seed=_by_seed(study.goals, found, one.milliseconds),
             rungs=one.rungs,
+            parents=one.parents,
+            change=one.change,
         )
 
 

@@ -236,7 +236,7 @@ def _changed(parent: Any, own: _Genome, rng: np.random.Generator, draw: Draw) ->
     name = free[int(rng.integers(len(free)))]
     old = parent.params[name]
     new = next((value for _ in range(TRIES) if (value := draw(name, parent.distributions[name])) != old), old)
-    said = f"change {name}: {old} to {new}"
+    said = f"change {name.removeprefix('trial.').removeprefix('arch.')}: {old} to {new}"
     place = _PLACE.fullmatch(name)
     if place is None or place["path"] not in own.words:
         return replace(own, values={**own.values, name: new}), said

@@ -375,7 +375,7 @@ def test_a_child_says_its_parents_and_what_was_changed_and_no_child_equals_an_ea
                 assert one.parents[1] == int(mate)
                 assert words[int(mate)].endswith(end)
                 assert new == old[: int(at)] + end or ("a" in old[: int(at)] and "a" in end)
-            case ["change", name, *_] if name.startswith("trial."):
+            case ["change", name, *_] if name.startswith("stack."):
                 assert old == new
 
 
