@@ -6,7 +6,7 @@ B batch, T time, D model width, V vocabulary (or channels out), P positions read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -18,7 +18,9 @@ from recallmap.arch.parts.norm import Norm, build_norm, count_norm
 from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
-Init = Literal["fan_in", "normal", "torch"]
+Init = Literal["fan_in", "normal", "torch", "mesanet"]
+
+MESANET_CAP = 30.0  # of logits
 
 MOST_CHANNELS = 2**20  # of a model's width
 MOST_PARAMETERS = 10**12  # 4 TB without gradients and moments, 20 TB with them
@@ -28,11 +30,16 @@ MOST_PARAMETERS = 10**12  # 4 TB without gradients and moments, 20 TB with them
 class BackboneSpec:
     """A whole architecture, without the vocabulary that a task brings.
 
-    tied      the head's weights are the embedding's
-    soft_cap  logits are cap * tanh(logits / cap) (MesaNet: 30); None: no cap
-    init      linear maps and embeddings: "fan_in" N(0, 1/fan in), embedding rows of norm 1 (MesaNet);
-              "normal" N(0, 0.02), out-projections N(0, 0.02 / sqrt(2 blocks)) (Zoology, GPT-2);
-              "torch" torch's own for linear maps, embedding N(0, 0.02) (mad-lab)
+    tied           the head's weights are the embedding's
+    soft_cap       logits are cap * tanh(logits / cap) (MesaNet: 30); None: no cap
+    init           linear maps and embeddings: "fan_in" N(0, 1/fan in), embedding rows of norm 1;
+                   "normal" N(0, 0.02), out-projections N(0, 0.02 / sqrt(2 blocks)) (Zoology, GPT-2);
+                   "torch" torch's own for linear maps, embedding N(0, 0.02) (mad-lab);
+                   "mesanet" maps as "fan_in", embeddings N(0, 1), and with them a tied head and a soft_cap of 30 unless
+                   another is given (von Oswald et al. 2025, appendices E.1 and G.2)
+    embedding_std  of the initial embeddings of tokens; None: that of init
+
+    What "mesanet" has together can be had one by one: tied, soft_cap, `init: fan_in`, and embedding_std 1.
     """
 
     name: str
@@ -42,8 +49,13 @@ class BackboneSpec:
     tied: bool = False
     soft_cap: float | None = None
     init: Init = "fan_in"
+    embedding_std: float | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
+        if self.init == "mesanet":
+            object.__setattr__(self, "tied", True)
+            if self.soft_cap is None:
+                object.__setattr__(self, "soft_cap", MESANET_CAP)
         if not self.name:
             raise ValueError("name must not be empty")
         if not self.name.isprintable():
@@ -58,6 +70,8 @@ class BackboneSpec:
             )
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise ValueError(f"soft_cap must be positive or null, got {self.soft_cap}")
+        if self.embedding_std is not None and not 0 < self.embedding_std < math.inf:
+            raise ValueError(f"embedding_std must be positive or null, got {self.embedding_std}")
         for block, number in firsts(self.stack).items():
             try:
                 block.check(self.width)
@@ -116,7 +130,7 @@ class Backbone(nn.Module):
         self.decoder = Decoder(spec.width, spec.norm, length) if readout == "last" and length else None
         self.norm = build_norm(spec.norm, spec.width)
         self.head = None if spec.tied else nn.Linear(spec.width, vocab, bias=False)
-        initialise(self, spec.init)
+        initialise(self)
 
     def forward(
         self, inputs: Tensor, state: State = None, *, return_state: bool = False, at: Tensor | None = None
@@ -183,13 +197,15 @@ class Decoder(nn.Module):
         return nn.functional.gelu(self.second(self.second_norm(x_BTD)))
 
 
-def initialise(model: Backbone, init: Init) -> None:
+def initialise(model: Backbone) -> None:
     """Draw the weights of linear maps and embeddings anew, in module order; other parameters of mixers stay."""
     blocks = max(1, sum(isinstance(module, BlockModule) for module in model.modules()))
+    init, given = model.spec.init, model.spec.embedding_std
+    own = {"fan_in": model.spec.width**-0.5, "mesanet": 1.0}.get(init, 0.02)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=model.spec.width**-0.5 if init == "fan_in" else 0.02)
-        elif isinstance(module, nn.Linear) and init == "fan_in":
+            nn.init.normal_(module.weight, std=own if given is None else given)
+        elif isinstance(module, nn.Linear) and init in ("fan_in", "mesanet"):
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
         elif isinstance(module, nn.Linear) and init == "normal":
             nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * blocks) if name.endswith(".out") else 0.02)

@@ -1,8 +1,8 @@
-"""Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE [SECONDS]
+"""Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE SECONDS [PART]
 
-OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). Each study runs for SECONDS (120) in a folder of its own:
+OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, mad and step. Studies run for SECONDS:
 hybrid_search with an empty cache of Triton, for OLD and for this checkout, and MAD's paper tier at two epochs. The table is
-written as TABLE.csv, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
+written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,66 +27,84 @@ from recallmap.search.measurement import gpu_busy
 
 ROOT = Path(__file__).parents[1]
 HYBRIDS = ["hybrid_search", "--set", "budget=mini"]
-MAD = ["mad", "--set", "budget=paper", "--set", "trial.training.epochs=2", "--set", "trial.seed=0"]
-ARCHITECTURES = ("attention", "gated_deltanet_mesanet", "mesa")
-GRACE = 60  # seconds that an interrupted run may take to end
+MAD = ["mad", "--set", "budget=paper", "--set", "trial.training.epochs=2", "--set", "space.axes.trial.seed=[0]"]
+PARTS = ("hybrids", "mad", "step")
+GRACE = 20  # seconds beyond its time after which a run is interrupted; after as many more it is killed
 OLD_MAIN = "import sys; from search.cli import main; sys.argv[0] = 'recallmap'; main()"
 
 Row = dict[str, Any]
 
 
-def main(old: Path, table: Path, seconds: int) -> None:
-    """Measure, and write the table after each measurement."""
+def main(old: Path, table: Path, seconds: int, parts: Sequence[str]) -> None:
+    """Measure these parts, and write the table after each measurement; rows of a table that is there stay."""
     device = torch.cuda.get_device_name()
     versions = f"torch {torch.__version__}, triton {_version('triton')}"
     rows: list[Row] = []
+    if table.exists():
+        with table.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
 
     def note(what: str, commit: str, **figures: Any) -> None:
         row = {"what": what, "commit": commit, **figures, "device": device, "versions": versions}
         rows.append(row)
         print(json.dumps(row), flush=True)
         names = list(dict.fromkeys(name for row in rows for name in row))
-        with table.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+        with table.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(rows)
 
+    here = _commit(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        cold = {"TRITON_CACHE_DIR": f"{folder}/old"}
-        ledger = Path(folder, "old.sqlite")
-        command = [sys.executable, "-c", OLD_MAIN, "run", *HYBRIDS, "--ledger", str(ledger)]
-        wall, busy = _run(command, cold | {"PYTHONPATH": str(old)}, old, seconds)
-        done = sqlite3.connect(ledger).execute("SELECT count(*) FROM records").fetchone()[0]
-        note("hybrid_search, cold cache", _commit(old), seconds=wall, trials_an_hour=done / wall * 3600, gpu_busy=busy)
+        if "hybrids" in parts:
+            _hybrids(old, here, Path(folder), seconds, note)
+        if "mad" in parts:
+            _mad(here, Path(folder), seconds, note)
+        if "step" in parts:
+            _steps(here, Path(folder), seconds, note)
 
-        here = _commit(ROOT)
-        for at_once, kept in ((4, "cold"), (1, "warm")):
-            ledger = Path(folder, f"{at_once}.sqlite")
-            more = ["--ledger", str(ledger), "--for", f"{seconds}s", "--cohorts-per-gpu", str(at_once)]
-            wall, busy = _run(_ours("run", *HYBRIDS, *more), {"TRITON_CACHE_DIR": f"{folder}/new"}, ROOT, seconds)
-            name = f"hybrid_search, {kept} cache, cohorts at once {at_once}"
-            note(name, here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
 
-        for arch in ARCHITECTURES[:2]:
-            ledger = Path(folder, f"{arch}.sqlite")
-            more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds // 2}s"]
-            wall, busy = _run(_ours("run", *MAD, *more), {}, ROOT, seconds // 2)
-            note(f"MAD paper tier, two epochs, {arch}", here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
+def _hybrids(old: Path, here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
+    ledger = folder / "old.sqlite"
+    command = [sys.executable, "-c", OLD_MAIN, "run", *HYBRIDS, "--ledger", str(ledger)]
+    cold = {"TRITON_CACHE_DIR": f"{folder}/old", "PYTHONPATH": str(old)}
+    wall, busy = _run(command, cold, old, seconds - GRACE)
+    done = sqlite3.connect(ledger).execute("SELECT count(*) FROM records").fetchone()[0]
+    note("hybrid_search, cold cache", _commit(old), seconds=wall, trials_an_hour=done / wall * 3600, gpu_busy=busy)
+    for at_once, kept in ((4, "cold"), (1, "warm")):
+        ledger = folder / f"{at_once}.sqlite"
+        more = ["--ledger", str(ledger), "--for", f"{seconds}s", "--cohorts-per-gpu", str(at_once)]
+        wall, busy = _run(_ours("run", *HYBRIDS, *more), {"TRITON_CACHE_DIR": f"{folder}/new"}, ROOT, seconds)
+        name = f"hybrid_search, {kept} cache, cohorts at once {at_once}"
+        note(name, here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
 
-        for arch in ARCHITECTURES:
-            out = Path(folder, f"{arch}.jsonl")
-            step = ["--arch", arch, "--task", "in_context_recall", "--members", "32", "--dtype", "bfloat16"]
-            _run(_ours("bench", "step", *step, "-o", str(out)), {}, ROOT, 120)
-            for row in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
-                median, mean = row["ms a step and member"], row["mean ms a step and member"]
-                note(f"step, {arch}, {row['cohort']}", here, us_a_step=1e3 * median, mean_us_a_step=1e3 * mean)
+
+def _mad(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
+    for arch in ("attention", "gated_deltanet_mesanet"):
+        ledger = folder / f"{arch}.sqlite"
+        more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds // 2}s"]
+        wall, busy = _run(_ours("run", *MAD, *more), {}, ROOT, seconds // 2)
+        note(f"MAD paper tier, two epochs, {arch}", here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
+
+
+def _steps(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
+    for arch in ("attention", "mesa", "gated_deltanet_mesanet"):
+        out = folder / f"{arch}.jsonl"
+        step = ["--arch", arch, "--task", "in_context_recall", "--members", "32", "--dtype", "bfloat16"]
+        _run(_ours("bench", "step", *step, "-o", str(out)), {}, ROOT, seconds // 2)
+        lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []  # none: it took too long
+        for row in map(json.loads, lines):
+            median, mean = row["ms a step and member"], row["mean ms a step and member"]
+            note(f"step, {arch}, {row['trained']}", here, us_a_step=1e3 * median, mean_us_a_step=1e3 * mean)
 
 
 def _ours(*words: str) -> list[str]:
     return [sys.executable, "-m", "recallmap", *words]
 
 
-def _run(command: Sequence[str], environment: dict[str, str], folder: Path, seconds: float) -> tuple[float, float | None]:
+def _run(
+    command: Sequence[str], environment: dict[str, str], folder: Path, seconds: float
+) -> tuple[float, float | None]:
     """Run a command until it ends, or interrupt it; its seconds, and the mean share of them in which the GPU worked."""
     began = time.monotonic()
     with gpu_busy.sampled(gpu_busy.reader([torch.device("cuda")])) as busy:
@@ -94,7 +112,7 @@ def _run(command: Sequence[str], environment: dict[str, str], folder: Path, seco
             command, env=os.environ | environment, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            process.wait(seconds + 20)
+            process.wait(seconds + GRACE)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             try:
@@ -114,7 +132,9 @@ def _trained(path: Path, wall: float) -> Row:
 
 
 def _commit(folder: Path) -> str:
-    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
+    )
     return said.stdout.strip()
 
 
@@ -125,4 +145,4 @@ def _version(package: str) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 120)
+    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] or PARTS)

@@ -85,6 +85,12 @@ def read_published(name: str) -> dict[str, Any]:
     return data
 
 
+def read_language() -> dict[str, Any]:
+    """Published figures of language models, with their sources. Raises SpecError."""
+    data: dict[str, Any] = document("models", "language").plain()
+    return data
+
+
 def schema(what: str) -> dict[str, Any]:
     """The JSON schema of a task, an arch, a trial or a study, for editors."""
     from recallmap.search.documents import json_schema as schemas

@@ -18,10 +18,12 @@ from recallmap.arch.kernels.mlstm import MlstmState, mlstm, mlstm_step
 from recallmap.arch.kernels.monomials import monomials, monomials_step
 from recallmap.arch.kernels.newton_schulz import newton_schulz, newton_schulz_step
 from recallmap.arch.kernels.norm_gate import norm_gate, norm_gate_step
+from recallmap.arch.kernels.path import PathState, path, path_step
 from recallmap.arch.kernels.retained import retained, retained_step
 from recallmap.arch.kernels.rotary import rotary, rotary_step
 from recallmap.arch.kernels.selective_scan import selective_scan, selective_scan_step
 from recallmap.arch.kernels.short_conv import short_conv, short_conv_step
+from recallmap.arch.kernels.slots import SlotsState, slots, slots_step
 from recallmap.arch.kernels.spanned import spanned, spanned_step
 from recallmap.arch.kernels.spanned_newton_schulz import spanned_newton_schulz, spanned_newton_schulz_step
 from recallmap.arch.kernels.spanned_sum import spanned_sum, spanned_sum_step
@@ -33,6 +35,8 @@ __all__ = [
     "MesaRlsState",
     "MesaState",
     "MlstmState",
+    "PathState",
+    "SlotsState",
     "attention",
     "attention_step",
     "delta",
@@ -65,6 +69,8 @@ __all__ = [
     "newton_schulz_step",
     "norm_gate",
     "norm_gate_step",
+    "path",
+    "path_step",
     "retained",
     "retained_step",
     "rotary",
@@ -73,6 +79,8 @@ __all__ = [
     "selective_scan_step",
     "short_conv",
     "short_conv_step",
+    "slots",
+    "slots_step",
     "spanned",
     "spanned_newton_schulz",
     "spanned_newton_schulz_step",

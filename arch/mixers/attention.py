@@ -7,7 +7,7 @@ B batch, T time, D model width, H heads, K channels of a head
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -23,12 +23,15 @@ SHARPEST = 1e4  # of the probe: scores that leave all weight to the best key
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(MixerSpec):
-    """Softmax attention.
+    """Softmax attention. With `out_gate` "channel" it is the gated attention of Qiu et al. as their text finds it best: its
+    gate is made of the layer's input, ahead of the map back. flash-linear-attention has no layer of that name; its `Attention`
+    is this one without a gate, with options for a norm of queries and keys and for shared keys and values.
 
     head_dim  channels of one head; None: width / heads
     rope      turn q and k by their positions (base 10,000); without it, only the causal mask tells positions
     window    tokens that a token sees, itself included; None: all
-    bias      of all four projections
+    bias      of all projections
+    out_gate  the output times sigmoid(x W_g): by "head", by "channel", or "none"
     """
 
     kind: Literal["attention"] = "attention"
@@ -37,11 +40,14 @@ class Attention(MixerSpec):
     rope: bool = True
     window: int | None = None
     bias: bool = False
+    out_gate: Literal["none", "head", "channel"] = field(default="none", metadata={"later": True})
 
     prefix: ClassVar[int] = 0  # first tokens that stay in sight, see `sighted`
     equation: ClassVar[str] = "o_t = sum_j softmax_j(q_t . k_j / sqrt(K)) v_j,  t - window < j <= t"
     state_formula: ClassVar[str] = "2 H K min(t, window)"
-    source: ClassVar[str] = "Vaswani et al. 2017, eq. 1; rotary positions: Su et al. 2021; window: Beltagy et al. 2020"
+    source: ClassVar[str] = (
+        "Vaswani et al. 2017, eq. 1; rotary positions: Su et al. 2021; window: Beltagy et al. 2020; gate: Qiu et al. 2025"
+    )
 
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, head_dim=self.head_dim, window=self.window)
@@ -60,12 +66,17 @@ class Attention(MixerSpec):
         """The number K of channels in a model of `width`."""
         return head_size(width, self.heads, self.head_dim, "head_dim")
 
+    def gates(self, width: int) -> int:
+        """The number of columns of the output gate."""
+        return {"none": 0, "head": self.heads, "channel": self.heads * self.size(width)}[self.out_gate]
+
     def build(self, width: int) -> MixerModule:
         return _Attention(self, width)
 
     def parameters(self, width: int) -> int:
         channels = self.heads * self.size(width)
-        return 4 * width * channels + (3 * channels + width if self.bias else 0)
+        gates = self.gates(width)
+        return width * (4 * channels + gates) + (3 * channels + gates + width if self.bias else 0)
 
     def state_size(self, width: int, length: int) -> StateSize:
         a_token = 2 * self.heads * self.size(width)
@@ -77,7 +88,7 @@ class Attention(MixerSpec):
         channels = self.heads * self.size(width)
         window = length if self.window is None else min(self.window + self.prefix, length)
         seen = window - window * (window - 1) / (2 * length)  # mean of min(t, window + prefix), t = 1 ... length
-        return 8 * width * channels + 4 * channels * seen
+        return 2 * width * (4 * channels + self.gates(width)) + 4 * channels * seen
 
     def sighted(self, prefix: int) -> MixerSpec:
         return _Sighted(**{f.name: getattr(self, f.name) for f in fields(self)}, prefix=prefix)
@@ -109,6 +120,7 @@ class _Attention(MixerModule):
         self.spec = spec
         channels = spec.heads * spec.size(width)
         self.qkv = nn.Linear(width, 3 * channels, bias=spec.bias)
+        self.gate = nn.Linear(width, spec.gates(width), bias=spec.bias) if spec.out_gate != "none" else None
         self.out = nn.Linear(channels, width, bias=spec.bias)
 
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
@@ -126,4 +138,6 @@ class _Attention(MixerModule):
             return_state=return_state,
             implementation=self.implementation,
         )
+        if self.gate is not None:
+            o_BTHK = o_BTHK * torch.sigmoid(self.gate(x_BTD).unflatten(-1, (self.spec.heads, -1)))
         return self.out(o_BTHK.flatten(-2)), carried

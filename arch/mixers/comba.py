@@ -26,7 +26,7 @@ class Comba(ScaledHeads, MixerSpec):
     """Comba: Gated DeltaNet with two learned scalars a head and a sigmoid output gate, in its projections, convolutions, norms
     and first values. What is corrected has not faded, so that along a key the transition is a - beta b, which can be negative
     with beta below 1. Flash-linear-attention's kernels give p the length 1 again and take d k off q ahead of their norms; here,
-    as in the paper, keys and queries have length 1 first. The zoo's `comba` has its code's `scale`, 1 / sqrt(K).
+    as in the paper, keys and queries have length 1 first. `scale` is its code's, 1 / sqrt(K).
 
     correction  the first value of d, 0.02 in the paper's small models
     """
@@ -35,6 +35,7 @@ class Comba(ScaledHeads, MixerSpec):
     conv_v: bool = True
     out_norm: Literal["head", "shared", "none"] = "shared"
     out_gate: bool = True
+    scale: Literal["one", "key_dim"] = "key_dim"
     correction: float = 1.0
 
     equation: ClassVar[str] = (

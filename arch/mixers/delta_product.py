@@ -42,6 +42,7 @@ class DeltaProduct(ScaledHeads, MixerSpec):
     conv_v: bool = True
     out_norm: Literal["head", "shared", "none"] = "shared"
     out_gate: bool = True
+    scale: Literal["one", "key_dim"] = "key_dim"
     steps: int = 2
     decay: Literal["softplus", "none"] = "softplus"
     beta_max: Literal[1, 2] = 2

@@ -22,10 +22,9 @@ from recallmap.arch.parts.preconditioner import MOMENT_FLOPS, PreconditionedStat
 
 @dataclass(frozen=True, kw_only=True)
 class KDA(LowRankGates, MixerSpec):
-    """Kimi Delta Attention. With `scale` "key_dim", as in the zoo's `kda`, it is flash-linear-attention's layer: maps to q, k
-    and v without a bias, a convolution of 4 taps and SiLU behind each, q and k of norm 1, a softplus decay and a sigmoid
-    output gate by low-rank maps of rank V, one RMSNorm for all heads, and its first values of A and b. The scale is in its
-    code alone: the paper has none.
+    """Kimi Delta Attention as flash-linear-attention has it: maps to q, k and v without a bias, a convolution of 4 taps and
+    SiLU behind each, q and k of norm 1, a softplus decay and a sigmoid output gate by low-rank maps of rank V, one RMSNorm for
+    all heads, and its first values of A and b. `scale` is in its code alone: the paper has none.
 
     decay     as in `LowRankGates`. "bounded" is that code's later gate. "signed", with beta_max 2 and activation "identity",
               is CKDA, where keys must change their sign, too; `activation` here leaves v without SiLU as well. "head" leaves

@@ -47,6 +47,7 @@ class MomentumDeltaNet(ScaledHeads, MixerSpec):
     conv_v: bool = True
     out_norm: Literal["head", "shared", "none"] = "shared"
     out_gate: bool = True
+    scale: Literal["one", "key_dim"] = "key_dim"
     corrects: Literal["faded", "unfaded"] = "faded"
 
     equation: ClassVar[str] = (

@@ -51,17 +51,20 @@ class WriteStrength(nn.Module):
 
 
 class SigmoidDecay(nn.Module):
-    """log decay = log sigmoid(x W + b): [B, T, D] -> [B, T, H] (Mesa, and MesaNet's baselines)."""
+    """log decay = log sigmoid(x W + b): [B, T, D] -> [B, T, H] (Mesa, and MesaNet's baselines; FoX).
+
+    first  the share that a token keeps before training
+    """
 
     @staticmethod
     def count(width: int, heads: int) -> int:
         """Its parameters."""
         return (width + 1) * heads
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, first: float = RETENTION) -> None:
         super().__init__()
         self.linear = nn.Linear(width, heads)
-        nn.init.constant_(self.linear.bias, math.log(RETENTION / (1 - RETENTION)))
+        nn.init.constant_(self.linear.bias, math.log(first / (1 - first)))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return F.logsigmoid(widen(self.linear(x_BTD))).clamp(min=LEAST_LOG_DECAY)

@@ -21,7 +21,7 @@ RATES = (1e-4, 16.0)  # of a decay by head, before training, as in Gated DeltaNe
 class LowRankGates(ScaledHeads):
     """The common options, by default as published for Kimi Delta Attention.
 
-    conv_v, out_norm, out_gate  as in `Heads`
+    conv_v, out_norm, out_gate  as in `Heads`; scale as in `ScaledHeads`
     decay            "softplus", exp(-exp(A) softplus(z)) by key channel; "bounded", exp(-5 sigmoid(exp(A) z)); "signed",
                      2 sigmoid(z) - 1; each with z = x W_1 W_2 + b. "head", one a head, as in Gated DeltaNet
     gate_rank        columns of W_1, for decay and output gate; None: V
@@ -32,6 +32,7 @@ class LowRankGates(ScaledHeads):
     conv_v: bool = True
     out_norm: Literal["head", "shared", "none"] = "shared"
     out_gate: bool = True
+    scale: Literal["one", "key_dim"] = "key_dim"
     decay: Literal["softplus", "bounded", "signed", "head"] = "softplus"
     gate_rank: int | None = None
     gate_form: Literal["low_rank", "full"] = "low_rank"

@@ -1,4 +1,4 @@
-"""Rotary positions, Llama's halves: channel i turns with channel i + K/2 (Su et al. 2021).
+"""Rotary positions, Llama's halves: channel i turns with channel i + K/2 (Su et al. 2021); and turns of neighbouring channels.
 
 B batch, T time, H heads, K key width
 """
@@ -53,3 +53,13 @@ def _turns_of_members(
 ) -> tuple[Tensor, int]:
     members = [turns(one, half, base) for one in position.movedim(in_dims[0] or 0, 0)]
     return torch.stack(members), 0
+
+
+def turn(x: Tensor, angle: Tensor) -> Tensor:
+    """x [..., K] with its channels 2i and 2i + 1 turned by angle [..., A] for i < A, the others as they are; the negative angle
+    turns them back."""
+    pairs = angle.shape[-1]
+    first, second = widen(x[..., : 2 * pairs]).unflatten(-1, (pairs, 2)).unbind(-1)
+    cos, sin = angle.cos(), angle.sin()
+    turned = torch.stack((first * cos - second * sin, first * sin + second * cos), -1).flatten(-2)
+    return torch.cat((turned.to(x.dtype), x[..., 2 * pairs :].expand(*turned.shape[:-1], -1)), -1)

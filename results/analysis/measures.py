@@ -55,6 +55,10 @@ class Measure:
     tested: bool = False
     leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
     chose_none: frozenset[int] = frozenset()  # seeds that chose no hyper-parameters, see `Choice`
+    held_out: Mapping[int, float] = field(
+        default_factory=dict
+    )  # of traceable trials under what others chose, see `Choice`
+    held_out_scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # every score of these
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
     trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
@@ -64,20 +68,34 @@ class Measure:
         """The parameters of the architecture, see `trait`."""
         return frozenset(trait(path.rsplit(".", 1)[-1], value) for path, value in self.leaves.items())
 
-    def of(self, metric: str) -> Measure:
-        """The same trials by another of their scores. A part of the headline keeps its chance and ceiling; a scaled score has 0
-        and 1; those of other scores are unknown."""
+    def of(self, metric: str, *, minus: str | None = None) -> Measure:
+        """The same trials by another of their scores, or by how much it is above the score `minus`. A part of the headline
+        keeps its chance and ceiling; a scaled score has 0 and 1; those of other scores and of differences are unknown."""
         whole = metric.partition("/")[0]
         chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
         if whole.startswith("scaled_"):
             chance, ceiling = 0.0, 1.0
-        values = {seed: scores[metric] for seed, scores in self.scores.items() if metric in scores}
-        return replace(self, metric=metric, values=values, chance=chance, ceiling=ceiling)
+        if minus is not None:
+            chance, ceiling = None, None
+        needed = {metric, minus} - {None}
+        values, held_out = (
+            {s: own[metric] - (own[minus] if minus else 0.0) for s, own in scores.items() if needed <= own.keys()}
+            for scores in (self.scores, self.held_out_scores)
+        )
+        return replace(self, metric=metric, values=values, held_out=held_out, chance=chance, ceiling=ceiling)
 
     @property
     def fresh(self) -> dict[int, float]:
-        """The values that may decide a verdict, by seed: of seeds that chose no hyper-parameters and are traceable."""
+        """The values that may decide a verdict, by seed: of seeds that chose no hyper-parameters and are traceable, or, where
+        every seed tried all, of seeds whose hyper-parameters the others chose."""
+        if self.held_out:
+            return dict(sorted(self.held_out.items()))
         return {s: v for s, v in sorted(self.values.items()) if s in self.chose_none and s in self.traceable}
+
+    @property
+    def dependent(self) -> bool:
+        """Whether fresh seeds depend on each other, because each had a say in the hyper-parameters of the others."""
+        return bool(self.held_out)
 
     @property
     def mixed(self) -> bool:
@@ -210,8 +228,12 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
     first = (choice.trials or choice.failed)[0]
     leaves = leaves_of(first)
     by_seed = {r.seed: _scored(r, choice.on) for r in choice.trials}
+    left_out = {r.seed: _scored(r, choice.on) for r in choice.held_out if r.traceable}
     for index, answer in enumerate(answers(first, choice.on)):
-        own = {seed: found[index] for seed, found in by_seed.items() if index < len(found)}
+        own, held = (
+            {seed: found[index] for seed, found in trials.items() if index < len(found)}
+            for trials in (by_seed, left_out)
+        )
         yield Measure(
             arch=first.arch,
             row=rows[first.key],
@@ -230,6 +252,8 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             tested=answer.tested,
             leaves=leaves,
             chose_none=choice.fresh,
+            held_out={seed: score for seed, (score, _) in held.items() if score is not None},
+            held_out_scores={seed: scores for seed, (_, scores) in held.items()},
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
             trained={r.seed: way(r.score, r.chance, r.ceiling) for r in choice.trials if r.score is not None},

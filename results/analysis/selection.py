@@ -26,6 +26,8 @@ class Choice:
     failed      failed trials of the architecture on the setting, under any hyper-parameters
     candidates  number of hyper-parameter settings that were tried
     fresh       seeds of `trials` under which no other hyper-parameters were tried, so that they chose none
+    held_out    where every seed tried all hyper-parameters: one trial a seed, under those that the other seeds choose, so that
+                no trial's score chose it. Empty elsewhere, and where there is no choice. A seed that failed under them has none
     edge        where the chosen learning rate is the highest or the lowest that was tried; "" for neither
     """
 
@@ -34,6 +36,7 @@ class Choice:
     failed: tuple[Record, ...]
     candidates: int
     fresh: frozenset[int] = frozenset()
+    held_out: tuple[Record, ...] = ()
     edge: Edge = ""
 
 
@@ -56,6 +59,46 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     return [_choose(group, on, whole) for group in groups.values()]
 
 
+def one_cell(records: Iterable[Record]) -> list[Record]:
+    """The trials of one cell of hyper-parameters a task, as MesaNet (appendix F.1) chooses: for every architecture and task,
+    that with the best mean over the task's settings, each by the mean validation score over seeds. Only cells that finished on
+    the most settings can win. Raises ValueError where a trial lacks the score to choose by."""
+    groups: dict[tuple[str, ...], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        rest = canonical_text([_but(record.spec, *_OF_SETTING), extent(record.spec)])
+        cell = canonical_text(record.spec.get("training", {}))
+        groups[record.task, record.protocol, record.arch, rest][cell].append(record)
+    found: list[Record] = []
+    for cells in groups.values():
+        judged = (
+            {cell: _over_settings(cells[cell]) for cell in sorted(cells)} if len(cells) > 1 else dict.fromkeys(cells)
+        )
+        found += cells[max(judged, key=lambda cell: judged[cell] or (0, ()))]
+    return found
+
+
+_OF_SETTING = (
+    "training",
+    "seed",
+    "task",
+    "tests",
+    "data",
+    "mix",
+)  # parts of a spec that say what is asked, or are chosen
+
+
+def _over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
+    """The number of settings on which a seed finished, and the mean criterion over them."""
+    by_setting: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for record in trials:
+        if record.score is not None:
+            by_setting[record.setting].append(_judged(record, "validation"))
+    if not by_setting:
+        return 0, ()
+    means = [np.mean(scores, axis=0) for scores in by_setting.values()]
+    return len(means), tuple(np.mean(means, axis=0).tolist())
+
+
 def extent(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of training that belongs to the setting and is not chosen by score: the amount read by the trial or its last
     phase (epochs, or steps and batch), and how it was computed (dtype, implementation)."""
@@ -76,13 +119,8 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
     if on == "test":  # what validation chose may have more seeds
         seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values()))
         judged = [[r for r in trials if not seeds or r.seed in seeds] for trials in done]
-    most = max(map(len, judged))
-    able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
-    best: list[Record] = []
-    if len(able) == 1:
-        best = done[able[0]]
-    elif able:
-        best = done[max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))]
+    at = _best(judged, on)
+    best = [] if at is None else done[at]
     others = {r.seed for hyper, trials in cells.items() if best and hyper != whole(best[0].spec) for r in trials}
     return Choice(
         on=on,
@@ -90,12 +128,34 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         failed=tuple(r for r in group if r.score is None),
         candidates=len(cells),
         fresh=frozenset(r.seed for r in best) - others,
+        held_out=_held_out(cells, done, on),
         edge=_edge(best[0], group) if best else "",
     )
 
 
 def _same(spec: Mapping[str, Any]) -> str:
     return ""
+
+
+def _best(judged: Sequence[Sequence[Record]], on: On) -> int | None:
+    """The place of the hyper-parameters under which the most seeds finished, and of these the best; None where none did."""
+    most = max(map(len, judged))
+    able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
+    if len(able) < 2:
+        return able[0] if able else None
+    return max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))
+
+
+def _held_out(cells: Mapping[str, Sequence[Record]], done: Sequence[Sequence[Record]], on: On) -> tuple[Record, ...]:
+    """The trial of every seed under what the other seeds choose, see `Choice`; `cells` hold failed trials too."""
+    tried = [sorted(r.seed for r in trials) for trials in cells.values()]
+    if len(tried) < 2 or len(tried[0]) < 2 or any(seeds != tried[0] for seeds in tried):
+        return ()
+    found = []
+    for seed in tried[0]:
+        at = _best([[r for r in trials if r.seed != seed] for trials in done], on)
+        found += [r for r in done[at] if r.seed == seed] if at is not None else []
+    return tuple(found)
 
 
 def _edge(best: Record, group: Sequence[Record]) -> Edge:

@@ -1,8 +1,9 @@
 """The rules by which records decide a claim: comparisons of measures and their tests.
 
 A test needs five fresh seeds on each side. Seeds that chose hyper-parameters look better than they are, and are left out, as
-are those that no commit explains. Seeds that both sides have are compared with themselves, because they share their data. The
-verdict of all comparisons together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
+are those that no commit explains. Where every seed tried all hyper-parameters, each counts under those that the others chose.
+Seeds that both sides have are compared with themselves, because they share their data. The verdict of all comparisons
+together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recallmap.results.analysis.comparison import Comparison, compared, fisher
+from recallmap.results.analysis.comparison import Comparison, compared, fisher, independent
 from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
 from recallmap.results.analysis.measures import Measure, edge_of
@@ -23,6 +24,8 @@ from recallmap.results.publishing.verdicts import Evidence
 from recallmap.results.score_tables.table import is_share, more_is_better
 
 SMALLEST = 0.01  # difference of shares that is of interest
+
+_CHOSEN = ", each by what the other seeds chose"
 
 Value = int | float | str | bool | None  # of a parameter
 Side = Literal["for", "against"]
@@ -82,12 +85,15 @@ class Above(RuleSpec):
     no_worse    with a margin: `better` may also be better by more
     but         parameters in which the two may differ, all others being equal; "expand" for all of an expansion. None: any
     same_state  the largest difference of their states in bytes, as a fraction of the larger; None: any
+    across      parameters of the setting in which the two may differ, all others being equal
+    minus       name of a score that is taken from `score`, seed by seed, so that what a part loses can be compared
 
     Without a margin, the comparison leans to the claim where the means differ by `smallest` or more, and is tested against a
     difference of 0; else it leans against, and is tested against a difference of `smallest`. With a margin, a difference within
     it is for the claim (two one-sided tests), and one beyond it against.
 
-    Raises ValueError where a number is negative, where no_worse comes without a margin, and where smallest comes with one.
+    Raises ValueError where a number is negative, where no_worse comes without a margin, where smallest comes with one, and
+    where minus comes without a score.
     """
 
     kind: Literal["above"] = "above"
@@ -99,6 +105,8 @@ class Above(RuleSpec):
     no_worse: bool = False
     but: tuple[str, ...] | None = None
     same_state: float | None = None
+    across: tuple[str, ...] = ()
+    minus: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("smallest", "margin", "same_state"):
@@ -107,15 +115,27 @@ class Above(RuleSpec):
                 raise ValueError(f"{name} must be at least 0, got {value:g}")
         if self.no_worse and self.margin is None:
             raise ValueError("no_worse needs a margin, got none; give margin, or leave no_worse out")
+        if self.minus is not None and self.score is None:
+            raise ValueError("minus needs a score to be taken from, got none; give score, or leave minus out")
         if self.smallest is not None and self.margin is not None:
             raise ValueError("smallest and margin exclude each other, got both; leave one out")
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
-        scored = [m for measure in measures if (m := measure.of(self.score) if self.score else measure).values]
+        scored = [m for measure in measures if (m := self.scored(measure)).values]
         for a in filter(self.better.holds, scored):
             for b in filter(self.worse.holds, scored):
-                if a is not b and a.setting == b.setting and self.alike(a, b):
+                if a is not b and self._same_question(a, b) and self.alike(a, b):
                     yield self.compare(a, b)
+
+    def scored(self, measure: Measure) -> Measure:
+        """The measure by the score of the rule."""
+        return measure.of(self.score, minus=self.minus) if self.score else measure
+
+    def _same_question(self, a: Measure, b: Measure) -> bool:
+        if not self.across:
+            return a.setting == b.setting
+        first, second = ({n: v for n, v in m.dials.items() if n not in self.across} for m in (a, b))
+        return a.task == b.task and first == second and a.setting != b.setting
 
     def alike(self, a: Measure, b: Measure) -> bool:
         """Whether the rule compares the two, given that they share a setting."""
@@ -132,16 +152,22 @@ class Above(RuleSpec):
         found = _compared(a, b)
         sides = (found.ours, found.theirs) if found else (list(a.values.values()), list(b.values.values()))
         difference = float(np.mean(sides[0]) - np.mean(sides[1]))
-        said = f"{_mean(sides[0], a)} against {_mean(sides[1], b)}, difference {_signed(difference)}"
+        alone = found.dependent if found else (False, False)
+        said = (
+            f"{_mean(sides[0], a, alone[0])} against {_mean(sides[1], b, alone[1])}, difference {_signed(difference)}"
+        )
         if found is None:
             said += _too_few(a, b)
         elif found.interval:
             said += f" in [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
-        said += (", seed by seed" if found and found.paired else "") + _learned(sides[0], sides[1], a)
+        said += (", seed by seed" if found and found.paired else "") + (_CHOSEN if any(alone) else "")
+        said += _learned(sides[0], sides[1], a)
         side = self._leaning(difference, a.metric)
         p = self._tested(found, side, a.metric) if found else None
-        who = f"{a.row} against {b.row}"
-        return Evidence(who=who, where=_where(a), figures=said, side=side, p=p, silent=silence(a, b))
+        who = " against ".join(
+            " ".join([m.row, *words(m.dials, [n for n in self.across if n in m.dials])]) for m in (a, b)
+        )
+        return Evidence(who=who, where=_where(a, self.across), figures=said, side=side, p=p, silent=silence(a, b))
 
     def _leaning(self, difference: float, metric: str) -> Side:
         """The side to which the difference of means leans."""
@@ -218,13 +244,16 @@ class Each(RuleSpec):
         inside = sum(self.least <= value <= self.most for value in own)
         ends = [f"at least {self.least:g}"] * (self.least > float("-inf"))
         ends += [f"at most {self.most:g}"] * (self.most < float("inf"))
-        said = f"{_mean(own, measure)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
+        said = (
+            f"{_mean(own, measure, measure.dependent and not few)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
+        )
         if few:
             said += _too_few(measure)
         else:
             low, high = share_interval(inside, len(own))
-            said += f", a share in [{low:.2f}, {high:.2f}]"
-        p = None if few else 0.5 ** len(own) if inside in (0, len(own)) else 1.0
+            said += f", a share in [{low:.2f}, {high:.2f}]{_CHOSEN if measure.dependent else ''}"
+        alike = independent(len(own), measure.dependent)
+        p = None if few else 0.5**alike if inside in (0, len(own)) else 1.0
         below = float(np.mean(own)) < self.least
         silent = (
             (at_edge(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
@@ -276,11 +305,19 @@ class Average:
             dials={"settings": settings},
             chose_none=frozenset.intersection(*(m.chose_none for m in own)),
             traceable=frozenset.intersection(*(m.traceable for m in own)),
+            held_out=self._held_out(own),
             edge=edge_of(own),
             trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
             chance=self._bound(own, "chance"),
             ceiling=self._bound(own, "ceiling"),
         )
+
+    def _held_out(self, own: Sequence[Measure]) -> dict[int, float]:
+        """The same average of fresh values, where any measure's are dependent; empty where none are."""
+        if not any(m.dependent for m in own):
+            return {}
+        seeds = set.intersection(*(set(m.fresh) for m in own))
+        return {seed: self._mean(own, [m.fresh[seed] for m in own]) for seed in sorted(seeds)}
 
     def _bound(self, own: Sequence[Measure], name: str) -> float | None:
         """The same average of chance or of the ceiling; None where a measure has none."""
@@ -330,9 +367,11 @@ def _compared(a: Measure, b: Measure) -> Comparison | None:
     ours, theirs = a.fresh, b.fresh
     common = [seed for seed in ours if seed in theirs]
     if len(common) >= FEWEST_TO_DECIDE:
-        return compared([ours[seed] for seed in common], [theirs[seed] for seed in common], paired=True)
+        pairs = [ours[seed] for seed in common], [theirs[seed] for seed in common]
+        return compared(*pairs, paired=True, dependent=(a.dependent, b.dependent))
     if min(len(ours), len(theirs)) >= FEWEST_TO_DECIDE:
-        return compared(list(ours.values()), list(theirs.values()), paired=False)
+        sides = list(ours.values()), list(theirs.values())
+        return compared(*sides, paired=False, dependent=(a.dependent, b.dependent))
     return None
 
 
@@ -360,7 +399,7 @@ def _learned(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -
 
 def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:
     """The comparison of the first measure with the second, by the rule's score; nothing where either lacks it."""
-    a, b = (m.of(rule.score) if rule.score else m for m in (a, b))
+    a, b = rule.scored(a), rule.scored(b)
     if a.values and b.values:
         yield rule.compare(a, b)
 
@@ -375,9 +414,9 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
     return repr(sorted(kept.items()))
 
 
-def _where(measure: Measure) -> str:
+def _where(measure: Measure, but: Sequence[str] = ()) -> str:
     of_training = ("training.steps", "training.epochs", "training.trained_")
-    shown = [d for d in measure.dials if "." not in d or d.startswith(of_training)]
+    shown = [d for d in measure.dials if d not in but and ("." not in d or d.startswith(of_training))]
     return " ".join([measure.task, *words(measure.dials, shown)])
 
 
@@ -386,7 +425,8 @@ def _signed(difference: float) -> str:
     return f"{difference:+.3f}" if abs(difference) >= 0.0005 or difference == 0 else f"{difference:+.1e}"
 
 
-def _mean(values: Sequence[float], measure: Measure) -> str:
-    interval = mean_interval(values, measure.chance, measure.ceiling)
+def _mean(values: Sequence[float], measure: Measure, dependent: bool) -> str:
+    """The mean with its interval, which dependent seeds have not, and the number of seeds."""
+    interval = None if dependent else mean_interval(values, measure.chance, measure.ceiling)
     within = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
     return f"{np.mean(values):.3f}{within} (n={len(values)})"

@@ -42,12 +42,14 @@ Made by `recallmap report` from the files of `results/records`; do not edit, tra
 * **Not reproduced**: a comparison is against it.
 * **Not decided**: more seeds would help.
 * **Cannot speak**: more seeds would not help. Both sides are at the ceiling, a side failed to train, the worse side was best at
-  the edge of its grid of learning rates, or the claim is about another regime.
+  the edge of its grid of learning rates, the claim is about another regime, or no record speaks of it yet.
 
 A comparison needs five fresh seeds on each side: seeds that chose hyper-parameters are left out, and those that no commit
-explains. It compares seed by seed where both sides have five seeds in common (paired t test), else by Welch's t test. For a
-claim of "better" the means must differ by the smallest difference of interest, one point where a claim does not say otherwise,
-and the difference must be above 0. A difference surely below the smallest one is against it. A claim of "equal" is decided by
+explains. Where every seed tried all hyper-parameters, each is scored under those that the other seeds chose. The interval of
+the difference and p then allow for the seeds' dependence (the variance of a mean over n of them counts 1 + sqrt(n) times). It
+compares seed by seed where both sides have five seeds in common (paired t test), else by Welch's t test. For a claim of
+"better" the means must differ by the smallest difference of interest, one point where a claim does not say otherwise, and the
+difference must be above 0. A difference surely below the smallest one is against it. A claim of "equal" is decided by
 two one-sided tests against its margin. p values are two-sided. They are adjusted by Holm's correction within a claim, and the
 claim's by Benjamini and Hochberg's across claims; below 0.05 decides.
 

@@ -57,8 +57,9 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """Reproduced if all comparisons that can speak are for it, not reproduced if one is against it."""
-        if self.evidence and all(one.silent for one in self.evidence):
+        """Reproduced if all comparisons that can speak are for it, not reproduced if one is against it. Without records it
+        cannot speak."""
+        if all(one.silent for one in self.evidence):
             return "cannot speak"
         if self.adjusted is None or self.adjusted >= ALPHA:
             return "not decided"

@@ -13,6 +13,11 @@ from recallmap.results.analysis.selection import On
 from recallmap.results.score_tables.columns import Sheet
 from recallmap.results.score_tables.table import Line, is_share, readable
 
+ONE_CELL = (
+    "One cell of hyper-parameters a task, the one with the best mean validation score over its settings; its seeds chose it, "
+    "and are in the mean."
+)
+
 
 def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     metric = readable(found[0].metric.partition("/")[0])

@@ -11,6 +11,8 @@ for _commands in (
     "train_commands",
     "compile_command",
     "publish_commands",
+    "validity_command",
+    "extend_command",
     "inspect_commands",
     "law_commands",
 ):  # in the order of the help

@@ -46,15 +46,26 @@ def table(
     settings: Annotated[
         bool, typer.Option("--settings", help="Show MAD tasks by setting too, not only their mean.")
     ] = False,
+    cell: Annotated[
+        bool,
+        typer.Option(
+            "--one-cell",
+            help="Choose hyper-parameters once a task, by the mean over its settings, not once a setting.",
+        ),
+    ] = False,
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
     """Print tables of scores. Other scores, scores by part, and costs follow; --beside compares with published figures."""
+    from dataclasses import replace
+
     from recallmap.results.analysis.published_figures import Published
+    from recallmap.results.analysis.selection import one_cell
     from recallmap.results.ledger import unswept
     from recallmap.results.score_tables.breakdowns import all_tables, tables_by
+    from recallmap.results.score_tables.notes import ONE_CELL
     from recallmap.results.score_tables.rendering import render
     from recallmap.search import codec
     from recallmap.search.cli.json_text import document
@@ -65,7 +76,10 @@ def table(
     records = records_of(source, ledger, sets, only, curves=False).records
     try:
         with unswept():
+            records = one_cell(records) if cell else records
             tables = tables_by(records, by) if by is not None else all_tables(records, theirs, settings=settings)
+        if cell:
+            tables = [replace(own, notes=(*own.notes, ONE_CELL)) for own in tables]
         text = document(tables) if as_json else render(tables, form.value, width=width())
     except ValueError as error:  # hyper-parameters that cannot be chosen, or an unknown option
         refuse(str(error))

@@ -25,6 +25,7 @@ BUILT_IN = {
     "study": ("search", "studies"),
     "suite": ("synth", "suites"),
     "published": ("results", "published"),
+    "language": ("results", "published/language"),
     "publishing": ("results", "publishing"),
 }
 

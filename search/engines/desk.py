@@ -85,6 +85,11 @@ class Desk:
             if records is not None:
                 self._keep(cohort, records)
 
+    def set_apart(self, name: str) -> None:
+        """Take back a cohort whose process died beside others, any of which may be at fault: next time it trains alone."""
+        with self._guarded():
+            self.waiting.appendleft(replace(self.out.pop(name), alone=True))
+
     def lost(self, name: str, why: str) -> None:
         """Take back a cohort whose process died in each of its lives. It is trained in halves, so that only the trial at fault
         fails."""

@@ -37,6 +37,7 @@ class ShippedCohort:
     device: str
     share: float = 1.0  # of a GPU
     turn: int = 1
+    alone: bool = False  # no other cohort may train beside it
     folder: Path | None = None  # of checkpoints; None: a process on another machine has none
     limit: TimeLimit = NEVER  # of the run
     weights: bool = False  # True: those of trials that end come back with their records

@@ -1,7 +1,8 @@
 """Cohorts that train at once on one device of this machine: each in a process of its own.
 
-While one is built, compiled or evaluated, the others keep the device at work. A process that dies takes its cohort with it
-alone: that is tried again in halves. The driver, in this process, plans the cohorts and alone writes records.
+While one is built, compiled or evaluated, the others keep the device at work. A cohort whose process dies trains again with no
+other beside it, and in halves if it dies there, too: so only the trial at fault fails, whoever else died with it.
+The driver, in this process, plans the cohorts and alone writes records.
 """
 
 from __future__ import annotations
@@ -100,9 +101,11 @@ class _Bench:
             self._share()
 
     def _has_room(self) -> bool:
-        """False where the next cohort has to wait for memory."""
+        """False where the next cohort has to wait for others to end: for their memory, or because one of them trains alone."""
         if not self.busy or not self.desk.prepare():
             return True
+        if self.desk.waiting[0].alone or any(cohort.alone for cohort in self.desk.out.values()):
+            return False
         under_way = sum(cohort.bytes for cohort in self.desk.out.values())
         return under_way + self.desk.waiting[0].bytes <= self.room
 
@@ -117,6 +120,8 @@ class _Bench:
         elif kind == "error":
             del self.desk.out[seat.name]
             raise rest[0]
+        elif kind == "lost" and not self.desk.out[seat.name].alone:
+            self.desk.set_apart(seat.name)
         elif kind == "lost":
             self.desk.lost(seat.name, *rest)
         else:

@@ -168,4 +168,4 @@ def test_a_module_that_cannot_be_run_breaks_each_law_with_its_own_words() -> Non
     found = every(lambda: Fade("broken"), lambda _: StateSize(WIDTH))
     assert len(found) == 8
     for verdict in found.values():
-        assert "RuntimeError: no such kernel; see" in verdict.fault or "(no such kernel)" in verdict.fault
+        assert "RuntimeError: no such kernel in test_laws.py:" in verdict.fault or "(no such kernel)" in verdict.fault

@@ -24,17 +24,22 @@ from recallmap.arch.mixers import (
     Comba,
     DeltaNet,
     DeltaProduct,
+    Fox,
     GatedDeltaNet,
     GatedLinearAttention,
+    Gka,
+    Gsa,
     Hawk,
     LinearAttention,
     Longhorn,
     Mamba1,
     Mamba2,
+    Mamba3,
     Mesa,
     MesaRls,
     Mixer,
     MomentumDeltaNet,
+    Path,
     RetNet,
     Rwkv7,
 )
@@ -55,6 +60,11 @@ SPECS = [
     Attention(heads=2, rope=False, bias=True),
     Attention(heads=2, head_dim=6, window=5),
     Attention(heads=2, window=1, rope=False),
+    Attention(heads=2, out_gate="channel", bias=True),
+    Attention(heads=2, out_gate="head"),
+    Fox(heads=2, head_dim=6, qk_norm=True, shift=True, out_norm=True, out_gate=True),
+    Fox(heads=2, gate="bias", out_gate=True),
+    Fox(heads=2, gate="fixed", shift=True),
     LinearAttention(heads=2, feature_map="identity", normalize=False, qk_norm=True, short_conv=4, out_norm="head"),
     LinearAttention(heads=1, feature_map="taylor", key_dim=3, out_gate=True),
     GatedLinearAttention(
@@ -72,6 +82,12 @@ SPECS = [
     ),
     Mamba2(heads=2, form="shared_qk", key_dim=6, value_dim=10),
     Mamba2(heads=2, form="shared_qk", short_conv=0),
+    Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
+    Path(heads=2, head_dim=6, rank=3, forget=True),
+    Gsa(heads=2, key_dim=6, value_dim=4, slots=5),
+    Gka(heads=2, key_dim=6, value_dim=4, blend=False, steps=5),
+    Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),
+    Mamba3(heads=2, key_dim=6, rope_fraction=0.0, trapezoid="none", key_bias=False),
     DeltaNet(heads=2, conv_v=False, beta_max=2, beta_bias=True, out_norm="head", out_gate=False),
     GatedDeltaNet(heads=2, decay="sigmoid", key_dim=4, value_dim=6, short_conv=1, beta_max=2),
     DeltaNet(heads=2, scale="key_dim", out_gate=False),
@@ -223,7 +239,7 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
     ("spec", "device"),
     [
         *(
-            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa)
+            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa | Gka)
         ),  # its solver is told to it on CUDA alone
         *(pytest.param(spec, "cuda", marks=pytest.mark.gpu) for spec in every(Mixer)),
     ],
@@ -287,7 +303,7 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
 
 
 COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
-COUNTS |= {"gate_rank", "decay_rank", "rate_rank", "step_rank"}
+COUNTS |= {"slots", "rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The op of attention: causal softmax over all tokens so far, over the last `window`, over a prefix that stays in sight.
+"""The op of attention: causal softmax over all tokens so far, over the last `window`, over a prefix that stays in sight; with
+a gate that forgets, what is farther back weighs less.
 
-o_t = sum_j softmax_j(scale q_t . k_j) v_j over the j <= t with j > t - window or j < prefix
+o_t = sum_j softmax_j(scale q_t . k_j + sum_{r=j+1..t} g_r) v_j over the j <= t with j > t - window or j < prefix
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from torch import Tensor
 from recallmap.arch.kernels import select
 from recallmap.arch.kernels.attention.recurrent import step as attention_step
 from recallmap.arch.kernels.attention.state import AttentionState, start
-from recallmap.arch.kernels.op_interface.input_checks import check_positive, check_qkv, full_precision
+from recallmap.arch.kernels.op_interface.input_checks import (
+    check_positive,
+    check_qkv,
+    everywhere,
+    expect,
+    full_precision,
+)
 
 __all__ = ["AttentionState", "attention", "attention_step"]
 
@@ -23,6 +30,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
+    log_decay: Tensor | None = None,
     window: int | None = None,
     prefix: int = 0,
     scale: float | None = None,
@@ -35,18 +43,23 @@ def attention(
 
     q, k            [B, T, H, K], or [B, T, 1, K] where all heads share them
     v               [B, T, H, V]
+    log_decay       g, ln of the forget gate, finite and <= 0: [B, T, H], or a constant [H]; None: 0. It is not scaled
     window          tokens in sight, the token itself included; None: all
     prefix          that many tokens at the very beginning stay in sight whatever the window
     scale           of the scores; None: K^-1/2
-    initial_state   of an earlier call with the same window and prefix; None: these are the first tokens
+    initial_state   of an earlier call with the same window and prefix, and log_decay if there is any; None: these are the
+                    first tokens
     implementation  "auto", or one of `select.implementations("attention")`
     chunk           queries a block; None: by length
 
-    Scores and softmax are fp32, fp64 where an input is; the state holds keys and values as they came. Differentiable in q, k, v
-    and the state's tensors. No tokens (T = 0) give no outputs and the state as it was. Raises ValueError on shapes, sizes or a
-    state that do not fit and on an implementation that cannot serve.
+    Scores and softmax are fp32, fp64 where an input is; the state holds keys and values as they came. Differentiable in q, k,
+    v, log_decay and the state's tensors. No tokens (T = 0) give no outputs and the state as it was. Raises ValueError on
+    shapes, sizes or a state that do not fit and on an implementation that cannot serve. The gate is that of Lin et al. 2025
+    (arXiv:2503.02130).
     """
     batch, time, heads, key_width, value_width = check_qkv(OP, q, k, v)
+    log_decay = everywhere(log_decay, batch, time)
+    expect(OP, "log_decay", log_decay, (batch, time, heads))
     check_positive(OP, "window", window)
     check_positive(OP, "chunk", chunk)
     if prefix < 0:
@@ -57,12 +70,14 @@ def attention(
     )
     if time == 0:
         keys = (batch, k.shape[2], key_width)
-        return v, start(initial_state, keys, (batch, heads, value_width), window, prefix, v) if return_state else None
+        values = (batch, heads, value_width)
+        return v, start(initial_state, keys, values, window, prefix, v, log_decay) if return_state else None
     with full_precision(v.device):
         result: tuple[Tensor, AttentionState | None] = select.load(OP, name)(
             q,
             k,
             v,
+            log_decay=log_decay,
             window=window,
             prefix=prefix,
             scale=key_width**-0.5 if scale is None else scale,

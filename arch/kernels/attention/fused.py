@@ -3,6 +3,9 @@
 p_tj = exp(s_tj - L_t),   s = scale q k^T,   L_t = ln sum_j e^{s_tj}
 dv = p^T do,   ds = p * (do v^T - d),   d_t = sum_j p_tj (do v^T)_tj = do_t . o_t,   dq = scale ds k,   dk = scale ds^T q
 
+A gate that forgets adds C_t - C_j to s_tj. C is kept as the sum of two fp32 numbers, whose differences have all digits. The
+softmax does not see C_t, so that only dC_j = -sum_t ds_tj is left.
+
 Query t of T is key t + S - T of the S keys: those of the state are ahead. Where all keys fit one block, one launch gives all
 three derivatives; otherwise one gives dq, block of queries by block, and one dk and dv, block of keys by block. The passes
 over keys hold scores as [keys, queries], so that no product has to be turned around. L is kept in units of ln 2.
@@ -21,8 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recallmap.arch.kernels.attention.state import AttentionState, keep, start
-from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, padded
+from recallmap.arch.kernels.attention.state import AttentionState, finish, start, sums
+from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 from recallmap.arch.kernels.op_interface.input_checks import promoted
 
 WIDEST = 256
@@ -50,6 +53,20 @@ def _put(at, row, stride, rows, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):  
 
 
 @triton.jit
+def _fade(scores, sums_at, query, key, S, FADES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Scores, and what the gates between a key and a query add to them."""
+    if FADES:
+        of_query, of_key = (
+            tl.load(sums_at + query, mask=query < S, other=0.0),
+            tl.load(sums_at + key, mask=key < S, other=0.0),
+        )
+        rest_of_query = tl.load(sums_at + S + query, mask=query < S, other=0.0)
+        rest_of_key = tl.load(sums_at + S + key, mask=key < S, other=0.0)
+        scores = scores + ((of_query - of_key) + (rest_of_query - rest_of_key))
+    return scores
+
+
+@triton.jit
 def _hide(scores, query, key, window, prefix, BANDED: tl.constexpr):  # type: ignore[no-untyped-def]
     """-inf where the query does not see the key."""
     seen = key <= query
@@ -72,15 +89,16 @@ def _span(first, S, window, prefix, BT: tl.constexpr, BS: tl.constexpr, BANDED: 
 
 @triton.jit
 def _absorb(  # type: ignore[no-untyped-def]
-    q_TK, k_at, v_at, k_t, v_t, begin, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
+    q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, MASKED: tl.constexpr,
+    BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     """The running softmax over one more block of keys."""
     key = begin + tl.arange(0, BS)
     k_SK = _rows(k_at, key, k_t, S, K, BK)
     v_SV = _rows(v_at, key, v_t, S, V, BV)
     s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
+    s_TS = _fade(s_TS, sums_at, query[:, None], key[None, :], S, FADES)
     if MASKED:
         s_TS = _hide(s_TS, query[:, None], key[None, :], window, prefix, BANDED)
     higher_T = tl.maximum(top_T, tl.max(s_TS, 1))
@@ -92,9 +110,9 @@ def _absorb(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, o, kept, lse, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, T, S, H, window, prefix, scale,
+    q, k, v, sums, o, kept, lse, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, T, S, H, window, prefix, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, KEEP: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(T, BT)
     sequences = tl.num_programs(0) // blocks
@@ -102,6 +120,9 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     sequence = tl.program_id(0) % sequences
     b, h = (sequence // H).to(tl.int64), sequence % H
     k_at, v_at = k + b * k_b + h * k_h, v + b * v_b + h * v_h
+    sums_at = sums
+    if FADES:
+        sums_at = sums + sequence.to(tl.int64) * 2 * S
     t = block * BT + tl.arange(0, BT)
     first = block * BT + S - T
     query = t + S - T
@@ -115,15 +136,15 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         edge = tl.minimum((first + 1) // BS, high)  # the blocks below are seen whole by all of these queries
         for i in range(0, edge):
             acc_TV, top_T, sum_T = _absorb(
-                q_TK, k_at, v_at, k_t, v_t, i * BS, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
-                K, V, BK, BV, BS, BANDED, False,
+                q_TK, k_at, v_at, sums_at, k_t, v_t, i * BS, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
+                K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
     for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         acc_TV, top_T, sum_T = _absorb(
-            q_TK, k_at, v_at, k_t, v_t, begin, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
-            K, V, BK, BV, BS, BANDED, True,
+            q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, acc_TV, top_T, sum_T,
+            K, V, BK, BV, BS, BANDED, True, FADES,
         )  # fmt: skip
 
     sum_T = tl.where(t < T, sum_T, 1.0)  # past the end a query may see nothing
@@ -137,15 +158,16 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _query_step(  # type: ignore[no-untyped-def]
-    q_TK, do_TV, lse_T, delta_T, k_at, v_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
+    q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, MASKED: tl.constexpr,
+    BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     """dq / scale with what one more block of keys brings."""
     key = begin + tl.arange(0, BS)
     k_SK = _rows(k_at, key, k_t, S, K, BK)
     v_SV = _rows(v_at, key, v_t, S, V, BV)
     s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
+    s_TS = _fade(s_TS, sums_at, query[:, None], key[None, :], S, FADES)
     dp_TS = tl.dot(do_TV, tl.trans(v_SV), input_precision="ieee")
     if MASKED:
         s_TS = _hide(s_TS, query[:, None], key[None, :], window, prefix, BANDED)
@@ -155,10 +177,10 @@ def _query_step(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _backward_queries_kernel(  # type: ignore[no-untyped-def]
-    do, q, k, v, o, lse, delta, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
+    do, q, k, v, sums, o, lse, delta, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     """dq, and d for the pass over keys."""
     blocks = tl.cdiv(T, BT)
@@ -167,6 +189,9 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
     sequence = tl.program_id(0) % sequences
     b, h = (sequence // H).to(tl.int64), sequence % H
     k_at, v_at = k + b * k_b + h * k_h, v + b * v_b + h * v_h
+    sums_at = sums
+    if FADES:
+        sums_at = sums + sequence.to(tl.int64) * 2 * S
     t = block * BT + tl.arange(0, BT)
     first = block * BT + S - T
     query = t + S - T
@@ -184,32 +209,34 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
         edge = tl.minimum((first + 1) // BS, high)
         for i in range(0, edge):
             dq_TK = _query_step(
-                q_TK, do_TV, lse_T, delta_T, k_at, v_at, k_t, v_t, i * BS, query, S, window, prefix, scale, dq_TK,
-                K, V, BK, BV, BS, BANDED, False,
+                q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, i * BS, query, S, window, prefix, scale,
+                dq_TK, K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
     for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         dq_TK = _query_step(
-            q_TK, do_TV, lse_T, delta_T, k_at, v_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
-            K, V, BK, BV, BS, BANDED, True,
+            q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
+            K, V, BK, BV, BS, BANDED, True, FADES,
         )  # fmt: skip
     _put(dq + (b * T * H + h) * K, t, H * K, T, dq_TK * natural, K, BK)
 
 
 @triton.jit
 def _key_step(  # type: ignore[no-untyped-def]
-    k_SK, v_SV, key, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, begin, T, S, H, window, prefix, scale, natural,
-    dk_SK, dv_SV,
+    k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, begin, T, S, H, window, prefix, scale,
+    natural, dk_SK, dv_SV, dsum_S,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr,
-    BANDED: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr,
+    BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """dk / scale and dv with what one more block of queries brings; WHOLE: these are all keys, and dq is at hand too."""
+    """dk / scale, dv and the sum of ds with what one more block of queries brings; WHOLE: these are all keys, and dq is at hand
+    too."""
     t = begin + tl.arange(0, BT)
     q_TK = _rows(q_at, t, q_t, T, K, BK)
     do_TV = _rows(do_at, t, do_t, T, V, BV)
     lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf"))
     s_ST = tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee") * scale
+    s_ST = _fade(s_ST, sums_at, (t + S - T)[None, :], key[:, None], S, FADES)
     dp_ST = tl.dot(v_SV, tl.trans(do_TV), input_precision="ieee")
     if MASKED:
         s_ST = _hide(s_ST, (t + S - T)[None, :], key[:, None], window, prefix, BANDED)
@@ -218,23 +245,26 @@ def _key_step(  # type: ignore[no-untyped-def]
         delta_T = tl.sum(p_ST * dp_ST, 0)
     else:
         delta_T = tl.load(delta_at + t, mask=t < T, other=0.0)
-    ds_ST = (p_ST * (dp_ST - delta_T[None, :])).to(k_SK.dtype)
+    ds_ST = p_ST * (dp_ST - delta_T[None, :])
+    if FADES:
+        dsum_S += tl.sum(ds_ST, 1)
+    ds_ST = ds_ST.to(k_SK.dtype)
     dv_SV = tl.dot(p_ST.to(do_TV.dtype), do_TV, dv_SV, input_precision="ieee")
     dk_SK = tl.dot(ds_ST, q_TK, dk_SK, input_precision="ieee")
     if WHOLE:
         dq_KT = tl.dot(tl.trans(k_SK), ds_ST, input_precision="ieee") * natural
         _put(dq_at, t, H * K, T, tl.trans(dq_KT), K, BK)
-    return dk_SK, dv_SV
+    return dk_SK, dv_SV, dsum_S
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _backward_keys_kernel(  # type: ignore[no-untyped-def]
-    do, q, k, v, lse, delta, dq, dk, dv, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
+    do, q, k, v, sums, lse, delta, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, WHOLE: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv; WHOLE: dq too."""
+    """dk, dv and the derivative by C; WHOLE: dq too."""
     sequences = tl.num_programs(0) // tl.cdiv(S, BS)
     first = tl.program_id(0) // sequences * BS
     sequence = tl.program_id(0) % sequences
@@ -242,12 +272,16 @@ def _backward_keys_kernel(  # type: ignore[no-untyped-def]
     do_at, q_at = do + b * do_b + h * do_h, q + b * q_b + h * q_h
     lse_at, delta_at = lse + sequence.to(tl.int64) * T, delta + sequence.to(tl.int64) * T
     dq_at = dq + (b * T * H + h) * K
+    sums_at = sums
+    if FADES:
+        sums_at = sums + sequence.to(tl.int64) * 2 * S
     key = first + tl.arange(0, BS)
     k_SK = _rows(k + b * k_b + h * k_h, key, k_t, S, K, BK)
     v_SV = _rows(v + b * v_b + h * v_h, key, v_t, S, V, BV)
 
     dk_SK = tl.zeros([BS, BK], tl.float32)
     dv_SV = tl.zeros([BS, BV], tl.float32)
+    dsum_S = tl.zeros([BS], tl.float32)
     end = T
     if BANDED:
         end = tl.where(first < prefix, T, tl.minimum(T, first + BS - 1 + window - S + T))
@@ -256,18 +290,20 @@ def _backward_keys_kernel(  # type: ignore[no-untyped-def]
     if LONG:
         edge = tl.minimum(high, tl.cdiv(tl.maximum(first + BS - 1 - S + T, 0), BT))
     for i in range(low, edge):
-        dk_SK, dv_SV = _key_step(
-            k_SK, v_SV, key, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
-            scale, natural, dk_SK, dv_SV, K, V, BK, BV, BT, BANDED, True, WHOLE,
+        dk_SK, dv_SV, dsum_S = _key_step(
+            k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
+            scale, natural, dk_SK, dv_SV, dsum_S, K, V, BK, BV, BT, BANDED, True, FADES, WHOLE,
         )  # fmt: skip
     if LONG:  # these see all keys of the block
         for i in range(edge, high):
-            dk_SK, dv_SV = _key_step(
-                k_SK, v_SV, key, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
-                scale, natural, dk_SK, dv_SV, K, V, BK, BV, BT, BANDED, False, WHOLE,
+            dk_SK, dv_SV, dsum_S = _key_step(
+                k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
+                scale, natural, dk_SK, dv_SV, dsum_S, K, V, BK, BV, BT, BANDED, False, FADES, WHOLE,
             )  # fmt: skip
     _put(dk + (b * S * H + h) * K, key, H * K, S, dk_SK * natural, K, BK)
     _put(dv + (b * S * H + h) * V, key, H * V, S, dv_SV, V, BV)
+    if FADES:  # in units of ln 2, as C
+        tl.store(dsums + sequence.to(tl.int64) * 2 * S + key, dsum_S * -0.6931471805599453, mask=key < S)
 
 
 class Tiles(NamedTuple):
@@ -348,27 +384,31 @@ def _at_once(q: Tensor, v: Tensor) -> bool:
     return _whole(*_plan(q, v)[1:])
 
 
-def _launched(tiles: Tiles, banded: bool, keys: int) -> dict[str, Any]:
+def _launched(tiles: Tiles, banded: bool, keys: int, sums: Tensor | None) -> dict[str, Any]:
     sizes = {"BT": tiles.queries, "BS": tiles.keys, "num_warps": tiles.warps, "num_stages": tiles.stages}
     if tiles.registers is not None:
         sizes["maxnreg"] = tiles.registers
-    return sizes | {"BANDED": banded, "LONG": not banded and keys > 2 * KEYS_AT_ONCE}
+    return sizes | {"BANDED": banded, "LONG": not banded and keys > 2 * KEYS_AT_ONCE, "FADES": sums is not None}
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, sums: Tensor | None, window: int, prefix: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """o, and for the way back L [B, H, T] and o again where the pass over queries reads it."""
-    q, k, v = dense(q), dense(k), dense(v)
-    o, lse, kept = _outputs(q, k, v, window, prefix, scale)
+    q, k, v, sums = dense(q), dense(k), dense(v), packed(sums)
+    o, lse, kept = _outputs(q, k, v, sums, window, prefix, scale)
     time, keys, heads = q.shape[1], v.shape[1], v.shape[2]
     tiles = _forward_tiles(*_plan(q, v))
     _forward_kernel[(triton.cdiv(time, tiles.queries) * q.shape[0] * heads,)](
-        q, k, v, o, kept, lse, *_strides(q), *_strides(k), *_strides(v), time, keys, heads, window, prefix,
-        scale / math.log(2), **_widths(q, v), **_launched(tiles, window < keys, keys), KEEP=not _at_once(q, v),
+        q, k, v, sums, o, kept, lse, *_strides(q), *_strides(k), *_strides(v), time, keys, heads, window, prefix,
+        scale / math.log(2), **_widths(q, v), **_launched(tiles, window < keys, keys, sums), KEEP=not _at_once(q, v),
     )  # fmt: skip
     return o, lse, kept
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _outputs(
+    q: Tensor, k: Tensor, v: Tensor, sums: Tensor | None, window: int, prefix: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     batch, time, heads, value_width = q.shape[0], q.shape[1], v.shape[2], v.shape[3]
     lse = q.new_empty(batch, heads, time, dtype=torch.float32)
     kept = 0 if _at_once(q, v) else time
@@ -376,12 +416,22 @@ def _outputs(q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: f
 
 
 def _backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float, lse: Tensor, o: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v = dense(do), dense(q), dense(k), dense(v)
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sums: Tensor | None,
+    window: int,
+    prefix: int,
+    scale: float,
+    lse: Tensor,
+    o: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    do, q, k, v, sums = dense(do), dense(q), dense(k), dense(v), packed(sums)
     time, keys, heads = q.shape[1], v.shape[1], v.shape[2]
     sequences, shared = q.shape[0] * heads, q.shape[2] < heads
-    dq, dk, dv = _gradients(do, q, k, v, window, prefix, scale, lse, o)
+    dq, dk, dv, dsums = _gradients(do, q, k, v, sums, window, prefix, scale, lse, o)
+    dsums.zero_()  # the rests of C have no derivative of their own
     if shared:  # a part a head, summed up after
         dq, dk = (q.new_empty(*x.shape[:2], heads, x.shape[3], dtype=torch.float32) for x in (dq, dk))
     strides = (*_strides(do), *_strides(q), *_strides(k), *_strides(v))
@@ -391,21 +441,32 @@ def _backward(
     if not whole:
         delta = torch.empty_like(lse)
         _backward_queries_kernel[(triton.cdiv(time, over_queries.queries) * sequences,)](
-            do, q, k, v, o, lse, delta, dq, *sizes, **_widths(q, v), **_launched(over_queries, window < keys, keys)
+            do, q, k, v, sums, o, lse, delta, dq, *sizes, **_widths(q, v),
+            **_launched(over_queries, window < keys, keys, sums),
         )  # fmt: skip
     _backward_keys_kernel[(triton.cdiv(keys, over_keys.keys) * sequences,)](
-        do, q, k, v, lse, delta, dq, dk, dv, *sizes, **_widths(q, v),
-        **_launched(over_keys, window < keys, keys), WHOLE=whole,
+        do, q, k, v, sums, lse, delta, dq, dk, dv, dsums, *sizes, **_widths(q, v),
+        **_launched(over_keys, window < keys, keys, sums), WHOLE=whole,
     )  # fmt: skip
     if shared:
         dq, dk = (x.sum(2, keepdim=True).to(q.dtype) for x in (dq, dk))
-    return dq, dk, dv
+    return dq, dk, dv, dsums
 
 
 def _gradients(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, window: int, prefix: int, scale: float, lse: Tensor, o: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sums: Tensor | None,
+    window: int,
+    prefix: int,
+    scale: float,
+    lse: Tensor,
+    o: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dsums = q.new_empty(0) if sums is None else sums.new_empty(sums.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsums
 
 
 _attention = opaque("attention", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=1)
@@ -416,6 +477,7 @@ def fused(
     k: Tensor,
     v: Tensor,
     *,
+    log_decay: Tensor | None,
     window: int | None,
     prefix: int,
     scale: float,
@@ -425,18 +487,29 @@ def fused(
 ) -> tuple[Tensor, AttentionState | None]:
     """The whole sequence; `chunk` has no meaning here. Products take the widest of the dtypes of q, k, v and of a state that is
     handed in, fp32 at most."""
-    past = start(initial_state, (*k.shape[:1], *k.shape[2:]), (*v.shape[:1], *v.shape[2:]), window, prefix, v)
+    past = start(
+        initial_state, (*k.shape[:1], *k.shape[2:]), (*v.shape[:1], *v.shape[2:]), window, prefix, v, log_decay
+    )
     keys, values = (torch.cat(x, 1) if past.position else x[1] for x in ((past.keys, k), (past.values, v)))
     dtype = promoted(q, keys, values)
     dtype = torch.float32 if dtype == torch.float64 else dtype
     held = values.shape[1]
     banded = window is not None and window < held
+    sums_BSH = None if log_decay is None else sums(past, log_decay)
+    pair_BH2S = None
+    if sums_BSH is not None:
+        exact_BHS = sums_BSH.mT / math.log(2)
+        leading_BHS = exact_BHS.float()
+        pair_BH2S = torch.stack((leading_BHS, (exact_BHS - leading_BHS.double()).float()), 2)
     o, *_ = _attention(
-        q.to(dtype), keys.to(dtype), values.to(dtype), window if banded else held, prefix if banded else 0, scale
+        q.to(dtype),
+        keys.to(dtype),
+        values.to(dtype),
+        pair_BH2S,
+        window if banded else held,
+        prefix if banded else 0,
+        scale,
     )
     if not return_state:
         return o.to(v.dtype), None
-    position = past.position + v.shape[1]
-    return o.to(v.dtype), AttentionState(
-        keep(keys, position, window, prefix), keep(values, position, window, prefix), position
-    )
+    return o.to(v.dtype), finish(past, keys, values, log_decay, sums_BSH, window, prefix, torch.float32)

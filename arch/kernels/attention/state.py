@@ -16,15 +16,17 @@ from recallmap.arch.kernels.op_interface.input_checks import expect
 class AttentionState(NamedTuple):
     """keys [B, S, G, K] and values [B, S, H, V] of the tokens kept, oldest first, as they came; `position` tokens so far.
 
-    Kept are the first `prefix` tokens and the last `window` of the others; all, where there is no window.
+    Kept are the first `prefix` tokens and the last `window` of the others; all, where there is no window. `fades` [B, S, H] is
+    the sum of the log decays of all tokens behind a kept one, fp32 at least; None where there is no decay.
     """
 
     keys: Tensor
     values: Tensor
     position: int
+    fades: Tensor | None = None
 
     def to(self, keys: torch.dtype, values: torch.dtype) -> AttentionState:
-        return AttentionState(self.keys.to(keys), self.values.to(values), self.position)
+        return AttentionState(self.keys.to(keys), self.values.to(values), self.position, self.fades)
 
 
 def kept(position: int, window: int | None, prefix: int) -> list[int]:
@@ -54,11 +56,49 @@ def start(
     window: int | None,
     prefix: int,
     like: Tensor,
+    log_decay: Tensor | None = None,
 ) -> AttentionState:
     """The state to go on from; `keys` and `values` are the shapes [B, heads, width]. Raises ValueError where unfit."""
     if state is None:
-        return AttentionState(like.new_zeros(keys[0], 0, *keys[1:]), like.new_zeros(values[0], 0, *values[1:]), 0)
+        fades = None if log_decay is None else log_decay.new_zeros(values[0], 0, values[1])
+        return AttentionState(
+            like.new_zeros(keys[0], 0, *keys[1:]), like.new_zeros(values[0], 0, *values[1:]), 0, fades
+        )
     held = len(kept(state.position, window, prefix))
     expect("attention", f"keys of a state at position {state.position}", state.keys, (keys[0], held, *keys[1:]))
     expect("attention", f"values of a state at position {state.position}", state.values, (values[0], held, *values[1:]))
+    expect("attention", f"fades of a state at position {state.position}", state.fades, (values[0], held, values[1]))
+    if (state.fades is None) != (log_decay is None):
+        got, wanted = ("no fades", "with") if state.fades is None else ("fades", "without")
+        raise ValueError(f"attention: the state has {got}, must be of a call {wanted} log_decay, as this one is")
     return state
+
+
+def sums(past: AttentionState, log_decay: Tensor) -> Tensor:
+    """C [B, S, H] in fp64, so that C_t - C_j is the sum of the log decays behind key j up to token t, for j <= t: keys of the
+    state first, then those of `log_decay` [B, T, H]. Over long sequences the sums themselves need more digits than fp32 has."""
+    assert past.fades is not None
+    return torch.cat((-past.fades.double(), log_decay.double().cumsum(1)), 1)
+
+
+def finish(
+    past: AttentionState,
+    keys: Tensor,
+    values: Tensor,
+    log_decay: Tensor | None,
+    sums_BSH: Tensor | None,
+    window: int | None,
+    prefix: int,
+    dtype: torch.dtype,
+) -> AttentionState:
+    """The state behind the tokens of `log_decay` [B, T, H], from all keys and values at hand and their `sums`; fades are of
+    `dtype`."""
+    older = past.values.shape[1]
+    position = past.position + values.shape[1] - older
+    fades = None
+    if log_decay is not None and sums_BSH is not None:
+        # From a token on, summed up from the end: the nearest keep all their digits.
+        behind = log_decay.double().flip(1).cumsum(1).flip(1)
+        every = (behind[:, :1] - sums_BSH[:, :older], behind[:, 1:], torch.zeros_like(behind[:, :1]))
+        fades = keep(torch.cat(every, 1).to(dtype), position, window, prefix)
+    return AttentionState(keep(keys, position, window, prefix), keep(values, position, window, prefix), position, fades)

@@ -1,7 +1,7 @@
 """The op of Mesa: every token reads with the exact solution of a regularised least-squares problem over the past.
 
 kk_t = D_t kk_{t-1} + beta_t k_t^T k_t,    kv_t = D_t kv_{t-1} + beta_t k_t^T v_t,    D_t = sign_t e^{g_t}
-o_t = scale q_t (kk_t + diag(lam))^{-1} kv_t, solved by conjugate gradients
+o_t = scale x_t kv_t,   x_t (kk_t + diag(lam)) = q_t by conjugate gradients, or with lam = ridge |kk_t| by Chebyshev's iteration
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ def mesa(
     k: Tensor,
     v: Tensor,
     *,
-    lam: Tensor,
+    lam: Tensor | None = None,
+    ridge: float | None = None,
     log_decay: Tensor | None = None,
     beta: Tensor | None = None,
     sign: Tensor | None = None,
+    alpha: Tensor | None = None,
     steps: int = 30,
     tolerance: float | None = None,
     x0: Start = "diag",
@@ -51,12 +53,15 @@ def mesa(
 
     q, k            [B, T, H, K], or [B, T, 1, K] where all heads share them
     v               [B, T, H, V]
-    lam             the regulariser, > 0 (floor and softplus done): [H, K]
+    lam             the regulariser, > 0 (floor and softplus done): [H, K]; None: `ridge` says it
+    ridge           the regulariser as a share, > 0, of the Frobenius norm of kk_t. Then the solver is Chebyshev's iteration,
+                    whose pace depends on the ridge alone; `tolerance` and `x0` have no meaning for it
     log_decay       ln of the decay, finite and <= 0: [B, T, H], or a constant [H]; None: no decay
     beta            write strength, >= 0: [B, T, H]; None: 1
     sign            +1 or -1 [B, T, H], the sign of the decay multiplier; needs a lam so large that kk + diag(lam) stays
                     positive (49 in MesaNet); no gradient flows into it
-    steps           of conjugate gradients, per token and head
+    alpha           what reads is q + alpha (x - q), with the solution x: [B, T, H]; None: 1
+    steps           of the solver, per token and head
     tolerance       a token whose residual is that much smaller than its first one is finished; None: all take all steps
     x0              where the solver starts: "diag" q / diag(kk + lam), "q" the query, "zero"
     gradient        "implicit": of the solution that the solver approaches; "unroll": of the very steps it took
@@ -65,18 +70,21 @@ def mesa(
     implementation  "auto", or one of `select.implementations("mesa")`
     chunk           tokens a chunk; None: by length
 
-    States and solves are fp32, fp64 where an input is. Differentiable in q, k, v, lam, log_decay, beta and initial_state,
-    through outputs and state. No tokens (T = 0) give no outputs and the initial state. Raises ValueError on shapes and sizes
-    that do not fit and on an implementation that cannot serve. von Oswald et al. 2025 (arXiv:2506.05233), eq. 5 to 9.
+    States and solves are fp32, fp64 where an input is. Differentiable in q, k, v, lam, log_decay, beta, alpha and
+    initial_state, through outputs and state, and through the norm that a ridge is a share of. No tokens (T = 0) give no
+    outputs and the initial state. Raises ValueError on shapes and sizes that do not fit and on an implementation that cannot
+    serve. von Oswald et al. 2025 (arXiv:2506.05233), eq. 5 to 9; ridge and alpha: Peng et al. 2025 (arXiv:2511.21016).
     """
     o, final, _ = _run(
         q,
         k,
         v,
         lam=lam,
+        ridge=ridge,
         log_decay=log_decay,
         beta=beta,
         sign=sign,
+        alpha=alpha,
         steps=steps,
         tolerance=tolerance,
         x0=x0,
@@ -102,10 +110,12 @@ def _run(
     k: Tensor,
     v: Tensor,
     *,
-    lam: Tensor,
+    lam: Tensor | None = None,
+    ridge: float | None = None,
     log_decay: Tensor | None = None,
     beta: Tensor | None = None,
     sign: Tensor | None = None,
+    alpha: Tensor | None = None,
     steps: int = 30,
     tolerance: float | None = None,
     x0: Start = "diag",
@@ -123,6 +133,13 @@ def _run(
     expect(OP, "log_decay", log_decay, by_head)
     expect(OP, "beta", beta, by_head)
     expect(OP, "sign", sign, by_head)
+    expect(OP, "alpha", alpha, by_head)
+    if (lam is None) == (ridge is None):
+        raise ValueError(f"{OP}: give either lam or ridge, got {'neither' if lam is None else 'both'}")
+    if ridge is not None and ridge <= 0:
+        raise ValueError(f"{OP}: ridge must be positive, got {ridge}")
+    if ridge is not None and sign is not None:
+        raise ValueError(f"{OP}: a ridge bounds what has no negative eigenvalues: give lam with signs")
     check_positive(OP, "chunk", chunk)
     if steps < 0:
         raise ValueError(f"{OP}: steps must be at least 0, got {steps}")
@@ -132,7 +149,11 @@ def _run(
         if value not in choices:
             raise ValueError(f"{OP}: {what} must be one of {', '.join(choices)}; got {value!r}")
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
-    sizes["unroll"] = int(gradient == "unroll")
+    sizes |= {
+        "unroll": int(gradient == "unroll"),
+        "chebyshev": int(ridge is not None),
+        "blended": int(alpha is not None),
+    }
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )
@@ -152,7 +173,8 @@ def _run(
             log_decay=log_decay,
             beta=beta,
             sign=sign,
-            solver=Solver(steps, tolerance, x0, gradient),
+            alpha=alpha,
+            solver=Solver(steps, tolerance, x0, gradient, ridge),
             scale=1.0 if scale is None else scale,
             initial_state=initial_state,
             return_state=return_state,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recallmap.arch.kernels.mesa.chebyshev import length
 from recallmap.arch.kernels.mesa.conjugate import Solver, System
 from recallmap.arch.kernels.mesa.state import MesaState
 from recallmap.arch.kernels.op_interface.input_checks import working_dtype
@@ -24,10 +25,11 @@ def chunked(
     k: Tensor,
     v: Tensor,
     *,
-    lam: Tensor,
+    lam: Tensor | None,
     log_decay: Tensor | None,
     beta: Tensor | None,
     sign: Tensor | None,
+    alpha: Tensor | None,
     solver: Solver,
     scale: float,
     initial_state: MesaState | None,
@@ -35,7 +37,7 @@ def chunked(
     chunk: int | None,
 ) -> tuple[Tensor, MesaState | None, Tensor]:
     """The whole sequence, and the solver's steps [B, T, H]. `chunk` is a number of tokens."""
-    dtype = working_dtype(q, k, v, lam, log_decay, beta, *(initial_state or ()))
+    dtype = working_dtype(q, k, v, lam, log_decay, beta, alpha, *(initial_state or ()))
     batch, time, heads, width = v.shape
     chunk = chunk or (time if time <= 64 else 32)
     turned = signs(sign)
@@ -60,11 +62,19 @@ def chunked(
     if return_state or initial is not None or v_.shape[2] > 1:
         written = decay.to_end(k if writes is None else k * writes[..., None])
         ahead, final = carry(written.mT @ kkv, decay, initial, last=return_state)
-    operator: tuple[Tensor, ...] = (k, weights, lam.to(dtype)[:, None, None])
+    before: tuple[Tensor, ...] = ()
     if ahead is not None:
         ahead_kk, ahead_kv = ahead.split((q.shape[-1], width), -1)
-        operator = (*operator, fade, ahead_kk)
-    solved, taken = solver(CHUNKS, q.expand(-1, heads, -1, -1, -1), *operator)
+        before = (fade, ahead_kk)
+    if solver.ridge is not None:
+        shift = solver.ridge * length(_square(k, weights, *before))
+    else:
+        assert lam is not None
+        shift = lam.to(dtype)[:, None, None]
+    q = q.expand(-1, heads, -1, -1, -1)
+    solved, taken = solver(CHUNKS, q, k, weights, shift, *before)
+    if alpha is not None:
+        solved = q + split(alpha, chunk, dtype)[..., None] * (solved - q)
     o = ((solved @ k.mT) * weights) @ v_
     if ahead is not None:
         o = o + fade * (solved @ ahead_kv)
@@ -97,4 +107,18 @@ def _diagonal(
     return inside + fade * ahead.diagonal(dim1=-2, dim2=-1)[..., None, :]
 
 
-CHUNKS = System(_multiply, _diagonal)
+def _regulariser(k: Tensor, weights: Tensor, lam: Tensor, *before: Tensor) -> Tensor:
+    return lam
+
+
+def _square(k: Tensor, weights: Tensor, fade: Tensor | None = None, ahead: Tensor | None = None) -> Tensor:
+    """|kk_t|^2 of every token [..., C, 1], from products of keys."""
+    products = (k @ k.mT).square()
+    inside = ((weights @ products) * weights).sum(-1, keepdim=True)
+    if fade is None or ahead is None:
+        return inside
+    held = ((k @ ahead) * k).sum(-1, keepdim=True)
+    return inside + 2 * fade * (weights @ held) + fade.square() * ahead.square().sum((-2, -1))[..., None, None]
+
+
+CHUNKS = System(_multiply, _diagonal, _regulariser)

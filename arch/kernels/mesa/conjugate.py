@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from recallmap.arch.kernels.mesa import chebyshev
+
 Start = Literal["diag", "q", "zero"]
 Gradient = Literal["implicit", "unroll"]
 Operator = tuple[Tensor, ...]
@@ -23,22 +25,27 @@ DRIFTED = 0.3  # of a residual's length: farther off the one made anew, directio
 class System:
     """How to multiply by A and how to read its diagonal, from the tensors that make it up.
 
-    multiply  (x [..., K], *operator) -> x A
-    diagonal  (*operator) -> diag(A), broadcastable to [..., K]
+    multiply     (x [..., K], *operator) -> x A
+    diagonal     (*operator) -> diag(A), broadcastable to [..., K]
+    regulariser  (*operator) -> its part lam of A, broadcastable to [..., K]
     """
 
-    def __init__(self, multiply: Callable[..., Tensor], diagonal: Callable[..., Tensor]) -> None:
-        self.multiply, self.diagonal = multiply, diagonal
+    def __init__(
+        self, multiply: Callable[..., Tensor], diagonal: Callable[..., Tensor], regulariser: Callable[..., Tensor]
+    ) -> None:
+        self.multiply, self.diagonal, self.regulariser = multiply, diagonal, regulariser
         self.implicit = _implicit(self)
 
 
 class Solver(NamedTuple):
-    """`steps` at most; fewer for a row whose residual falls to `tolerance` times its first one; `x0` is where it starts."""
+    """`steps` at most; fewer for a row whose residual falls to `tolerance` times its first one; `x0` is where it starts. With
+    `ridge`, which lam is of the norm, it is Chebyshev's iteration: all steps, from where its polynomial begins."""
 
     steps: int
     tolerance: float | None
     x0: Start
     gradient: Gradient
+    ridge: float | None = None
 
     def __call__(self, system: System, rhs: Tensor, *operator: Tensor) -> tuple[Tensor, Tensor]:
         """Solutions [..., K] and the steps that every row took [...].
@@ -46,11 +53,11 @@ class Solver(NamedTuple):
         The gradient "unroll" is that of these very steps. "implicit" is that of the solution they approach, by a second solve
         of the same kind; for few steps it differs.
         """
-        how = (self.steps, self.tolerance, self.x0)
+        how = (self.steps, self.tolerance, self.x0, self.ridge)
         if self.gradient == "unroll":
-            return iterate(system, rhs, operator, *how)
+            return approach(system, rhs, operator, *how)
         with torch.no_grad():
-            x, taken = iterate(system, rhs, operator, *how)
+            x, taken = approach(system, rhs, operator, *how)
         x = x.detach()  # of no steps from x0 = q it is rhs itself
         residual = rhs - system.multiply(x, *operator)
         if rhs.is_cuda and not torch.compiler.is_compiling():
@@ -58,6 +65,22 @@ class Solver(NamedTuple):
             torch.compiler.allow_in_graph(system.implicit)
         solution: Tensor = system.implicit.apply(x, residual, *how, *operator)
         return solution, taken
+
+
+def approach(
+    system: System,
+    rhs: Tensor,
+    operator: Operator,
+    steps: int,
+    tolerance: float | None,
+    x0: Start,
+    ridge: float | None,
+) -> tuple[Tensor, Tensor]:
+    """The solutions and the steps that every row took, by Chebyshev's iteration or by conjugate gradients."""
+    if ridge is None:
+        return iterate(system, rhs, operator, steps, tolerance, x0)
+    x = chebyshev.iterate(lambda x: system.multiply(x, *operator), rhs, system.regulariser(*operator), ridge, steps)
+    return x, torch.full_like(x[..., 0], steps)
 
 
 def iterate(
@@ -115,19 +138,25 @@ def _implicit(system: System) -> Any:
 
         @staticmethod
         def forward(
-            x: Tensor, residual: Tensor, steps: int, tolerance: float | None, x0: Start, *operator: Tensor
+            x: Tensor,
+            residual: Tensor,
+            steps: int,
+            tolerance: float | None,
+            x0: Start,
+            ridge: float | None,
+            *operator: Tensor,
         ) -> Tensor:
             return x.clone()
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            _, _, *ctx.how = inputs[:5]
-            ctx.save_for_backward(*inputs[5:])
+            _, _, *ctx.how = inputs[:6]
+            ctx.save_for_backward(*inputs[6:])
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
             operator = ctx.saved_tensors
-            solved, _ = iterate(system, gradients[0], operator, *ctx.how)
-            return None, solved, *(None for _ in range(3 + len(operator)))
+            solved, _ = approach(system, gradients[0], operator, *ctx.how)
+            return None, solved, *(None for _ in range(4 + len(operator)))
 
     return Implicit

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize, softplus
 
-VARIANTS = ("head", "unrolled", "from_query", "plain", "shared", "signed")
+VARIANTS = ("head", "unrolled", "from_query", "plain", "shared", "signed", "ridge")
 
 
 def example(
     variant: str, generator: torch.Generator, *, batch: int, time: int, heads: int, key_width: int, value_width: int
 ) -> dict[str, Any]:
     """Arguments of `mesa` in fp64: gates by head; the same with the gradient of few steps unrolled, or with the solver
-    started at the query; no gates; q and k that heads share; signs."""
+    started at the query; no gates; q and k that heads share; signs; a
+    share of the norm for a regulariser."""
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -37,4 +38,7 @@ def example(
     if variant == "signed":
         inputs["sign"] = normal(batch, time, heads).sign()
         inputs["lam"] = inputs["lam"] + 49
+    if variant == "ridge":
+        del inputs["lam"]
+        inputs |= {"ridge": 1.0, "steps": 8, "alpha": normal(batch, time, heads).sigmoid()}
     return inputs

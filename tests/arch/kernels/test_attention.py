@@ -13,9 +13,9 @@ from recallmap.arch.kernels import AttentionState, attention, attention_step
 from recallmap.arch.kernels.benchmark import timing
 
 
-def example(time: int, **sizes: int) -> dict[str, Any]:
+def example(time: int, variant: str = "full", **sizes: int) -> dict[str, Any]:
     return timing.example(
-        "attention", "full", timing.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes)
+        "attention", variant, timing.Shape(batch=2, heads=2, key_width=4, value_width=3, time=time, **sizes)
     )
 
 
@@ -107,3 +107,63 @@ def test_decoding_with_a_window_forgets() -> None:
 def test_sizes_that_cannot_be_are_told(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"attention: {name} must be at least"):
         attention(**example(5) | {name: value})
+
+
+def forgetting(inputs: dict[str, Any], window: int | None, prefix: int) -> np.ndarray:
+    """Every query against every key, with the gates between them summed up one by one."""
+    q, k, v, g = (inputs[name].numpy() for name in ("q", "k", "v", "log_decay"))
+    o = np.zeros_like(v)
+    for b, t, h in np.ndindex(*v.shape[:3]):
+        seen = [j for j in range(t + 1) if window is None or j > t - window or j < prefix]
+        between = np.array([g[b, j + 1 : t + 1, h].sum() for j in seen])
+        scores = np.array([q[b, t, h] @ k[b, j, h] for j in seen]) / np.sqrt(q.shape[-1]) + between
+        weights = np.exp(scores - scores.max())
+        o[b, t, h] = sum(w * v[b, j, h] for w, j in zip(weights / weights.sum(), seen, strict=True))
+    return o
+
+
+@pytest.mark.parametrize(("window", "prefix"), [(None, 0), (5, 0), (5, 3)])
+@pytest.mark.parametrize(("implementation", "rtol"), [("recurrent", 1e-12), ("chunked", 1e-12), ("fused", 2e-6)])
+def test_gates_add_up_behind_a_key_beneath_any_window(
+    window: int | None, prefix: int, implementation: str, rtol: float
+) -> None:
+    inputs = example(20, variant="fading")
+    given = inputs if implementation != "fused" else {key: x.float() for key, x in inputs.items()}
+    o, _ = attention(**given, window=window, prefix=prefix, implementation=implementation, chunk=7)
+    np.testing.assert_allclose(o.numpy(), forgetting(inputs, window, prefix), rtol=rtol, atol=rtol)
+
+
+def test_gates_that_keep_all_are_attention_and_gates_that_keep_nothing_give_the_value() -> None:
+    """11.7"""
+    inputs = example(40)
+    nothing = torch.zeros(2, 40, 2, dtype=torch.float64)
+    torch.testing.assert_close(attention(**inputs, log_decay=nothing)[0], attention(**inputs)[0], rtol=1e-13, atol=0)
+    o, _ = attention(**inputs, log_decay=nothing - 1e3)
+    torch.testing.assert_close(o, inputs["v"], rtol=1e-13, atol=0)
+
+
+def test_a_constant_gate_is_a_slope_over_distance() -> None:
+    """11.7: ALiBi."""
+    inputs, slope = example(30), torch.tensor([0.1, 0.7], dtype=torch.float64)
+    distance = torch.arange(30)[:, None] - torch.arange(30)
+    scores = torch.einsum("bthk,bshk->bhts", inputs["q"], inputs["k"]) / 2 - slope[:, None, None] * distance
+    weights = scores.masked_fill(distance < 0, -torch.inf).softmax(-1)
+    expected = torch.einsum("bhts,bshv->bthv", weights, inputs["v"])
+    torch.testing.assert_close(attention(**inputs, log_decay=-slope)[0], expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "fused"])
+def test_sums_of_a_hundred_thousand_gates_keep_their_digits(implementation: str) -> None:
+    """In fp32 the sums are 3e5 here, and their differences would be off by 0.03."""
+    inputs = {key: x.float() for key, x in example(40, variant="fading").items()}
+    inputs["log_decay"][:, 5] = -3e5
+    late = {key: x[:, 5:] for key, x in inputs.items()}
+    whole = attention(**inputs, implementation=implementation)[0][:, 5:]
+    torch.testing.assert_close(whole, attention(**late)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_without_fades_is_no_state_of_gates() -> None:
+    inputs = example(5)
+    _, state = attention(**inputs, return_state=True)
+    with pytest.raises(ValueError, match="the state has no fades, must be of a call with log_decay, as this one is"):
+        attention(**inputs, log_decay=torch.zeros(2), initial_state=state)

@@ -286,3 +286,95 @@ def test_compiled_members_keep_their_gradients() -> None:
     close(found, expected)
     for x, y in zip(*(torch.autograd.grad(o.square().sum(), stacked) for o in (found, expected)), strict=True):
         close(x, y)
+
+
+def ridged(time: int = 12, **more: Any) -> dict[str, Any]:
+    inputs = example("ridge", time) | {"ridge": 0.02} | more
+    return {key: x for key, x in inputs.items() if key != "alpha" or "alpha" in more}
+
+
+def exact_ridge(inputs: dict[str, Any]) -> Tensor:
+    """A dense solve for every token of kk + ridge |kk|, differentiable."""
+    kk, kv, outputs = torch.zeros(2, 2, 6, 6).double(), torch.zeros(2, 2, 6, 3).double(), []
+    for t in range(inputs["k"].shape[1]):
+        q, k, v, decay, beta = (inputs[key][:, t] for key in ("q", "k", "v", "log_decay", "beta"))
+        fade, write = decay.exp()[..., None, None], (beta[..., None] * k)[..., None]
+        kk, kv = fade * kk + write * k[..., None, :], fade * kv + write * v[..., None, :]
+        lam = inputs["ridge"] * kk.square().sum((-2, -1), keepdim=True).sqrt()
+        solved = torch.linalg.solve(kk + lam * torch.eye(6).double(), q)
+        outputs.append((solved[..., None, :] @ kv).squeeze(-2))
+    return torch.stack(outputs, 1)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize(("steps", "off"), [(30, 1e-3), (60, 1e-6), (120, 1e-9)])
+def test_chebyshevs_iteration_nears_the_dense_solve_by_its_own_pace(
+    steps: int, off: float, implementation: str
+) -> None:
+    """11.6: 2 * 0.754^n at most, whatever the data; the answers here are at most of length 2."""
+    inputs = ridged(steps=steps)
+    found, expected = mesa(**inputs, implementation=implementation)[0], exact_ridge(inputs)
+    assert (found - expected).norm() <= off * expected.norm()
+
+
+@IMPLEMENTATIONS
+def test_gradients_of_a_ridge_go_through_the_norm(implementation: str) -> None:
+    inputs = ridged(steps=120)
+    leaves = [inputs[key].requires_grad_() for key in ("q", "k", "v", "log_decay", "beta")]
+    found = torch.autograd.grad(mesa(**inputs, implementation=implementation)[0].sin().sum(), leaves)
+    for x, y in zip(found, torch.autograd.grad(exact_ridge(inputs).sin().sum(), leaves), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9)
+
+
+@IMPLEMENTATIONS
+def test_a_ridge_does_not_see_how_strongly_everything_was_written(implementation: str) -> None:
+    """11.6: w -> 7 w changes nothing."""
+    inputs = ridged()
+    stronger = inputs | {"beta": 7 * inputs["beta"]}
+    close(mesa(**stronger, implementation=implementation)[0], mesa(**inputs, implementation=implementation)[0])
+
+
+@IMPLEMENTATIONS
+def test_the_first_token_under_a_ridge_is_read_by_its_key(implementation: str) -> None:
+    """11.6: o = (q . k) v / (1 + a)."""
+    inputs = ridged(1, steps=120)
+    expected = (inputs["q"] * inputs["k"]).sum(-1, keepdim=True) * inputs["v"] / 1.02
+    close(mesa(**inputs, implementation=implementation)[0], expected)
+
+
+@IMPLEMENTATIONS
+def test_a_ridge_of_nothing_gives_nothing_and_no_nan(implementation: str) -> None:
+    """11.6"""
+    inputs = ridged()
+    inputs["k"] = torch.zeros_like(inputs["k"])
+    leaves = [inputs[key].requires_grad_() for key in ("q", "k", "v", "log_decay", "beta")]
+    o, _ = mesa(**inputs, implementation=implementation)
+    assert not o.any()
+    assert all(x.isfinite().all() for x in torch.autograd.grad(o.sum(), leaves))
+
+
+@IMPLEMENTATIONS
+def test_what_reads_is_between_the_query_and_the_solution(implementation: str) -> None:
+    """11.6: alpha = 0 is gated linear attention."""
+    inputs = ridged()
+    plain = {key: inputs[key] for key in ("q", "k", "v", "log_decay", "beta")}
+    query, solution = gated_linear(**plain)[0], mesa(**inputs, implementation=implementation)[0]
+    for alpha in (0.0, 0.3, 1.0):
+        o, _ = mesa(**inputs, alpha=torch.full_like(inputs["beta"], alpha), implementation=implementation)
+        close(o, (1 - alpha) * query + alpha * solution)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"lam": torch.ones(2, 6)}, "give either lam or ridge, got both"),
+        ({"ridge": None}, "give either lam or ridge, got neither"),
+        ({"ridge": -0.1}, "ridge must be positive, got -0.1"),
+        ({"sign": torch.ones(2, 5, 2)}, "a ridge bounds what has no negative eigenvalues: give lam with signs"),
+        ({"implementation": "fused"}, r".*by conjugate gradients alone"),
+    ],
+)
+def test_a_ridge_that_cannot_be_is_told(wrong: dict[str, Any], message: str) -> None:
+    inputs = {key: x.float() if isinstance(x, Tensor) else x for key, x in ridged(5).items()}
+    with pytest.raises(ValueError, match=message):
+        mesa(**inputs | wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -80,3 +82,25 @@ def test_rope_needs_an_even_head() -> None:
 def test_a_window_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         Attention(window=0)
+
+
+@pytest.mark.parametrize("out_gate", ["head", "channel"])
+def test_an_open_gate_is_attention_and_a_closed_one_gives_nothing(out_gate: Literal["head", "channel"]) -> None:
+    """11.7"""
+    module, x = built(Attention(heads=2, out_gate=out_gate, bias=True)), tokens()
+    plain = Attention(heads=2, bias=True).build(16).double()
+    plain.load_state_dict({name: p for name, p in module.state_dict().items() if not name.startswith("gate")})
+    gate = module.get_parameter("gate.bias")
+    torch.nn.init.constant_(gate, 1e3)
+    assert_close(module(x)[0], plain(x)[0])
+    torch.nn.init.constant_(gate, -1e3)
+    assert_close(module(x)[0], module.get_parameter("out.bias").expand(2, 21, -1))
+
+
+def test_the_gate_is_made_of_the_layers_input_ahead_of_the_map_back() -> None:
+    module, x = built(Attention(heads=2, rope=False, window=1, out_gate="channel")), tokens()
+    v = module.get_submodule("qkv")(x)[..., 32:]  # what a window of one reads
+    expected = module.get_submodule("out")(v * torch.sigmoid(module.get_submodule("gate")(x)))
+    assert_close(module(x)[0], expected)
+    assert Attention(heads=2, out_gate="channel").parameters(16) == 5 * 16**2
+    assert Attention(heads=2, out_gate="head").parameters(16) == 4 * 16**2 + 2 * 16

@@ -13,7 +13,10 @@ from recallmap.arch.mixers.mixer import StateSize
 
 def test_it_is_the_published_recurrence() -> None:
     torch.manual_seed(0)
-    module, x = Comba(heads=2, scale="key_dim").build(16).double(), torch.randn(2, 21, 16, dtype=torch.float64)
+    module, x = (
+        Comba(heads=2, scale="key_dim").build(16).double(),
+        torch.randn(2, 21, 16, dtype=torch.float64),
+    )
     weights = module.get_parameter
     torch.nn.init.normal_(weights("erased"))
     torch.nn.init.normal_(weights("correction"))
@@ -46,7 +49,10 @@ def test_what_corrects_the_faded_memory_is_gated_deltanet() -> None:
 
 def test_what_corrects_nothing_is_gated_linear_attention() -> None:
     torch.manual_seed(0)
-    module, x = Comba(heads=2, correction=0.0).build(16).double(), torch.randn(2, 21, 16, dtype=torch.float64)
+    module, x = (
+        Comba(scale="one", heads=2, correction=0.0).build(16).double(),
+        torch.randn(2, 21, 16, dtype=torch.float64),
+    )
     torch.nn.init.constant_(module.get_parameter("erased"), -torch.inf)  # b = 0
     q, k, v, _ = module.get_submodule("qkv")(x, None)
     beta = torch.sigmoid(x @ module.get_parameter("write.linear.weight").T)
@@ -66,7 +72,7 @@ def test_along_a_key_the_memory_may_turn_over_with_strengths_below_one() -> None
 
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v = 64, 3, 16, 32
-    spec, gated = Comba(heads=h, key_dim=k, value_dim=v), GatedDeltaNet(heads=h, key_dim=k, value_dim=v)
+    spec, gated = Comba(scale="one", heads=h, key_dim=k, value_dim=v), GatedDeltaNet(heads=h, key_dim=k, value_dim=v)
     assert sum(p.numel() for p in spec.build(d).parameters()) == gated.parameters(d) + 2 * h == 25772
     assert spec.state_size(d, 1000) == StateSize(h * k * v + 3 * h * (2 * k + v))
     assert spec.flops(d, 1000) == gated.flops(d, 1000)

@@ -40,7 +40,7 @@ def final(spec: DeltaProduct, k: Tensor, v: Tensor, beta: Tensor, memory: Tensor
 
 
 def single(**options: object) -> DeltaProduct:
-    return DeltaProduct(heads=1, decay="none", short_conv=0, **options)  # type: ignore[arg-type]
+    return DeltaProduct(scale="one", heads=1, decay="none", short_conv=0, **options)  # type: ignore[arg-type]
 
 
 def normal(*shape: int) -> Tensor:
@@ -84,8 +84,8 @@ def test_one_step_is_deltanet_and_gated_deltanet() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 37, 16, dtype=torch.float64)
     pairs = [
-        (DeltaProduct(heads=2, steps=1, decay="none"), DeltaNet(heads=2, beta_max=2)),
-        (DeltaProduct(heads=2, steps=1), GatedDeltaNet(heads=2, beta_max=2)),
+        (DeltaProduct(scale="one", heads=2, steps=1, decay="none"), DeltaNet(heads=2, beta_max=2)),
+        (DeltaProduct(scale="one", heads=2, steps=1), GatedDeltaNet(heads=2, beta_max=2)),
     ]
     for ours, theirs in pairs:
         product, plain = ours.build(16).double(), theirs.build(16).double()
@@ -147,7 +147,7 @@ def test_four_steps_a_token_follow_any_permutation_of_five() -> None:
 
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v, n = 64, 3, 16, 32, 3
-    spec = DeltaProduct(heads=h, key_dim=k, value_dim=v, steps=n)
+    spec = DeltaProduct(scale="one", heads=h, key_dim=k, value_dim=v, steps=n)
     assert sum(p.numel() for p in spec.build(d).parameters()) == spec.parameters(d) == 45734
     assert spec.state_size(d, 1000) == StateSize(h * k * v + 3 * h * ((1 + n) * k + n * v))
     channels = h * ((1 + n) * k + n * v)
@@ -156,6 +156,6 @@ def test_its_size_is_that_of_the_table() -> None:
 
 def test_what_it_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        DeltaProduct(steps=0)
+        DeltaProduct(scale="one", steps=0)
     with pytest.raises(ValueError, match="beta_max must be 1 or 2"):
-        DeltaProduct(beta_max=3)  # type: ignore[arg-type]
+        DeltaProduct(scale="one", beta_max=3)  # type: ignore[arg-type]

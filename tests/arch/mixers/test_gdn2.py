@@ -12,7 +12,7 @@ from recallmap.arch.mixers import GDN2, KDA
 from recallmap.arch.mixers.mixer import MixerModule, StateSize
 from recallmap.arch.parts.low_rank_gates import fading
 
-SPEC = GDN2(heads=2, key_dim=6, value_dim=4)
+SPEC = GDN2(scale="one", heads=2, key_dim=6, value_dim=4)
 
 
 def made(spec: GDN2) -> tuple[MixerModule, Tensor]:
@@ -26,7 +26,7 @@ def made(spec: GDN2) -> tuple[MixerModule, Tensor]:
 @pytest.mark.parametrize("decay", ["softplus", "signed", "head"])
 @pytest.mark.parametrize("gates", [("channel", "channel"), ("channel", "scalar"), ("scalar", "channel")])
 def test_it_is_the_published_recurrence(decay: str, gates: tuple[str, str]) -> None:
-    module, x = made(GDN2(heads=2, key_dim=6, value_dim=4, decay=decay, erase=gates[0], write=gates[1]))  # type: ignore[arg-type]
+    module, x = made(GDN2(scale="one", heads=2, key_dim=6, value_dim=4, decay=decay, erase=gates[0], write=gates[1]))  # type: ignore[arg-type]
     q, k, v, _ = module.get_submodule("qkv")(x, None)
     log_decay = module.get_submodule("decay")(x)
     if decay == "head":
@@ -50,8 +50,8 @@ def test_it_is_the_published_recurrence(decay: str, gates: tuple[str, str]) -> N
 
 
 def test_the_same_strength_in_both_gates_is_kda() -> None:
-    module, x = made(GDN2(heads=2, erase="scalar", write="scalar"))
-    kda = KDA(heads=2).build(16).double()
+    module, x = made(GDN2(scale="one", heads=2, erase="scalar", write="scalar"))
+    kda = KDA(scale="one", heads=2).build(16).double()
     module.load_state_dict(module.state_dict() | {"erase.linear.weight": module.get_parameter("write.linear.weight")})
     kda.load_state_dict({name: x for name, x in module.state_dict().items() if not name.startswith("erase")})
     assert_close(module(x)[0], kda(x)[0])
@@ -70,8 +70,8 @@ def test_what_erases_nothing_is_gated_linear_attention() -> None:
 
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v = 64, 3, 16, 32
-    spec = GDN2(heads=h, key_dim=k, value_dim=v)
-    kda = KDA(heads=h, key_dim=k, value_dim=v)
+    spec = GDN2(scale="one", heads=h, key_dim=k, value_dim=v)
+    kda = KDA(scale="one", heads=h, key_dim=k, value_dim=v)
     assert sum(p.numel() for p in spec.build(d).parameters()) == 37299
     assert spec.parameters(d) == kda.parameters(d) - d * h + d * h * (k + v)
     assert spec.state_size(d, 1000) == StateSize(h * k * v + 3 * h * (2 * k + v))

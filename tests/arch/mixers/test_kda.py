@@ -19,8 +19,8 @@ from recallmap.arch.parts.preconditioner import PreconditionedState
 HEADS, KEY, VALUE, WIDTH = 2, 6, 4, 16
 SPECS = [
     KDA(heads=HEADS, key_dim=KEY, value_dim=VALUE, scale="key_dim"),
-    KDA(heads=HEADS, key_dim=KEY, value_dim=VALUE, decay="bounded", gate_rank=3),
-    KDA(heads=HEADS, key_dim=KEY, value_dim=VALUE, decay="signed", beta_max=2, activation="identity"),
+    KDA(scale="one", heads=HEADS, key_dim=KEY, value_dim=VALUE, decay="bounded", gate_rank=3),
+    KDA(scale="one", heads=HEADS, key_dim=KEY, value_dim=VALUE, decay="signed", beta_max=2, activation="identity"),
 ]
 
 
@@ -65,7 +65,7 @@ def test_the_whole_layer_is_the_published_one(spec: KDA) -> None:
 def test_a_decay_by_head_makes_it_gated_deltanet() -> None:
     torch.manual_seed(0)
     theirs = GatedDeltaNet(heads=2).build(16).double()
-    ours = KDA(heads=2, decay="head", gate_form="full", gate_activation="silu").build(16).double()
+    ours = KDA(scale="one", heads=2, decay="head", gate_form="full", gate_activation="silu").build(16).double()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 37, 16, dtype=torch.float64)
     assert torch.equal(ours(x)[0], theirs(x)[0])
@@ -107,7 +107,9 @@ class Given(nn.Module):
 def test_one_negative_channel_and_beta_two_turn_the_plane(length: int) -> None:
     """A token turns it by twice the angle between the channel and the key, which no positive decay can do."""
     angle = torch.rand(length, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * math.pi
-    module = KDA(heads=1, key_dim=2, value_dim=2, decay="signed", beta_max=2, short_conv=0).build(4).double()
+    module = (
+        KDA(scale="one", heads=1, key_dim=2, value_dim=2, decay="signed", beta_max=2, short_conv=0).build(4).double()
+    )
     key = torch.stack([angle.cos(), angle.sin()], -1).reshape(1, length, 1, 2)
     module.qkv = Given(key, key, torch.zeros_like(key), None)
     module.decay = Given(torch.zeros_like(key), torch.tensor([-1.0, 1.0]).double().expand_as(key))
@@ -144,7 +146,9 @@ def test_signs_and_beta_two_follow_words_of_s4_one_step_a_token() -> None:
     steps = [one_step(basis @ turn @ basis.T) for turn in turns]
     assert all(steps)
     signs, keys = (torch.stack([steps[letter][i] for letter in word])[None, :, None] for i in range(2))  # type: ignore[index]
-    module = KDA(heads=1, key_dim=3, value_dim=3, decay="signed", beta_max=2, short_conv=0).build(4).double()
+    module = (
+        KDA(scale="one", heads=1, key_dim=3, value_dim=3, decay="signed", beta_max=2, short_conv=0).build(4).double()
+    )
     module.qkv = Given(keys, keys, torch.zeros_like(keys), None)
     module.decay = Given(torch.zeros_like(keys), signs)
     module.write = Given(torch.full((1, 40, 1), 2.0, dtype=torch.float64))
@@ -158,7 +162,7 @@ def test_signs_and_beta_two_follow_words_of_s4_one_step_a_token() -> None:
 
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v, r = 64, 3, 16, 32, 32
-    spec = KDA(heads=h, key_dim=k, value_dim=v)
+    spec = KDA(scale="one", heads=h, key_dim=k, value_dim=v)
     count = sum(p.numel() for p in spec.build(d).parameters())
     around = 2 * d * h * (k + v) + 4 * h * (2 * k + v) + 2 * d * r + r * h * (k + v)
     assert count == around + d * h + h + h * k + h * v + v == 28275
@@ -169,4 +173,4 @@ def test_its_size_is_that_of_the_table() -> None:
 
 def test_a_write_strength_above_two_is_refused() -> None:
     with pytest.raises(ValueError, match="beta_max must be 1 or 2"):
-        KDA(beta_max=3)  # type: ignore[arg-type]
+        KDA(scale="one", beta_max=3)  # type: ignore[arg-type]

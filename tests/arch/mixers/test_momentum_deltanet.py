@@ -17,7 +17,7 @@ from recallmap.arch.mixers.mixer import MixerModule, StateSize
 
 def made(corrects: str = "faded") -> tuple[MixerModule, Tensor]:
     torch.manual_seed(0)
-    spec = MomentumDeltaNet(heads=2, key_dim=6, value_dim=4, corrects=corrects)  # type: ignore[arg-type]
+    spec = MomentumDeltaNet(scale="one", heads=2, key_dim=6, value_dim=4, corrects=corrects)  # type: ignore[arg-type]
     return spec.build(16).double(), torch.randn(2, 21, 16, dtype=torch.float64)
 
 
@@ -68,7 +68,7 @@ def test_without_momentum_it_is_gated_deltanet(monkeypatch: pytest.MonkeyPatch) 
 
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v = 64, 3, 16, 32
-    spec = MomentumDeltaNet(heads=h, key_dim=k, value_dim=v)
+    spec = MomentumDeltaNet(scale="one", heads=h, key_dim=k, value_dim=v)
     assert sum(p.numel() for p in spec.build(d).parameters()) == spec.parameters(d) == 26162
     assert spec.state_size(d, 1000) == StateSize(2 * h * k * v + 3 * h * (2 * k + v))
     maps = d * h * (2 * k + 3 * v + 4)

@@ -14,8 +14,8 @@ from recallmap.search import codec
 
 SPECS: list[GatedDeltaNet | KDA] = [
     GatedDeltaNet(heads=2, preconditioned=True),
-    KDA(heads=2, preconditioned=True),
-    KDA(heads=2, preconditioned=True, decay="signed"),
+    KDA(scale="one", heads=2, preconditioned=True),
+    KDA(scale="one", heads=2, preconditioned=True, decay="signed"),
 ]
 of_each = pytest.mark.parametrize("spec", SPECS, ids=["gated_deltanet", "kda", "kda signed"])
 
@@ -56,7 +56,7 @@ def test_it_is_the_published_recurrence(spec: GatedDeltaNet | KDA) -> None:
 def test_a_gain_of_one_is_the_mixer_without_it(spec: GatedDeltaNet | KDA, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = made(spec)
     options = {"decay": spec.decay} if isinstance(spec, KDA) else {}
-    plain = type(spec)(heads=2, **options).build(16).double()  # type: ignore[arg-type]
+    plain = type(spec)(heads=2, scale=spec.scale, **options).build(16).double()  # type: ignore[arg-type]
     plain.load_state_dict({name: p for name, p in module.state_dict().items() if not name.startswith("precondition")})
     assert (module(x)[0] - plain(x)[0]).abs().max() > 1e-3
     monkeypatch.setattr(preconditioner, "MOST", 1.0)
@@ -76,12 +76,12 @@ def test_a_channel_counts_between_two_thirds_and_one_and_a_half() -> None:
 def test_its_size_is_that_of_the_table() -> None:
     d, h, k, v = 64, 3, 16, 32
     gated = GatedDeltaNet(heads=h, key_dim=k, value_dim=v, preconditioned=True)
-    kda = KDA(heads=h, key_dim=k, value_dim=v, preconditioned=True)
+    kda = KDA(scale="one", heads=h, key_dim=k, value_dim=v, preconditioned=True)
     assert sum(p.numel() for p in gated.build(d).parameters()) == 26159
     assert sum(p.numel() for p in kda.build(d).parameters()) == 28668
     for spec, plain in (
         (gated, GatedDeltaNet(heads=h, key_dim=k, value_dim=v)),
-        (kda, KDA(heads=h, key_dim=k, value_dim=v)),
+        (kda, KDA(scale="one", heads=h, key_dim=k, value_dim=v)),
     ):
         assert spec.state_size(d, 9).fixed - plain.state_size(d, 9).fixed == h * k
         assert spec.flops(d, 9) - plain.flops(d, 9) == h * (4 * d + 4 * k)

@@ -9,7 +9,7 @@ import pytest
 
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.measures import answers, measures
-from recallmap.results.analysis.selection import choose_hyperparameters
+from recallmap.results.analysis.selection import choose_hyperparameters, one_cell
 from recallmap.results.record import Record
 from recallmap.results.score_tables.scores import table_of
 
@@ -43,6 +43,33 @@ def test_seeds_that_only_the_chosen_hyper_parameters_have_are_fresh(make: Make) 
     assert alone.fresh == {0, 1, 2, 3}
     (measure,) = measures([*chosen[:3], replace(chosen[3], commit=None), *other])
     assert list(measure.fresh) == [2]  # and one that no commit explains decides nothing
+
+
+def test_where_every_seed_tried_all_each_is_judged_under_what_the_others_choose(make: Make) -> None:
+    steady = [make(training={"lr": 1e-4}, seed=s, score=0.6, validation=0.6) for s in range(3)]
+    lucky = [make(training={"lr": 1e-3}, seed=s, score=v, validation=v) for s, v in enumerate((1.0, 0.5, 0.5))]
+    (choice,) = choose_hyperparameters(steady + lucky)
+    assert list(choice.trials) == lucky  # by its one seed of 1.0
+    assert choice.held_out == (steady[0], *lucky[1:])  # but not where that seed has no say
+    (measure,) = measures(steady + lucky)
+    assert (measure.fresh, measure.dependent) == ({0: 0.6, 1: 0.5, 2: 0.5}, True)
+    assert measure.of("loss").fresh == pytest.approx({0: 0.4, 1: 0.5, 2: 0.5})
+    (lost,) = measures([replace(steady[0], commit=None), *steady[1:], *lucky])
+    assert list(lost.fresh) == [1, 2]
+
+
+def test_where_some_seeds_did_not_try_all_or_there_is_no_choice_nothing_is_held_out(make: Make) -> None:
+    trials = [make(training={"lr": lr}, seed=s) for lr in (1e-4, 1e-3) for s in range(3)]
+    assert choose_hyperparameters(trials[:-1])[0].held_out == ()
+    assert choose_hyperparameters(trials[:3])[0].held_out == ()
+    assert choose_hyperparameters(trials[::3])[0].held_out == ()  # one seed alone
+
+
+def test_a_seed_that_failed_under_what_the_others_choose_has_no_score(make: Make) -> None:
+    good = [make(training={"lr": 1e-3}, seed=s, score=0.9, error="diverged" if s == 2 else None) for s in range(3)]
+    poor = [make(training={"lr": 1e-4}, seed=s, score=0.4, error="diverged" if s == 1 else None) for s in range(3)]
+    (choice,) = choose_hyperparameters(good + poor)
+    assert [(r.seed, r.score) for r in choice.held_out] == [(0, 0.9)]
 
 
 @pytest.mark.parametrize(("rates", "edge"), [((1e-4, 1e-3), "highest"), ((1e-3, 1e-2), "lowest"), ((1e-3,), "")])
@@ -204,3 +231,17 @@ def test_architectures_of_one_name_are_told_apart_by_what_differs(make: Make) ->
         make(arch="gla"),
     ]
     assert [row_names(records)[r.key] for r in records] == ["mesa width=64", "mesa width=128", "gla"]
+
+
+def test_one_cell_a_task_is_the_best_over_its_settings_and_fails_on_none(make: Make) -> None:
+    def cell(lr: float, *scores: float | None, arch: str = "a") -> list[Record]:
+        failed = [None if score is not None else "diverged" for score in scores]
+        settings = [{"pairs": 4 * 2**n} for n in range(len(scores))]
+        rows = zip(settings, scores, failed, strict=True)
+        return [make(arch=arch, training={"lr": lr}, dials=d, score=s, error=e) for d, s, e in rows]
+
+    even, uneven, lost = cell(1e-3, 0.7, 0.7), cell(1e-2, 0.9, 0.4), cell(1e-1, 1.0, None)
+    assert one_cell([*uneven, *even, *lost]) == even
+    assert [c.trials[0] for c in choose_hyperparameters([*uneven, *even])] == [uneven[0], even[1]]  # once a setting
+    other = cell(1e-2, 0.9, 0.8, arch="b")
+    assert one_cell([*uneven, *even, *other]) == [*even, *other]  # every architecture has its own

@@ -103,6 +103,25 @@ def test_seeds_that_chose_hyper_parameters_decide_nothing(make: Make) -> None:
     assert one.figures.endswith("; 4 and 5 fresh seeds, 5 are needed")
 
 
+def test_seeds_that_all_tried_everything_decide_by_what_the_others_chose(make: Make) -> None:
+    def searched(arch: str, scores: Sequence[float]) -> list[Record]:
+        rates = {1e-4: 0.05, 1e-3: 0.0, 1e-2: 0.05}
+        return [
+            r for lr, less in rates.items() for r in seeds(make, arch, [s - less for s in scores], training={"lr": lr})
+        ]
+
+    (one,) = weigh(Above(better=A, worse=B), searched("a", near(0.9)) + searched("b", around(0.5)))
+    assert (one.p or 1) < 0.05
+    assert one.figures.endswith(", seed by seed, each by what the other seeds chose")
+    (each,) = weigh(Each(which=A, least=0.8), searched("a", near(0.9)))
+    assert (each.p, each.side) == (0.5, "for")  # five such seeds tell as much as one
+    both = [replace(r, task=t, key=f"{t}{r.key}") for t in ("mqar", "needle") for r in searched("a", near(0.9))]
+    theirs = [replace(r, task=t, key=f"{t}{r.key}") for t in ("mqar", "needle") for r in seeds(make, "b", around(0.5))]
+    rule = OnAverage(over=Average(columns=(("mqar",), ("needle",))), rule=Above(better=A, worse=B))
+    (mean,) = weigh(rule, both + theirs)
+    assert mean.figures.endswith(", seed by seed, each by what the other seeds chose")
+
+
 def test_seeds_that_no_commit_explains_decide_nothing(make: Make) -> None:
     records = seeds(make, "a", near(0.9)) + seeds(make, "b", near(0.5), commit="c0ffee0+")
     (one,) = weigh(Above(better=A, worse=B), records)
@@ -321,3 +340,30 @@ def test_mixers_and_expansions_are_told_by_what_an_architecture_has(make: Make) 
 def test_a_rule_or_claim_that_can_decide_nothing_is_refused(make_rule: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make_rule()
+
+
+def test_settings_may_be_compared_across_one_of_their_parameters(make: Make) -> None:
+    def shown(passes: int, scores: Sequence[float], length: int = 64) -> list[Record]:
+        return seeds(make, "a", scores, dials={"passes": passes, "length": length})
+
+    rule = Above(better=replace(A, at={"passes": 4}), worse=replace(A, at={"passes": 1}), across=("passes",), but=())
+    (one,) = weigh(rule, shown(4, near(0.9)) + shown(1, around(0.5)) + shown(1, around(0.1), length=128))
+    assert (one.who, one.verdict) == ("a passes 4 against a passes 1", "not decided")
+    assert ("passes" in one.where, one.side, (one.p or 1) < 0.001) == (False, "for", True)
+    assert not weigh(replace(rule, across=()), shown(4, near(0.9)) + shown(1, around(0.5)))
+
+
+def test_what_a_part_loses_is_a_score_less_another(make: Make) -> None:
+    def parts(arch: str, far: Sequence[float]) -> list[Record]:
+        own = seeds(make, arch, [0.5] * len(far))
+        return [
+            replace(r, scores={**r.scores, "far": at, "near": at + 0.01 * r.seed})
+            for r, at in zip(own, far, strict=True)
+        ]
+
+    rule = Above(better=A, worse=B, score="near", minus="far")
+    (one,) = weigh(rule, parts("a", near(0.9)) + parts("b", around(0.5)))
+    assert "difference +0.000" in one.figures
+    assert not weigh(rule, seeds(make, "a", near(0.9)) + seeds(make, "b", near(0.5)))  # without the scores
+    with pytest.raises(ValueError, match="minus needs a score to be taken from, got none"):
+        Above(better=A, worse=B, minus="far")

@@ -37,7 +37,7 @@ AGAINST = evidence("against", 0.001)
         ([SURE, MUTE], "reproduced"),
         ([MUTE, MUTE], "cannot speak"),
         ([evidence("against", 0.001, "b failed to train"), FEW], "not decided"),
-        ([], "not decided"),
+        ([], "cannot speak"),
     ],
 )
 def test_the_verdict_of_comparisons(own: list[Evidence], expected: str) -> None:

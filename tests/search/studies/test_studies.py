@@ -13,7 +13,7 @@ from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.engines import inline
 
-SEARCHED = ("mqar_capacity", "hybrid_search", "statex", "cg_steps", "omega_window")
+SEARCHED = ("mqar_capacity", "hybrid_search", "statex", "cg_steps", "omega_window", "one_shot", "memory_parts")
 
 
 @pytest.mark.parametrize("name", codec.builtin("study"))

@@ -34,6 +34,8 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
         return f"takes keys up to {WIDEST_KEY} and values up to {WIDEST_VALUE} wide"
     if differentiable and sizes.get("unroll"):
         return "does not unroll the gradient of the solver's steps"
+    if sizes.get("chebyshev") or sizes.get("blended"):
+        return "solves by conjugate gradients alone, and reads with the solution alone"
     return None
 
 
@@ -42,10 +44,11 @@ def fused(
     k: Tensor,
     v: Tensor,
     *,
-    lam: Tensor,
+    lam: Tensor | None,
     log_decay: Tensor | None,
     beta: Tensor | None,
     sign: Tensor | None,
+    alpha: Tensor | None,
     solver: Solver,
     scale: float,
     initial_state: MesaState | None,
@@ -53,6 +56,8 @@ def fused(
     chunk: int | None,
 ) -> tuple[Tensor, MesaState | None, Tensor]:
     """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
+    assert lam is not None
+    assert alpha is None
     dtype = promoted(q, k, v)
     kk, kv = initial_state or (None, None)
     ratio = max(solver.tolerance or 0.0, SPLIT_ROUNDING if dtype == torch.bfloat16 else ROUNDING)

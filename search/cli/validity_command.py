@@ -1,0 +1,45 @@
+"""The command validity: do synthetic scores order architectures as published language models do?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recallmap.search.cli.app import AsJson, app, refuse
+from recallmap.search.cli.streams import say
+
+
+@app.command()
+def validity(
+    records: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of .jsonl files of records, or one of them, or a ledger.  [default: the records kept with "
+            "recallmap]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the order of architectures on synthetic tasks with that of published language models."""
+    import json
+    from dataclasses import asdict
+
+    from recallmap.results import record_files
+    from recallmap.results.analysis.measures import measures
+    from recallmap.results.analysis.validity import validity as compared
+    from recallmap.results.publishing.validity_table import text_of
+    from recallmap.search import codec
+
+    here = Path("results/records")  # of a checkout
+    try:
+        files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
+        measured = [m for own in files.values() for m in measures(own) if m.values]
+        found = compared(codec.read_language(), measured)
+    except ValueError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{records}: cannot be read: {error.strerror}")
+    say(json.dumps([asdict(one) for one in found], indent=2) if as_json else text_of(found))

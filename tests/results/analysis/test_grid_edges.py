@@ -1,0 +1,55 @@
+"""Where the best learning rate is at the edge of its grid, a rate an octave further is proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from recallmap.results.analysis.grid_edges import at_edges
+from recallmap.results.record import Record, write_records
+from recallmap.search.cli.app import app
+
+Make = Callable[..., Record]
+
+
+def grid(make: Make, best: float, score: float = 0.8) -> list[Record]:
+    return [make(training={"lr": lr}, score=score - 0.1 * (lr != best)) for lr in (1e-3, 3e-3, 1e-2)]
+
+
+@pytest.mark.parametrize(("best", "edge", "further"), [(1e-2, "highest", 2e-2), (1e-3, "lowest", 5e-4)])
+def test_a_rate_an_octave_beyond_the_edge_is_proposed(make: Make, best: float, edge: str, further: float) -> None:
+    (found,) = at_edges(grid(make, best))
+    assert (found.row, found.edge, found.rate, found.further) == ("mesa", edge, best, further)
+
+
+def test_what_is_inside_the_grid_or_at_the_ceiling_is_left_alone(make: Make) -> None:
+    assert at_edges(grid(make, 3e-3)) == []
+    assert at_edges(grid(make, 1e-2, score=1.0)) == []
+
+
+def test_the_command_prints_what_to_run(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    write_records(path, grid(make, 1e-2))
+    said = CliRunner().invoke(app, ["extend", str(path)], catch_exceptions=False).output
+    assert "best at 0.01, the highest rate; try 0.02" in said
+    assert said.endswith("next: recallmap run STUDY --set 'space.axes.trial.training.lr=[0.02]'\n")
+    write_records(path, grid(make, 3e-3))
+    said = CliRunner().invoke(app, ["extend", str(path)], catch_exceptions=False).output
+    assert said == "every best learning rate is inside its grid, or at the ceiling\n"
+
+
+def test_the_command_table_chooses_one_cell_a_task_where_asked(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    scores = {1e-3: (0.71, 0.72), 1e-2: (0.93, 0.41)}
+    rows = [(lr, 4 * 2**n, score) for lr, own in scores.items() for n, score in enumerate(own)]
+    write_records(path, [make(training={"lr": lr}, dials={"pairs": pairs}, score=score) for lr, pairs, score in rows])
+    each, one = (
+        CliRunner().invoke(app, ["table", str(path), *more], catch_exceptions=False).output
+        for more in ([], ["--one-cell"])
+    )
+    assert [score in each for score in ("93.0", "72.0")] == [True, True]
+    assert [score in one for score in ("71.0", "72.0", "93.0")] == [True, True, False]
+    assert "One cell of hyper-parameters a task" in one
