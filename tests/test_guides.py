@@ -31,7 +31,7 @@ DOCUMENTS = [
     *(ROOT / f"{p}/README.md" for p in ("synth", "arch", "search", "results")),
 ]
 DOCUMENTS.append(ROOT / "arch/kernels/README.md")
-ELSEWHERE = ("ray", "sbatch")  # programs of a cluster
+ELSEWHERE = ("kubectl", "ray", "sbatch")  # programs of a cluster
 _BLOCK = re.compile(r"(?:^<!-- file: (?P<file>\S+) -->\n\n)?^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 
 

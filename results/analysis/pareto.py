@@ -6,9 +6,12 @@ Points are float [N, G]: one row per candidate, one column per goal. `maximise` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Name = TypeVar("Name")
 
 BLOCK = 256  # candidates compared with all others at a time; bounds memory to BLOCK x N x G
 
@@ -47,6 +50,47 @@ def hypervolume(points: ArrayLike, reference: Sequence[float], maximise: Sequenc
     depths = np.unique(gains[:, 2])
     steps = np.diff(depths, prepend=0.0)
     return float(sum(step * _area(gains[gains[:, 2] >= depth, :2]) for step, depth in zip(steps, depths, strict=True)))
+
+
+def volume_curves(
+    groups: Mapping[Name, Sequence[Sequence[float]]], maximise: Sequence[bool]
+) -> dict[Name, list[float]]:
+    """The hypervolume after each point, by group. A point without values, (), adds nothing.
+
+    Goals are scaled to 0 (worst) and 1 (best) over the points of all groups, costs by their logarithm, so that groups share
+    the scale. With one goal it is the best so far. Raises ValueError for more than three goals.
+    """
+    known = [values for points in groups.values() for values in points if len(values)]
+    if not known:
+        return {name: [0.0] * len(points) for name, points in groups.items()}
+    of = iter(_scaled(np.asarray(known, dtype=np.float64), maximise))
+    curves: dict[Name, list[float]] = {}
+    for name, points in groups.items():
+        seen: list[NDArray[np.float64]] = []
+        curves[name] = []
+        for values in points:
+            if len(values):
+                seen.append(next(of))
+            curves[name].append(
+                _scaled_volume(seen, len(maximise)) if len(values) or not curves[name] else curves[name][-1]
+            )
+    return curves
+
+
+def _scaled_volume(points: Sequence[NDArray[np.float64]], goals: int) -> float:
+    if not points:
+        return 0.0
+    if goals == 1:
+        return float(np.max(points))
+    return hypervolume(points, [-0.01] * goals, [True] * goals) / 1.01**goals
+
+
+def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np.float64]:
+    """[N, G] between 0 (worst) and 1 (best)."""
+    logs = (values > 0).all(axis=0) & ~np.asarray(maximise)
+    gains = np.where(logs, np.log(np.maximum(values, 1e-12)), values) * np.where(maximise, 1.0, -1.0)
+    low, high = gains.min(axis=0), gains.max(axis=0)
+    return np.asarray((gains - low) / np.where(high > low, high - low, 1.0))
 
 
 def front_shares(

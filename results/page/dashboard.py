@@ -29,6 +29,8 @@ from recallmap.results.page.figure_data import figures, hyper_names
 from recallmap.results.page.heat_map import says_no_more
 from recallmap.results.page.learnability_section import section as online_section
 from recallmap.results.page.probe_section import section as probe_section
+from recallmap.results.page.search_section import SearchView
+from recallmap.results.page.search_section import section as search_section
 from recallmap.results.record import Record
 from recallmap.results.score_tables.rendering import html as table_html
 from recallmap.results.score_tables.table import Table
@@ -211,14 +213,16 @@ def page(
     beside: Sequence[Published] = (),
     probed: Sequence[Row] = (),
     details: Mapping[str, Detail] = MappingProxyType({}),
+    searched: SearchView | None = None,
     again: int = 0,
 ) -> str:
     """One HTML page of all records, and of the tables that were made of them.
 
-    beside   published figures, drawn where they are comparable
-    probed   measurements of the probe; their `arch` is an architecture's row (see `row_names`)
-    details  facts on architectures, by row
-    again    seconds after which the page looks for a newer version; 0 for a study that is done
+    beside    published figures, drawn where they are comparable
+    probed    measurements of the probe; their `arch` is an architecture's row (see `row_names`)
+    details   facts on architectures, by row
+    searched  the points of the search that these are records of
+    again     seconds after which the page looks for a newer version; 0 for a study that is done
     """
     if not records:
         lead = "There are no trials here yet: nothing has been trained."
@@ -237,6 +241,7 @@ def page(
         ]
         sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]
         sections += [found] if (found := online_section(done)) else []
+        sections += [found] if (found := search_section(searched)) else []
         sections.append(_PROGRESS)
         scripts = [
             ("application/json", _json(packed(data))),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from recallmap.arch.backbone import BackboneSpec
@@ -16,12 +17,21 @@ from recallmap.arch.stack import flatten
 from recallmap.results.analysis import published_figures
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.published_figures import Published
+from recallmap.results.page import search_section
 from recallmap.results.page.architecture_section import Detail
+from recallmap.results.page.search_section import SearchView
 from recallmap.results.record import Record
 from recallmap.search import codec
+from recallmap.search.cli import sources as records_sources
 from recallmap.search.documents import built_in, yaml_text
 from recallmap.search.documents.nodes import SpecError
+from recallmap.search.documents.type_hints import plain
 from recallmap.search.measurement.capacity_probe import probe
+from recallmap.search.proposers import search_results
+from recallmap.search.proposers.generations import ranked, said_choices
+from recallmap.search.proposers.journal import Journal
+from recallmap.search.proposers.search_results import Candidate, Findings
+from recallmap.search.space.search_space import ANCHORS, Search
 
 PAIRS = (2, 4, 8, 16, 32, 64, 128)  # probed for a page: an octave apart, because the axis is logarithmic
 
@@ -91,6 +101,46 @@ def probed(
             )
         rows += [{**found, "arch": row} for found in _probed(_memories(specs[row]), specs[row].width)]
     return sorted(rows, key=lambda found: found["arch"])
+
+
+def searched(source: str, sets: Sequence[str], ledger: Path | None, records: Iterable[Record]) -> SearchView | None:
+    """The points of a search; None where the source is records or a grid, or none of its points is done."""
+    study = None if records_sources.holds_records(source) else codec.read_study(source, overrides=sets)
+    if study is None or not isinstance(study.space, Search):
+        return None
+    path = ledger or records_sources.default_ledger(study)
+    found = search_results.findings_of(study, records, Journal(records_sources.journal_at(path)))
+    if not found.candidates:
+        return None
+    values = [one.chosen for one in found.candidates]
+    best = [found.candidates[index] for index in ranked(values, found.maximise)]
+    distinct: dict[tuple[str, ...], str] = {}  # samplers may propose the same point
+    for one in best:
+        distinct.setdefault(tuple(sorted(record.key for record in one.records)), one.name)
+    wanted = tuple(distinct.values())[: search_section.MOST_SHOWN]
+    return SearchView(
+        goals=tuple(search_section.Goal(name=g.name, maximise=g.direction == "maximise") for g in study.goals),
+        points=tuple(_search_point(found, one, with_yaml=one.name in wanted) for one in found.candidates),
+        best=wanted,
+        volumes=search_results.volumes(found),
+        anchors=ANCHORS,
+    )
+
+
+def _search_point(found: Findings, one: Candidate, *, with_yaml: bool) -> search_section.SearchPoint:
+    spec = getattr(one.trial, "arch", None)
+    mixers = list(_mixers(spec)) if isinstance(spec, BackboneSpec) else []
+    said = [{name: value for name, value in plain(mixer).items() if name != "kind"} for mixer in mixers]
+    return search_section.SearchPoint(
+        name=one.name,
+        sampler=one.proposer,
+        values=one.chosen,
+        tested=one.tested,
+        blocks=tuple((mixer.kind, said_choices(own)) for mixer, own in zip(mixers, said, strict=True)),
+        parent=f"{one.proposer} {one.parents[0]}" if one.parents else "",
+        change=one.change,
+        yaml=search_results.arch_document(found, one, Path()) if with_yaml and mixers else "",
+    )
 
 
 def sources() -> list[Published]:

@@ -129,6 +129,7 @@ def dashboard(
                     beside=page_context.sources(),
                     probed=page_context.probed(found.records, only=rows, say=complain) if probe else [],
                     details=details,
+                    searched=page_context.searched(source, sets, ledger, found.records),
                     again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from recallmap.search.engines.plan import Plan
     from recallmap.search.study.spec import StudySpec
     from recallmap.search.weights.kept import WeightFolder
+
+MOST_REPEATS = 1000  # of a search, that `best` compares
 
 
 @app.command()
@@ -237,6 +239,9 @@ def best(
         Path | None, typer.Option("-o", "--output", help="A .yaml file for the architecture of the winner.")
     ] = None,
     point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Compare the samplers instead, over the searches with space.seed=0..N-1.")
+    ] = 0,
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
@@ -251,6 +256,11 @@ def best(
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or sources.default_ledger(spec)
+    if repeats:
+        if output is not None or point is not None:
+            refuse("best: --repeats compares samplers and writes no winner; leave -o and --point out")
+        _say_comparison(study, sets, repeats, sources.journal_at(path), as_json)
+        return
     given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
     try:
@@ -276,6 +286,25 @@ def best(
         write_text(output, text)
         tell = complain if as_json else say
         tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.quote(str(output))}")
+
+
+def _say_comparison(study: str, sets: Sequence[str], repeats: int, journal: Path, as_json: bool) -> None:
+    from recallmap.search import codec
+    from recallmap.search.cli.json_text import document
+    from recallmap.search.proposers import sampler_comparison
+    from recallmap.search.proposers.journal import Journal
+
+    if not 2 <= repeats <= MOST_REPEATS:
+        refuse(f"--repeats must be from 2 to {MOST_REPEATS}, got {repeats}")
+    try:
+        each = [codec.read_study(study, overrides=[*sets, f"space.seed={seed}"]) for seed in range(repeats)]
+        found = sampler_comparison.standings(each, Journal(journal))
+    except ValueError as error:
+        refuse(f"best: {error}")
+    if as_json:
+        say(document(list(sampler_comparison.data_of(found))))
+    else:
+        terminal().print(sampler_comparison.table_of(found))
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recallmap.search.samplers.sampler import LINEAGE, POINT
 from recallmap.search.space.axis_values import Point
 from recallmap.search.space.corners import Given
 from recallmap.search.space.parameters import Choices, FloatDial, IntDial, Scalar
@@ -21,9 +22,9 @@ from recallmap.search.space.search_space import ANCHORS, Search
 
 End = Literal["done", "stopped", "rejected", "failed"]
 
-# Keys of a point in the journal: its place in the order of asking; how it ended, and why; the number of the point that it
-# resumes; its place among those to try first; its validation scores by rung; the milliseconds measured.
-_ORDINAL, _END, _WHY, _AGAIN, _FIRST, _RUNGS, _SPEED = "point", "end", "why", "again", "first", "rungs", "milliseconds"
+# Keys of a point in the journal beside POINT and LINEAGE: how it ended, and why; the number of the point that it resumes; its
+# place among those to try first; its validation scores by rung; the milliseconds measured.
+_END, _WHY, _AGAIN, _FIRST, _RUNGS, _SPEED = "end", "why", "again", "first", "rungs", "milliseconds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,10 @@ class Asked:
 class Told:
     """A reported point.
 
-    values  values of the goals, in their order; () unless the point is done
-    rungs   values of the goals on the budgets below the whole one, lowest first
+    values   values of the goals, in their order; () unless the point is done
+    rungs    values of the goals on the budgets below the whole one, lowest first
+    parents  ordinals of the points that it descends from, where the sampler says them
+    change   what tells it from the first parent, in words
     """
 
     ordinal: int
@@ -51,6 +54,8 @@ class Told:
     rungs: tuple[tuple[float, ...], ...] = ()
     milliseconds: float | None = None
     why: str = ""
+    parents: tuple[int, ...] = ()
+    change: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,7 @@ class Proposer:
         else:
             point = self.space.point(_Suggest(trial))
             choices = dict(trial.params)
-        trial.set_user_attr(_ORDINAL, ordinal)
+        trial.set_user_attr(POINT, ordinal)
         self._open[trial.number] = trial
         self._asked += 1
         return Asked(number=trial.number, ordinal=ordinal, choices=choices, point=point)
@@ -132,17 +137,7 @@ class Proposer:
         trial.set_user_attr(_END, answer.end)
         values = list(answer.values) if answer.end == "done" else None
         self.study.tell(asked.number, values, state=states[answer.end])
-        self.told.append(
-            Told(
-                ordinal=asked.ordinal,
-                end=answer.end,
-                choices=asked.choices,
-                values=answer.values,
-                rungs=answer.rungs,
-                milliseconds=answer.milliseconds,
-                why=answer.why,
-            )
-        )
+        self.told.append(told_of(self._trials()[asked.number]))
 
     def _seeded(self, ordinal: int) -> Any:
         """An Optuna sampler for one point, seeded by its place in the order, so that an interruption changes nothing."""
@@ -180,12 +175,12 @@ class Proposer:
     def _fixed(self) -> tuple[Choices, dict[str, int]]:
         """Given values of the next point, where one has no answer yet or is to be tried first; and its notes for the journal,
         which show after any number of interruptions which points were asked for again."""
-        whole = [trial for trial in self._trials() if _ORDINAL in trial.user_attrs]  # all its values are known
+        whole = [trial for trial in self._trials() if POINT in trial.user_attrs]  # all its values are known
         again = {trial.user_attrs.get(_AGAIN) for trial in whole}
         begun = {trial.user_attrs.get(_FIRST) for trial in whole}
         left = [t for t in whole if not is_answered(t) and t.number not in again and t.number not in self._open]
         if left:
-            first = min(left, key=lambda trial: int(trial.user_attrs[_ORDINAL]))
+            first = min(left, key=lambda trial: int(trial.user_attrs[POINT]))
             return dict(first.params), {_AGAIN: first.number}
         for index, node in enumerate(self.space.first if self.arm != ANCHORS else ()):
             if index not in begun:
@@ -235,13 +230,15 @@ def is_answered(trial: Any) -> bool:
 
 def told_of(trial: Any) -> Told:
     """The report of an Optuna trial that has its answer."""
-    said = trial.user_attrs
+    said, lineage = trial.user_attrs, trial.system_attrs.get(LINEAGE, {})
     return Told(
-        ordinal=said[_ORDINAL],
+        ordinal=said[POINT],
         end=said[_END],
         choices=dict(trial.params),
         values=tuple(trial.values) if said[_END] == "done" else (),
         rungs=tuple(tuple(values) for values in said.get(_RUNGS, ())),
         milliseconds=said.get(_SPEED),
         why=said.get(_WHY, ""),
+        parents=tuple(lineage.get("parents", ())),
+        change=lineage.get("change", ""),
     )

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from recallmap.results.analysis.labels import flatten, leaves_of
 from recallmap.results.analysis.outside_code import has_unknown_state
-from recallmap.results.analysis.pareto import front, hypervolume
+from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.escape import one_line
 from recallmap.results.record import Record
@@ -47,6 +47,7 @@ class Candidate:
     proposer  label of the sampler, or anchors, or grid
     chosen    values of the goals on validation, by which points are compared
     by_seed   values of the goals on test, a row a seed
+    parents   ordinals of the points of the same sampler that it descends from; `change` says what tells it from the first
     """
 
     proposer: str
@@ -57,6 +58,8 @@ class Candidate:
     chosen: tuple[float, ...]
     by_seed: tuple[tuple[float, ...], ...]
     rungs: tuple[tuple[float, ...], ...] = ()
+    parents: tuple[int, ...] = ()
+    change: str = ""
 
     @property
     def name(self) -> str:
@@ -158,6 +161,8 @@ def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[s
             chosen=one.values,
             by_seed=_by_seed(study.goals, found, one.milliseconds),
             rungs=one.rungs,
+            parents=one.parents,
+            change=one.change,
         )
 
 
@@ -229,32 +234,15 @@ def shares_on_front(found: Findings, rng: np.random.Generator, draws: int = 200)
 
 
 def volumes(found: Findings) -> dict[str, list[float]]:
-    """The hypervolume after every point, by sampler. Goals are scaled to 0 (worst) and 1 (best) over all points, costs by their
-    logarithm. With one goal it is the best so far; empty with more than three goals."""
-    goals, maximise = found.study.goals, found.maximise
-    if len(goals) > 3 or not found.candidates:
+    """The hypervolume after every point, by sampler, on a scale over all points: see `volume_curves`. Empty with more than
+    three goals."""
+    if len(found.study.goals) > 3:
         return {}
-    scaled = _scaled(np.asarray([one.chosen for one in found.candidates]), maximise)
-    curves: dict[str, list[float]] = {}
-    for proposer in dict.fromkeys(one.proposer for one in found.candidates):
-        own = scaled[[i for i, one in enumerate(found.candidates) if one.proposer == proposer]]
-        if proposer == ANCHORS:
-            continue
-        curves[proposer] = [
-            float(own[:n].max())
-            if len(goals) == 1
-            else hypervolume(own[:n], [-0.01] * len(goals), [True] * len(goals)) / 1.01 ** len(goals)
-            for n in range(1, len(own) + 1)
-        ]
-    return curves
-
-
-def _scaled(values: NDArray[np.float64], maximise: Sequence[bool]) -> NDArray[np.float64]:
-    """[N, G] between 0 (worst) and 1 (best)."""
-    logs = (values > 0).all(axis=0) & ~np.asarray(maximise)
-    gains = np.where(logs, np.log(np.maximum(values, 1e-12)), values) * np.where(maximise, 1.0, -1.0)
-    low, high = gains.min(axis=0), gains.max(axis=0)
-    return np.asarray((gains - low) / np.where(high > low, high - low, 1.0))
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for one in found.candidates:
+        groups.setdefault(one.proposer, []).append(one.chosen)
+    curves = volume_curves(groups, found.maximise)
+    return {proposer: curve for proposer, curve in curves.items() if proposer != ANCHORS}
 
 
 def _rungs_agree(candidates: Sequence[Candidate], study: StudySpec) -> Iterator[Agreement]:

@@ -13,6 +13,10 @@ from typing import Any, ClassVar
 
 MOST = 100_000  # of what a parameter counts: more is a slip, and takes memory
 
+POINT = "point"  # key of a trial's user attribute in the journal: the place of its point in the order of asking
+
+LINEAGE = "lineage"  # key of a system attribute, where a sampler says it: {"parents": [places], "change": words}
+
 
 def parameter(default: Any) -> Any:
     """A field of a sampler. The default changes neither the address of a search nor its label."""
@@ -25,7 +29,7 @@ class SamplerSpec(ABC):
 
     source            the paper
     several_goals     whether it serves a study of several goals
-    has_parents       whether its points descend from earlier ones (see Genetic)
+    has_parents       whether Optuna gives its points populations, and those parents (see Genetic)
     least_generation  points that it must propose together
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from recallmap.results.record import Record
@@ -12,6 +12,8 @@ from recallmap.search.trials import Trial
 Split = Literal["validation", "test"]
 
 STATIC = ("parameters", "state_bytes", "state_floats", "flops_per_token")  # figures known before training
+
+_LEAST = "least_"  # of a lower limit
 
 SPEED = "milliseconds"  # a forward pass over a batch, timed when nothing else runs
 
@@ -62,17 +64,24 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """Upper limits on the cost of a trial; a trial above one is not trained. None: no limit."""
+    """Limits on the cost of a trial; a trial beyond one is not trained. None: no limit.
+
+    least_parameters  the fewest parameters; all others are upper limits. Both limits together make points of a size
+    """
 
     parameters: int | None = None
     state_bytes: int | None = None
     flops_per_token: float | None = None
+    least_parameters: int | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            most = getattr(self, f.name)
-            if most is not None and most < 1:
-                raise ValueError(f"{f.name} must be at least 1 or null, got {most}")
+            bound = getattr(self, f.name)
+            if bound is not None and bound < 1:
+                raise ValueError(f"{f.name} must be at least 1 or null, got {bound}")
+        least, most = self.least_parameters, self.parameters
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"least_parameters must be at most parameters, {most:,}, got {least:,}")
 
     @property
     def limits(self) -> dict[str, float]:
@@ -81,11 +90,17 @@ class Constraints:
 
     def broken_by(self, spec: Trial) -> str:
         """The constraints that a trial breaks, in words; "" where it may be trained."""
-        return ", ".join(
-            f"{name} {getattr(spec.price(), name):,} (at most {self.limits[name]:,})" for name in self.excess(spec)
-        )
+        said = []
+        for name in self.excess(spec):
+            figure, end = name.removeprefix(_LEAST), "least" if name.startswith(_LEAST) else "most"
+            said.append(f"{figure} {getattr(spec.price(), figure):,} (at {end} {self.limits[name]:,})")
+        return ", ".join(said)
 
     def excess(self, spec: Trial) -> dict[str, float]:
-        """The relative excess over each limit that is passed."""
-        found = {name: getattr(spec.price(), name) / most - 1 for name, most in self.limits.items()}
+        """The relative distance beyond each limit that is passed."""
+        price = spec.price()
+        found = {}
+        for name, bound in self.limits.items():
+            beyond = getattr(price, name.removeprefix(_LEAST)) / bound - 1
+            found[name] = -beyond if name.startswith(_LEAST) else beyond
         return {name: over for name, over in found.items() if over > 0}

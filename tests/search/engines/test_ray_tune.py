@@ -502,6 +502,34 @@ def test_the_ray_up_example_is_what_ray_up_takes() -> None:
         assert f"RAY_USAGE_STATS_REPORT_URL={QUIET['RAY_USAGE_STATS_REPORT_URL']}" in commands[-1]
 
 
+def test_the_kuberay_example_is_one_cluster_of_our_ray_whose_ledger_outlives_a_pod() -> None:
+    """As far as a machine without Kubernetes can tell; its names were checked against the CRD of KubeRay 1.7."""
+    import yaml
+
+    volume, cluster = yaml.safe_load_all((CLUSTER / "kuberay.yaml").read_text(encoding="utf-8"))
+    spec = cluster["spec"]
+    assert (cluster["apiVersion"], cluster["kind"], spec["authOptions"]) == (
+        "ray.io/v1",
+        "RayCluster",
+        {"mode": "token"},
+    )
+    assert f"ray=={spec['rayVersion']}" in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    pods = [group["template"]["spec"] for group in groups]
+    containers = [container for pod in pods for container in pod["containers"]]
+    assert len({container["image"] for container in containers}) == 1
+    for container in containers:
+        assert {one["name"]: one["value"] for one in container["env"]}.items() <= QUIET.items()
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert all(
+        isinstance(value, str) for group in groups for value in group["rayStartParams"].values()
+    )  # or it is refused
+    (mount,), (kept,) = containers[0]["volumeMounts"], pods[0]["volumes"]
+    assert mount["name"] == kept["name"]
+    assert kept["persistentVolumeClaim"]["claimName"] == volume["metadata"]["name"]
+    assert volume["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path: Path, code: int) -> None:
     """As far as a machine without Slurm can tell: what it calls, with what, and what is left."""

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from recallmap.arch.cost import cost
 from recallmap.results.ledger import Ledger
 from recallmap.search import codec
+from recallmap.search.cli import page_context
 from recallmap.search.cli.app import app
 from recallmap.search.engines.driver import Driver
 from recallmap.search.proposers import search_results
@@ -131,6 +132,26 @@ def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path)
         assert curve == sorted(curve)
         assert 0 < curve[-1] <= 1
     assert curves["random"][:6] == curves["tpe"][:6]
+
+
+def test_the_page_gets_the_points_with_their_parents_and_the_yaml_of_the_best(folder: Path) -> None:
+    evolving = study(kind="evolution", population=6, beside=["random"])
+    drive(evolving, folder / "a.sqlite")
+    (folder / "story.yaml").write_text(codec.dump(evolving), encoding="utf-8")
+    records = Ledger.open(folder / "a.sqlite").all()
+    view = page_context.searched("story.yaml", [], folder / "a.sqlite", records)
+    assert view is not None
+    own, label = [one for one in view.points if one.sampler != "random"], "evolution(population=6)"
+    assert [one.name for one in own] == [f"{label} {place}" for place in range(12)]
+    assert [bool(one.parent) for one in own] == [False] * 6 + [True] * 6
+    assert all(one.change for one in own[6:])
+    assert view.points[0].blocks[0][0] == "gla"
+    assert list(view.volumes) == [label, "random"]
+    known = {one.name: one for one in view.points}
+    assert known[view.best[0]].values[0] == max(one.values[0] for one in view.points)
+    assert {name for name, one in known.items() if one.yaml} == set(view.best)
+    assert len(view.best) == 18  # the six random points that both begin with count once
+    assert page_context.searched(str(folder / "a.sqlite"), [], None, records) is None
 
 
 def test_with_one_goal_the_best_so_far_stands_in(folder: Path) -> None:

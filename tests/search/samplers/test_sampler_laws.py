@@ -16,9 +16,10 @@ from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.documents.nodes import Place, SpecError
 from recallmap.search.proposers.journal import Journal
-from recallmap.search.proposers.proposer import Answer, Told
+from recallmap.search.proposers.proposer import Answer, Proposer, Told
 from recallmap.search.samplers import Sampler, laws
 from recallmap.search.samplers.sampler import SamplerSpec
+from recallmap.search.space.parameters import words_of
 from recallmap.search.space.search_space import Search
 from recallmap.search.study.spec import StudySpec
 
@@ -181,7 +182,9 @@ def test_an_absurd_number_is_refused_by_its_name_and_place(kind: str, name: str,
 def test_the_readme_has_a_row_for_each_parameter() -> None:
     readme = (Path(__file__).parents[3] / "search" / "README.md").read_text(encoding="utf-8")
     rows = [row.split("|") for row in readme.splitlines() if row.startswith("| `")]
-    explained = {(kind.strip(" `"), row[1].strip(" `")) for row in rows for kind in row[2].split(",")}
+    explained = {
+        (kind.strip(" `"), name.strip(" `")) for row in rows for kind in row[2].split(",") for name in row[1].split(",")
+    }
     assert {(kind, name) for kind in KINDS for name in parameters(kind)} <= explained
 
 
@@ -291,7 +294,7 @@ def test_without_mutation_a_genetic_algorithm_only_recombines_its_first_populati
     assert xs(found)[:8] == xs(searched(study("random"), tmp_path / "random.journal", 8))
     for name in DIALS:
         first = {one.choices[name] for one in found[:8]}
-        assert {one.choices[name] for one in found[8:]} <= first
+        assert {one.choices[name] for one in found[16:]} <= first
 
 
 def test_a_gaussian_process_without_noise_proposes_other_points_after_its_startup(tmp_path: Path) -> None:
@@ -301,6 +304,88 @@ def test_a_gaussian_process_without_noise_proposes_other_points_after_its_startu
     )
     assert xs(noisy)[:4] == xs(exact)[:4]
     assert xs(noisy)[4:] != xs(exact)[4:]
+
+
+BLOCKS = {
+    "trial.arch.stack": {
+        "length": [2, 8],
+        "pattern": "[^a]*a?[^a]*",
+        "sequence": {
+            "a": {"kind": "block", "mixer": {"kind": "attention", "heads": 2, "window": {"choice": [4, 8, 16]}}},
+            "g": {"kind": "block", "mixer": {"kind": "gla", "heads": {"choice": [1, 2, 4]}}},
+            "m": {"kind": "block", "mixer": {"kind": "mesa", "heads": {"choice": [1, 2, 4]}}},
+            "c": {"kind": "block", "mixer": "base_conv"},
+        },
+    }
+}
+
+
+def likeness(word: str, choices: dict[str, Any]) -> float:
+    """1 for the word gmamgc with four heads in each mesa, less by a sixth for each block that differs."""
+    alike = sum(one == other for one, other in zip(word, "gmamgc", strict=False)) / max(6, len(word))
+    return alike + 0.1 * (choices.get("trial.arch.stack.m.mixer.heads") == 4)
+
+
+def evolved(document: dict[str, Any], seed: int = 0, points: int = 96) -> list[tuple[str, Told]]:
+    """Words and reports of a search for a likeness, in memory."""
+    import optuna
+
+    space = study(document, dials=BLOCKS, seed=seed, generation=8).space
+    assert isinstance(space, Search)
+    (arm,) = space.arms
+    proposer = Proposer(optuna.create_study(direction="maximize"), space, arm)
+    words: list[str] = []
+    while len(words) < points:
+        asked = [proposer.ask() for _ in range(space.generation)]
+        words += (own := [words_of(one.point)[0] for one in asked])
+        for one, word in zip(asked, own, strict=True):
+            proposer.tell(one, Answer(end="done", values=(likeness(word, one.choices),)))
+    return list(zip(words, proposer.told, strict=True))
+
+
+def test_evolution_finds_an_order_of_blocks_that_chance_does_not() -> None:
+    best = {
+        kind: [max(told.values[0] for _, told in evolved({"kind": kind}, seed)) for seed in range(3)]
+        for kind in ("evolution", "random")
+    }
+    assert all(found > by_chance for found, by_chance in zip(best["evolution"], best["random"], strict=True))
+    assert max(best["evolution"]) == 1.1 > max(best["random"]) + 0.3
+
+
+def test_a_child_says_its_parents_and_what_was_changed_and_no_child_equals_an_earlier_point() -> None:
+    found = evolved({"kind": "evolution", "graft": 1})
+    words, told = zip(*found, strict=True)
+    assert all(not one.parents and not one.change for one in told[:16])  # the first population is random
+    assert all(
+        one.ordinal - 24 < parent < one.ordinal for one in told[16:] for parent in one.parents
+    )  # the old are dead
+    assert len({str(sorted(one.choices.items())) for one in told}) == len(told)
+    assert {one.change.partition(" ")[0] for one in told[16:]} == {"insert", "delete", "swap", "change", "graft"}
+    for one in told[16:]:
+        old, new = words[one.parents[0]], words[one.ordinal]
+        match one.change.split():
+            case ["insert", letter, "at", at] if letter != "a":
+                assert new == old[: int(at)] + letter + old[int(at) :]
+            case ["delete", letter, "at", at]:
+                assert (letter, new) == (old[int(at)], old[: int(at)] + old[int(at) + 1 :])
+            case ["swap", one_letter, "at", _, "with", other, "at", _]:
+                assert sorted(old) == sorted(new)
+                assert one_letter != other
+            case ["graft", end, "of", mate, "at", at]:
+                assert one.parents[1] == int(mate)
+                assert words[int(mate)].endswith(end)
+                assert new == old[: int(at)] + end or ("a" in old[: int(at)] and "a" in end)
+            case ["change", name, *_] if name.startswith("stack."):
+                assert old == new
+
+
+def test_change_alone_keeps_the_length_of_a_sequence() -> None:
+    alone = dict.fromkeys(("insert", "delete", "swap", "graft"), 0)
+    found = evolved({"kind": "evolution", **alone}, points=48)
+    assert all(len(word) == len(found[one.parents[0]][0]) for word, one in found[16:])
+    assert len({word for word, _ in found[16:]}) > 8
+    with pytest.raises(SpecError, match="change must be above 0, because it alone applies to every point, got 0"):
+        study({"kind": "evolution", "change": 0})
 
 
 def test_a_sampler_of_one_goal_refuses_a_study_of_two(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from recallmap.results.ledger import Ledger
 from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.engines import inline
+from recallmap.search.space.search_space import Search
 
 SEARCHED = (
     "mqar_capacity",
@@ -44,6 +45,19 @@ def test_there_is_a_budget_for_gpus_and_one_that_runs_here(name: str, tmp_path: 
 def test_the_capacity_study_holds_every_mixer() -> None:
     trials = codec.read_study("mqar_capacity").trials()
     assert {t.arch.stack[1].mixer.kind for t in trials} == set(type_hints.kinds_of(Mixer))  # type: ignore[union-attr]
+
+
+def test_the_wide_search_has_all_families_and_anchors_of_its_size() -> None:
+    wide = codec.read_study("hybrid_search", overrides=["budget=wide"])
+    assert isinstance(wide.space, Search)
+    met = {str(value) for choices, _ in wide.space.corners() for value in choices.values()}
+    assert {"kda", "delta_product", "gla", "mamba2", "mamba3", "ttt_linear", "titans", "omeganet"} <= met
+    kinds = {trial.task.kind for trial in wide.expanded(wide.space.anchor_points()[0])}  # type: ignore[union-attr]
+    assert kinds == {"mqar", "selective_copying", "compression", "group_word"}
+    for anchor in wide.space.anchor_points():
+        assert not any(wide.constraints.broken_by(trial) for trial in wide.expanded(anchor))
+    assert wide.constraints.parameters == 132_000
+    assert wide.constraints.least_parameters == 108_000
 
 
 def test_mad_begins_with_small_weights() -> None:

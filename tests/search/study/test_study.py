@@ -251,6 +251,20 @@ def test_constraints_are_judged_before_training(file: Path) -> None:
     assert why.endswith("(at most 3,000)")
 
 
+def test_points_of_one_size_have_a_least_and_a_most(file: Path) -> None:
+    grid = "space: {kind: grid, axes: {trial.arch.width: [8, 16, 32]}}"
+    study = read(file, f"constraints: {{parameters: 3000, least_parameters: 1000}}\n{grid}")
+    assert [t.arch.width for t in study.trials()] == [16]
+    small, large = (why for _, why in study.rejected())
+    assert small.endswith("(at least 1,000)")
+    assert large.endswith("(at most 3,000)")
+    excess = [study.constraints.excess(trial) for trial, _ in study.rejected()]
+    assert [list(one) for one in excess] == [["least_parameters"], ["parameters"]]
+    assert 0 < excess[0]["least_parameters"] < 1
+    with pytest.raises(SpecError, match="least_parameters must be at most parameters, 3,000, got 4,000"):
+        read(file, f"constraints: {{parameters: 3000, least_parameters: 4000}}\n{grid}")
+
+
 def test_goals_are_accuracy_and_small_state_unless_said_otherwise(file: Path) -> None:
     assert [(g.score, g.direction) for g in read(file).goals] == [("accuracy", "maximise"), ("state_bytes", "minimise")]
     assert [g.score for g in read(file, "goals: [{score: exact_match, direction: maximise}]").goals] == ["exact_match"]

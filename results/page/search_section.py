@@ -1,0 +1,273 @@
+"""The page's section on a search: its front over time beside random search, and its best points, block by block.
+
+The figures are drawn here, as SVG in the page's own colours, and need no script.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from recallmap.results import escape
+from recallmap.results.analysis.pareto import front
+
+MOST_SHOWN = 30  # points with their blocks
+
+NULL = "random"  # the sampler that the others must beat
+
+WIDTH, HEIGHT = 380, 250  # of a figure
+
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 34  # its margins
+
+COLOURS = 8  # of the page; beyond them the letter alone tells blocks apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a search wants more of, or less."""
+
+    name: str
+    maximise: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPoint:
+    """A trained point of a search.
+
+    sampler  its label
+    values   of the goals on validation; `tested` on test
+    blocks   kind and options of each block's mixer, in order
+    parent   name of the point that it descends from, "" for none; `change` says what tells them apart
+    yaml     its architecture
+    """
+
+    name: str
+    sampler: str
+    values: tuple[float, ...]
+    tested: tuple[float, ...]
+    blocks: tuple[tuple[str, str], ...]
+    parent: str = ""
+    change: str = ""
+    yaml: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchView:
+    """A search, as the page shows it.
+
+    points   all of them, in the order in which each sampler proposed them
+    best     names of points, best first
+    volumes  the hypervolume after each point, by sampler; the first is the search's own
+    anchors  label of the known architectures, which no sampler proposed
+    """
+
+    goals: tuple[Goal, ...]
+    points: tuple[SearchPoint, ...]
+    best: tuple[str, ...]
+    volumes: Mapping[str, Sequence[float]]
+    anchors: str
+
+
+_SECTION = """<section id="search" data-name="Search">
+<h2>What did the search find?</h2>
+<p class="seen">{seen}</p>
+<p class="read">First: the part of the plane of the goals that the points so far dominate, on a scale over all points. Second:
+the front on validation after a quarter, a half and all of the points. Dashed in both: random search, the null model. One search
+is one draw: <code>recallmap best STUDY --repeats 5</code> tests the difference over repeats.</p>
+<p>{key}</p>
+<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:12px">
+{figures}
+</div>
+<h3>The best {count} of {of}</h3>
+<p class="read">Fronts first, then the first goal, on validation. A square is a block, from the input on the left to the output;
+point at it to read its options. Below a parent stands what was changed in it, with the study's letters and places from 0.</p>
+<p>{blocks}</p>
+<div class="wide" tabindex="0" role="region" aria-label="The best points of the search">
+<table><thead><tr>{heads}</tr></thead><tbody>
+{rows}
+</tbody></table></div>
+</section>"""
+
+
+def section(found: SearchView | None) -> str:
+    """The section, "" where there is no search or no point of it is done."""
+    if found is None or not found.points:
+        return ""
+    known = {one.name: one for one in found.points}
+    best = [known[name] for name in found.best[:MOST_SHOWN]]
+    letters = _letters(
+        kind for one in (*best, *(known[p.parent] for p in best if p.parent in known)) for kind, _ in one.blocks
+    )
+    figures = [_progress(found)] if found.volumes else []
+    if len(found.goals) == 2 and found.volumes:
+        figures.append(_fronts(found))
+    heads = ["point", "blocks", *(f"{goal.name} (test)" for goal in found.goals), "parent", "architecture"]
+    return _SECTION.format(
+        seen=escape.html(_seen(found)),
+        key=" ".join(_key(name, _stroke(found, name)) for name in found.volumes),
+        figures="\n".join(figures),
+        count=len(best),
+        of=f"{len(found.points):,}",
+        blocks=" ".join(
+            f'<span style="white-space:nowrap;margin-right:12px">{_square(letters, kind, kind)} {escape.html(kind)}</span>'
+            for kind in letters
+        ),
+        heads="".join(f'<th scope="col">{escape.html(head)}</th>' for head in heads),
+        rows="\n".join(_row(one, known.get(one.parent), letters) for one in best),
+    )
+
+
+def _letters(kinds: Iterable[str]) -> dict[str, str]:
+    """A letter for each kind of block: the first of its name that no other has, in the order of the alphabet of kinds."""
+    found: dict[str, str] = {}
+    for kind in sorted(set(kinds)):
+        free = [letter for letter in kind.upper() if letter.isalnum() and letter not in found.values()]
+        found[kind] = free[0] if free else str(len(found))
+    return found
+
+
+def _seen(found: SearchView) -> str:
+    ends = {name: curve[-1] for name, curve in found.volumes.items() if curve}
+    if not ends:
+        return f"{len(found.points)} points are done."
+    best = found.best[0] if found.best else ""
+    others = ", ".join(f"{name} {end:.3f} after {len(found.volumes[name])} points" for name, end in ends.items())
+    what = "Best so far" if len(found.goals) == 1 else "Dominated share"
+    return f"{what}: {others}. First of the front: {best}."
+
+
+def _stroke(found: SearchView, sampler: str) -> str:
+    if sampler == NULL:
+        return "stroke:var(--quiet);stroke-dasharray:6 4;stroke-width:2;fill:none"
+    others = [name for name in found.volumes if name != NULL]
+    return f"stroke:var(--c{others.index(sampler) % COLOURS if sampler in others else 0});stroke-width:2;fill:none"
+
+
+def _key(name: str, stroke: str) -> str:
+    mark = f'<svg width="34" height="12" aria-hidden="true"><line x1="0" y1="6" x2="34" y2="6" style="{stroke}"/></svg>'
+    return f'<span style="white-space:nowrap;margin-right:16px">{mark} {escape.html(name)}</span>'
+
+
+def _progress(found: SearchView) -> str:
+    most = max(len(curve) for curve in found.volumes.values())
+    top = max(max(curve, default=0.0) for curve in found.volumes.values()) or 1.0
+    lines = []
+    for name, curve in found.volumes.items():
+        places = [(_x((at + 1) / most), _y(value / top)) for at, value in enumerate(curve)]
+        steps = [
+            place
+            for (x, y), (later, _) in zip(places, [*places[1:], places[-1]], strict=True)
+            for place in ((x, y), (later, y))
+        ]
+        lines.append(_line(steps, _stroke(found, name), f"{name}: {curve[-1]:.3f} after {len(curve)} points"))
+    title = "Best so far" if len(found.goals) == 1 else "Dominated share of the plane"
+    ticks = [(0.0, "0"), (0.5, f"{most // 2}"), (1.0, f"{most}")]
+    return _figure(title, "points", ticks, [(share, f"{share * top:.2f}") for share in (0, 0.5, 1)], lines)
+
+
+def _fronts(found: SearchView) -> str:
+    """The fronts of the search's own sampler as they moved, and that of random search."""
+    gain, cost = found.goals
+    points = [one for one in found.points if one.sampler != found.anchors]
+    logs = all(one.values[1] > 0 for one in points)
+
+    def scaled(one: SearchPoint) -> float:
+        return math.log(one.values[1]) if logs else one.values[1]
+
+    costs, gains = [scaled(one) for one in points], [one.values[0] for one in points]
+    low, high, bottom, top = min(costs), max(costs), min(gains), max(gains)
+
+    def place(one: SearchPoint) -> tuple[float, float]:
+        across = (scaled(one) - low) / (high - low) if high > low else 0.5
+        return _x(across), _y((one.values[0] - bottom) / (top - bottom) if top > bottom else 0.5)
+
+    own = next((name for name in found.volumes if name != NULL), NULL)
+    lines = []
+    for sampler, shares in ((NULL, (1.0,)), (own, (0.25, 0.5, 1.0))):
+        mine = [one for one in points if one.sampler == sampler]
+        for share in shares if mine else ():
+            some = mine[: max(1, round(share * len(mine)))]
+            on = front([one.values for one in some], [gain.maximise, cost.maximise])
+            kept = sorted((place(one) for one, is_on in zip(some, on, strict=True) if is_on))
+            steps = [
+                step
+                for (x, y), (later, _) in zip(kept, [*kept[1:], kept[-1]], strict=True)
+                for step in ((x, y), (later, y))
+            ]
+            said = f"{sampler} after {len(some)} points: {len(kept)} on the front"
+            dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in kept)
+            stroke = f"{_stroke(found, sampler)};opacity:{0.3 + 0.7 * share:.2f}"
+            lines.append(
+                f'{_line(steps, stroke, said)}<g style="{stroke.replace("fill:none", "fill:var(--paper)")}">{dots}</g>'
+            )
+    ends = [math.exp(end) if logs else end for end in (low, high)]
+    ticks = [(0.0, f"{ends[0]:,.4g}"), (1.0, f"{ends[1]:,.4g}")]
+    return _figure(gain.name, cost.name, ticks, [(0, f"{bottom:.3g}"), (1, f"{top:.3g}")], lines)
+
+
+def _x(share: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+
+def _y(share: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+
+def _line(places: Sequence[tuple[float, float]], stroke: str, said: str) -> str:
+    way = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline points="{way}" style="{stroke}"><title>{escape.html(said)}</title></polyline>'
+
+
+def _figure(
+    up: str, across: str, below: Sequence[tuple[float, str]], beside: Sequence[tuple[float, str]], inside: Sequence[str]
+) -> str:
+    parts = [_text(4, 17, up, "start", "fill:var(--ink);font-size:14px;font-weight:600")]
+    for share, said in beside:
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{_y(share):.1f}" y2="{_y(share):.1f}" style="stroke:var(--rule)"/>'
+        )
+        parts.append(_text(LEFT - 6, _y(share) + 4, said, "end"))
+    for share, said in below:
+        anchor = "start" if share == 0 else "end" if share == 1 else "middle"
+        parts.append(_text(_x(share), HEIGHT - BOTTOM + 15, said, anchor))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, across, "middle"))
+    said = escape.html(f"{up} against {across}")
+    drawn = "".join([*parts, *inside])
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}" style="width:100%">{drawn}</svg>'
+
+
+def _text(x: float, y: float, said: str, anchor: str, style: str = "fill:var(--quiet);font-size:12px") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" style="{style}">{escape.html(said)}</text>'
+
+
+def _square(letters: Mapping[str, str], kind: str, said: str) -> str:
+    """One block: its letter on the colour of its kind."""
+    at = list(letters).index(kind)
+    return (
+        f'<abbr title="{escape.html(said)}" style="display:inline-block;width:22px;line-height:22px;margin:0 1px 2px 0;'
+        f"text-align:center;text-decoration:none;border-radius:3px;font-weight:600;font-size:13px;"
+        f'background:var(--c{at % COLOURS});color:var(--paper)">{escape.html(letters[kind])}</abbr>'
+    )
+
+
+def _glyphs(one: SearchPoint, letters: Mapping[str, str]) -> str:
+    drawn = "".join(_square(letters, kind, f"{kind} {options}".strip()) for kind, options in one.blocks)
+    said = escape.html(", ".join(kind for kind, _ in one.blocks))
+    return f'<span role="img" aria-label="{said}" style="white-space:nowrap">{drawn}</span>'
+
+
+def _row(one: SearchPoint, parent: SearchPoint | None, letters: Mapping[str, str]) -> str:
+    figures = "".join(f'<td class="figure">{_said(value)}</td>' for value in one.tested)
+    said = escape.html(" ".join([one.change, *([f"(from {one.parent})"] if one.parent else [])]).strip())
+    changed = f"{_glyphs(parent, letters)}<br>{said}" if parent is not None else said
+    yaml = "\n".join(map(escape.html, one.yaml.split("\n")))
+    shown = f'<details><summary>YAML</summary><pre tabindex="0">{yaml}</pre></details>' if one.yaml else ""
+    return (
+        f'<tr><th scope="row">{escape.html(one.name)}</th><td>{_glyphs(one, letters)}</td>{figures}'
+        f"<td>{changed}</td><td>{shown}</td></tr>"
+    )
+
+
+def _said(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
