@@ -303,7 +303,7 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
 
 
 COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
-COUNTS |= {"slots", "rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
+COUNTS |= {"slots", "rank", "gate_rank", "value_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(
