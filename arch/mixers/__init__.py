@@ -42,6 +42,7 @@ from recallmap.arch.mixers.mlstm import MLSTM
 from recallmap.arch.mixers.momentum_deltanet import MomentumDeltaNet
 from recallmap.arch.mixers.path import Path
 from recallmap.arch.mixers.polysketch import PolySketchFormer
+from recallmap.arch.mixers.raven import Raven
 from recallmap.arch.mixers.retnet import RetNet
 from recallmap.arch.mixers.rwkv7 import Rwkv7
 
@@ -79,6 +80,7 @@ Mixer = (
     | OmegaNet
     | Path
     | PolySketchFormer
+    | Raven
     | RetNet
     | Rwkv7
     | Swdt
