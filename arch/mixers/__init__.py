@@ -18,6 +18,7 @@ from recallmap.arch.mixers.hgrn2 import HGRN2
 from recallmap.arch.mixers.kda import KDA
 from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
 from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mixers.log_linear import LogLinear
 from recallmap.arch.mixers.longhorn import Longhorn
 from recallmap.arch.mixers.mamba1 import Mamba1
 from recallmap.arch.mixers.mamba2 import Mamba2
@@ -67,6 +68,7 @@ Mixer = (
     | Hawk
     | KDA
     | LinearAttention
+    | LogLinear
     | Longhorn
     | MLSTM
     | Mamba1
