@@ -36,8 +36,8 @@ class Rwkv7(MixerSpec):
                 that the first lender lent, n = sigmoid(b + low-rank map of the token)
     value_rank  the inner width of the map to n, of "mixed" alone; theirs is 32, and more above a model width of 797 at K = 64
 
-    Its authors object to comparisons that begin from other weights than RWKV-LM's (flash-linear-attention's, until its pull
-    requests 304 to 493), or that leave out the residual of values or the MLP that leans on the token before.
+    Its authors object to comparisons that begin from other weights than RWKV-LM's, as flash-linear-attention's did until its
+    pull requests 304 to 493.
     """
 
     kind: Literal["rwkv7"] = "rwkv7"
