@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recallmap.arch.block import BlockModule
+from recallmap.arch.block import BlockModule, Chain
 from recallmap.arch.mixers.mixer import MixerModule, State
 from recallmap.arch.parts.norm import Norm, build_norm, count_norm
 from recallmap.arch.seeded import seeded
@@ -72,9 +72,16 @@ class BackboneSpec:
             raise ValueError(f"soft_cap must be positive or null, got {self.soft_cap}")
         if self.embedding_std is not None and not 0 < self.embedding_std < math.inf:
             raise ValueError(f"embedding_std must be positive or null, got {self.embedding_std}")
+        lent: set[str] = set()
         for block, number in firsts(self.stack).items():
             try:
                 block.check(self.width)
+                if lacking := block.mixer.borrows() - lent:
+                    raise ValueError(
+                        f"it borrows {', '.join(sorted(lacking))}, and no earlier block lends that; put a block before it "
+                        "whose mixer does"
+                    )
+                lent |= block.mixer.lends()
                 _check_learnable(block.parameters(self.width, self.norm))
             except ValueError as error:
                 raise ValueError(f"block {number} ({block.mixer.kind}): {error}") from error
@@ -126,7 +133,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = nn.Embedding(vocab, spec.width) if signal == "tokens" else nn.Linear(vocab, spec.width)
-        self.blocks = nn.ModuleList(block.build(spec.width, spec.norm) for block in flatten(spec.stack))
+        self.blocks = Chain(block.build(spec.width, spec.norm) for block in flatten(spec.stack))
         self.decoder = Decoder(spec.width, spec.norm, length) if readout == "last" and length else None
         self.norm = build_norm(spec.norm, spec.width)
         self.head = None if spec.tied else nn.Linear(spec.width, vocab, bias=False)
@@ -139,17 +146,13 @@ class Backbone(nn.Module):
         last token, from which a later call continues."""
         if return_state and self.decoder is not None:
             raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
-        x_BTD = self.embedding(inputs)
-        states: list[State] = []
-        for index, block in enumerate(self.blocks):
-            x_BTD, carried = block(x_BTD, None if state is None else state[index], return_state=return_state)
-            states.append(carried)
+        x_BTD, states = self.blocks(self.embedding(inputs), state, return_state=return_state)
         if self.decoder is not None:
             x_BTD = self.decoder(x_BTD)
         if at is not None:
             x_BTD = x_BTD.gather(1, at[..., None].expand(-1, -1, x_BTD.shape[-1]))
         logits_BTV = self.logits(self.norm(x_BTD))
-        return (logits_BTV, tuple(states)) if return_state else logits_BTV
+        return (logits_BTV, states) if return_state else logits_BTV
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         logits_BTV = x_BTD @ self.embedding.weight.mT if self.head is None else self.head(x_BTD)

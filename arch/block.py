@@ -7,13 +7,14 @@ B batch, T time, D model width
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 
 from recallmap.arch.mixers import Mixer
-from recallmap.arch.mixers.mixer import State, StateSize
+from recallmap.arch.mixers.mixer import Lent, State, StateSize
 from recallmap.arch.mlp import Mlp
 from recallmap.arch.parts.norm import Norm, build_norm, count_norm
 
@@ -54,9 +55,29 @@ class BlockModule(nn.Module):
         self.mlp_norm = build_norm(norm, width) if spec.mlp else None
         self.mlp = spec.mlp.build(width) if spec.mlp else None
 
-    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
-        mixed_BTD, state = self.mixer(self.mixer_norm(x_BTD), state, return_state=return_state)
+    def forward(
+        self, x_BTD: Tensor, state: State = None, *, return_state: bool = False, lent: Lent | None = None
+    ) -> tuple[Tensor, State]:
+        mixed_BTD, state = self.mixer(self.mixer_norm(x_BTD), state, return_state=return_state, lent=lent)
         x_BTD = x_BTD + mixed_BTD
         if self.mlp is not None and self.mlp_norm is not None:
             x_BTD = x_BTD + self.mlp(self.mlp_norm(x_BTD))
         return x_BTD, state
+
+
+class Chain(nn.ModuleList):
+    """Blocks in order. What a mixer lends, those of later blocks have within the same call; it is no state."""
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        super().__init__(blocks)
+
+    def forward(
+        self, x_BTD: Tensor, state: State = None, *, return_state: bool = False
+    ) -> tuple[Tensor, tuple[State, ...] | None]:
+        lent: Lent = {}
+        states: list[State] = []
+        for index, block in enumerate(self):
+            own = None if state is None else state[index]
+            x_BTD, carried = block(x_BTD, own, return_state=return_state, lent=lent)
+            states.append(carried)
+        return x_BTD, tuple(states) if return_state else None

@@ -72,6 +72,11 @@ class _Combination(ABC):
         for name, part in (("memory", self.memory), ("attention", self.attention)):
             try:
                 part.check(width)
+                if shared := part.lends() | part.borrows():
+                    raise ValueError(
+                        f"it shares {', '.join(sorted(shared))} with other blocks, which a {self.kind!r} does not pass on; "
+                        "expected a mixer that shares nothing"
+                    )
             except ValueError as error:
                 raise ValueError(f"{name} ({part.kind}): {error}") from error
 

@@ -11,6 +11,7 @@ from recallmap.arch.kernels.gated_scan import gated_scan, gated_scan_step
 from recallmap.arch.kernels.kernel_attention import kernel_attention, kernel_attention_read, kernel_attention_step
 from recallmap.arch.kernels.kernel_delta import kernel_delta, kernel_delta_read, kernel_delta_step
 from recallmap.arch.kernels.linear_scan import linear_scan, linear_scan_step
+from recallmap.arch.kernels.log_linear import LogLinearState, log_linear, log_linear_step
 from recallmap.arch.kernels.memory import MemoryState, memory, memory_read, memory_step
 from recallmap.arch.kernels.mesa import MesaState, mesa, mesa_step, mesa_steps_taken
 from recallmap.arch.kernels.mesa_rls import MesaRlsState, mesa_rls, mesa_rls_step
@@ -31,6 +32,7 @@ from recallmap.arch.kernels.swiglu import swiglu, swiglu_step
 
 __all__ = [
     "AttentionState",
+    "LogLinearState",
     "MemoryState",
     "MesaRlsState",
     "MesaState",
@@ -53,6 +55,8 @@ __all__ = [
     "kernel_delta_step",
     "linear_scan",
     "linear_scan_step",
+    "log_linear",
+    "log_linear_step",
     "memory",
     "memory_read",
     "memory_step",

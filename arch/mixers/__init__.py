@@ -18,6 +18,7 @@ from recallmap.arch.mixers.hgrn2 import HGRN2
 from recallmap.arch.mixers.kda import KDA
 from recallmap.arch.mixers.kernel_memory import DeepTransformer, Dot, Swdt
 from recallmap.arch.mixers.linear_attention import LinearAttention
+from recallmap.arch.mixers.log_linear import LogLinear
 from recallmap.arch.mixers.longhorn import Longhorn
 from recallmap.arch.mixers.mamba1 import Mamba1
 from recallmap.arch.mixers.mamba2 import Mamba2
@@ -42,6 +43,7 @@ from recallmap.arch.mixers.mlstm import MLSTM
 from recallmap.arch.mixers.momentum_deltanet import MomentumDeltaNet
 from recallmap.arch.mixers.path import Path
 from recallmap.arch.mixers.polysketch import PolySketchFormer
+from recallmap.arch.mixers.raven import Raven
 from recallmap.arch.mixers.retnet import RetNet
 from recallmap.arch.mixers.rwkv7 import Rwkv7
 
@@ -66,6 +68,7 @@ Mixer = (
     | Hawk
     | KDA
     | LinearAttention
+    | LogLinear
     | Longhorn
     | MLSTM
     | Mamba1
@@ -79,6 +82,7 @@ Mixer = (
     | OmegaNet
     | Path
     | PolySketchFormer
+    | Raven
     | RetNet
     | Rwkv7
     | Swdt

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 State = Any  # a tensor, or a (named) tuple of states, tensors, ints and None
+Lent = dict[str, Tensor]  # what mixers hand to those of later blocks within one call, by its name: [B, T, ...]
 
 
 class StateSize(NamedTuple):
@@ -65,14 +66,18 @@ class MixerModule(nn.Module, ABC):
 
     implementation: str = "auto"  # of the ops it calls; the backbone sets it for all mixers at once
 
-    def forward(self, x_BTD: Tensor, state: State = None, *, return_state: bool = False) -> tuple[Tensor, State]:
+    def forward(
+        self, x_BTD: Tensor, state: State = None, *, return_state: bool = False, lent: Lent | None = None
+    ) -> tuple[Tensor, State]:
         """Run the mixer. `state` None is the state before the first token. The second result is None unless `return_state`.
+
+        lent  what mixers of earlier blocks lend within this call, to which this one adds what it lends; None: nothing
 
         Raises ValueError where there is no token.
         """
         if x_BTD.shape[1] < 1:
             raise ValueError("a mixer needs at least one token, got a sequence of length 0")
-        y_BTD, carried = self.mix(x_BTD, state, return_state)
+        y_BTD, carried = self.mix_beside({} if lent is None else lent, x_BTD, state, return_state)
         return y_BTD, carried if return_state else None
 
     def gauge(self, x_BTD: Tensor) -> dict[str, Tensor]:
@@ -82,6 +87,10 @@ class MixerModule(nn.Module, ABC):
     @abstractmethod
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         """Compute `forward` for at least one token; the second result is used only with `return_state`."""
+
+    def mix_beside(self, lent: Lent, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
+        """`mix` of a mixer whose spec lends or borrows: it reads `lent` and adds to it. Others have `mix` alone."""
+        return self.mix(x_BTD, state, return_state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,14 @@ class MixerSpec(ABC):
         """Differences of this mixer, with its options, from the layer that its kind's name promises: a phrase each, empty where
         none is known. "Theirs" is the public code of `source`, or its paper where there is no such code."""
         return ()
+
+    def lends(self) -> frozenset[str]:
+        """Names of what it hands to mixers of later blocks within a call."""
+        return frozenset()
+
+    def borrows(self) -> frozenset[str]:
+        """Names of what it needs from a mixer of an earlier block."""
+        return frozenset()
 
     @abstractmethod
     def check(self, width: int) -> None:

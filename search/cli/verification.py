@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, cast
 
 from recallmap.arch import laws as arch_laws
 from recallmap.arch.backbone import BackboneSpec
-from recallmap.arch.block import Block
+from recallmap.arch.block import Block, Chain
 from recallmap.arch.mixers import LinearAttention, Mixer
-from recallmap.arch.mixers.mixer import MixerSpec
+from recallmap.arch.mixers.mixer import MixerSpec, StateSize
 from recallmap.arch.mlp import Mlp, MlpSpec
 from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
@@ -131,9 +131,18 @@ def _of_mlp(spec: MlpSpec) -> Sequence[Verdict]:
     return _of_block(Block(mixer=LinearAttention(heads=1), mlp=cast(Mlp, spec)), WIDTH, "rms")
 
 
-def _of_block(block: Any, width: int, norm: Norm) -> Sequence[Verdict]:
-    size, build = partial(block.state_size, width), partial(block.build, width, norm)
-    return _of_part(block, build, width, size, block.parameters(width, norm))
+def _of_block(block: Any, width: int, norm: Norm, lenders: Sequence[Any] = ()) -> Sequence[Verdict]:
+    """The laws of a block, behind those from which it borrows."""
+    if not lenders:
+        size, build = partial(block.state_size, width), partial(block.build, width, norm)
+        return _of_part(block, build, width, size, block.parameters(width, norm))
+    chain = (*lenders, block)
+
+    def carried(length: int) -> StateSize:
+        return sum((one.state_size(width, length) for one in chain), start=StateSize(0))
+
+    parameters = sum(one.parameters(width, norm) for one in chain)
+    return _of_part(block, lambda: Chain(one.build(width, norm) for one in chain), width, carried, parameters)
 
 
 def _of_part(part: Any, build: Callable[[], Any], width: int, size: Any, parameters: int) -> Sequence[Verdict]:
@@ -150,11 +159,16 @@ def _of_part(part: Any, build: Callable[[], Any], width: int, size: Any, paramet
 
 
 def of_arch(arch: BackboneSpec) -> Iterator[Checked]:
-    """The laws of each different block of an architecture."""
+    """The laws of each different block of an architecture; one that borrows stands behind the first that lend."""
     blocks = list(flatten(arch.stack))
     for block in dict.fromkeys(blocks):
         name = f"architecture {arch.name}, block {blocks.index(block)} ({stack_of((block,))})"
-        yield Checked(name, _of_block(block, arch.width, arch.norm))
+        borrowed, lenders = block.mixer.borrows(), []
+        for other in blocks if borrowed else ():
+            if other.mixer.lends() & borrowed:
+                lenders.append(other)
+                borrowed -= other.mixer.lends()
+        yield Checked(name, _of_block(block, arch.width, arch.norm, lenders))
 
 
 _FAMILIES: tuple[tuple[type, str, Callable[[Any], Sequence[Verdict]]], ...] = (

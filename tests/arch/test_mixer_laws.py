@@ -31,6 +31,7 @@ from recallmap.arch.mixers import (
     Gsa,
     Hawk,
     LinearAttention,
+    LogLinear,
     Longhorn,
     Mamba1,
     Mamba2,
@@ -40,6 +41,7 @@ from recallmap.arch.mixers import (
     Mixer,
     MomentumDeltaNet,
     Path,
+    Raven,
     RetNet,
     Rwkv7,
 )
@@ -85,6 +87,8 @@ SPECS = [
     Mamba3(heads=2, key_dim=6, rank=3, out_norm=True),
     Path(heads=2, head_dim=6, rank=3, forget=True),
     Gsa(heads=2, key_dim=6, value_dim=4, slots=5),
+    Raven(heads=2, key_dim=6, value_dim=4, slots=5, chosen=2),
+    LogLinear(heads=2, key_dim=6, value_dim=4, levels=4, short_conv=0),
     Gka(heads=2, key_dim=6, value_dim=4, blend=False, steps=5),
     Mamba3(heads=2, key_dim=6, value_dim=5, rope_fraction=1.0, trapezoid="half", out_norm=True),
     Mamba3(heads=2, key_dim=6, rope_fraction=0.0, trapezoid="none", key_bias=False),
@@ -303,7 +307,7 @@ def test_heads_that_do_not_share_out_the_width_are_refused_with_a_remedy(spec: M
 
 
 COUNTS = {"heads", "head_dim", "key_dim", "value_dim", "window", "short_conv", "cg_steps", "state_dim", "gate_blocks"}
-COUNTS |= {"slots", "rank", "gate_rank", "decay_rank", "rate_rank", "step_rank"}
+COUNTS |= {"slots", "chosen", "rank", "gate_rank", "value_rank", "decay_rank", "rate_rank", "step_rank"}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ TABLE: dict[str, dict[Case, Row]] = {
     "kernel_attention": {"random": _ATTENTION},
     "path": {"random": _ATTENTION, "repeated": _DELTA_REPEATED},
     "slots": {"random": _ATTENTION},
+    "log_linear": {"random": _ATTENTION},
     "mlstm": {"random": Row(1e-11, 2e-5, 3e-3, 8e-3, 2e-2, 3e-2)},
     "delta": {"random": _DELTA, "repeated": _DELTA_REPEATED},
     "kernel_delta": {"random": _DELTA, "repeated": _DELTA_REPEATED},

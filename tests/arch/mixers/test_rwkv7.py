@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from recallmap.arch import kernels
+from recallmap.arch.backbone import BackboneSpec
+from recallmap.arch.block import Block
+from recallmap.arch.combine import Gate
+from recallmap.arch.mixers.attention import Attention
 from recallmap.arch.mixers.mixer import StateSize
 from recallmap.arch.mixers.rwkv7 import LEANING, Rwkv7
+from recallmap.search.documents import type_hints
 
 SPEC = Rwkv7(heads=2, decay_rank=3, rate_rank=4, gate_rank=5)
 
@@ -80,3 +89,69 @@ def test_its_size_is_that_of_the_table() -> None:
     assert count == 4 * d * d + 2 * d * (16 + 8 + 24) + 13 * d
     assert spec.state_size(d, 1000) == StateSize(h * k * k + d)
     assert spec.flops(d, 1000) == 2 * (4 * d * d + 2 * d * (16 + 8 + 24)) + 7 * h * k * k
+
+
+def model(*values: Literal["own", "lent", "mixed"]) -> BackboneSpec:
+    """A block for each."""
+    stack = tuple(Block(mixer=replace(SPEC, values=one, value_rank=6)) for one in values)
+    return BackboneSpec(name="residual", width=16, stack=stack)
+
+
+def values_of(module: nn.Module, x: Tensor) -> Tensor:
+    before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)
+    seen: Tensor = torch.lerp(x, before, module.get_parameter("lean")[list(LEANING).index("value")])
+    return seen
+
+
+def test_later_blocks_mix_their_values_with_the_first_ones() -> None:
+    torch.manual_seed(0)
+    x, lent = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 9, 16, dtype=torch.float64)
+    mixed, own = (replace(SPEC, values=one).build(16).double() for one in ("mixed", "own"))
+    kept = {name: value for name, value in mixed.state_dict().items() if not name.startswith("mixing.")}
+    own.load_state_dict(kept)
+    seen = values_of(mixed, x)
+    down, up, bias = (mixed.get_parameter(f"mixing.{name}") for name in ("down.weight", "up", "bias"))
+    share = torch.sigmoid(bias + seen @ down.mT @ up)
+    v = own.get_submodule("value")(seen)
+    own.value = Given(v + share * (lent - v))
+    assert_close(mixed(x, lent={"values": lent})[0], own(x)[0])
+
+
+class Given(nn.Module):
+    def __init__(self, answer: Tensor) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer
+
+
+def test_values_are_lent_anew_at_every_token_that_is_decoded() -> None:
+    net = model("lent", "mixed", "mixed").build(vocab=5)
+    tokens = torch.randint(5, (2, 7), generator=torch.Generator().manual_seed(0))
+    whole, state, answers = net(tokens), None, []
+    for token in tokens.T:
+        answer, state = net.step(token, state)
+        answers.append(answer)
+    assert_close(torch.stack(answers, 1), whole)
+
+
+def test_who_borrows_values_needs_one_who_lends() -> None:
+    said = r"block 1 \(rwkv7\): it borrows values, and no earlier block lends that"
+    with pytest.raises(ValueError, match=said):
+        model("own", "mixed", "lent")
+    with pytest.raises(ValueError, match="got none; put one before it"):
+        replace(SPEC, values="mixed").build(16)(torch.zeros(1, 2, 16))
+    gate = Gate(memory=replace(SPEC, values="lent"), attention=Attention(heads=2))
+    with pytest.raises(
+        ValueError, match=r"memory \(rwkv7\): it shares values with other blocks, which a 'gate' does not"
+    ):
+        gate.check(16)
+
+
+def test_a_first_lender_is_heard_by_all_and_a_role_makes_no_other_key() -> None:
+    heard = {"values": torch.ones(1, 2, 16)}
+    replace(SPEC, values="lent").build(16)(torch.zeros(1, 2, 16), lent=heard)
+    assert heard["values"].equal(torch.ones(1, 2, 16))
+    assert "values" not in type_hints.plain(Rwkv7())
+    assert type_hints.plain(replace(SPEC, values="lent"))["values"] == "lent"
