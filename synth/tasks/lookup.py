@@ -123,12 +123,11 @@ class Lookup(Task):
         pieces = self._pieces(string)
         if self.protocol == "repaired":
             own = np.take_along_axis(pieces, place[:, None], axis=1)
-            again: NDArray[np.bool_] = (pieces == own).sum(axis=1) > 1
-            return again
+            return np.asarray((pieces == own).sum(axis=1) > 1)
         ranked = np.sort(pieces, axis=1)
         other = np.ones((len(ranked), ranked.shape[1] + 1), dtype=bool)  # whether a piece differs from the one before
         other[:, 1:-1] = ranked[:, 1:] != ranked[:, :-1]
-        once: NDArray[np.bool_] = (other[:, 1:] & other[:, :-1]).any(axis=1)
+        once = np.asarray(np.logical_and(other[:, 1:], other[:, :-1]).any(axis=1))
         return ~once
 
     def chance(self) -> float:
