@@ -366,7 +366,9 @@ FAULTS = {
     ),
     "no such sampler": (
         "  dials:\n" + LR + "  beside: [cmaes]\n",
-        ["10:12: space.beside[0]: unknown kind 'cmaes', expected 'random', 'tpe', 'nsga2', 'nsga3' or 'gp'"],
+        [
+            "10:12: space.beside[0]: unknown kind 'cmaes', expected 'random', 'tpe', 'nsga2', 'nsga3', 'gp' or 'evolution'"
+        ],
     ),
     "pairs of one": (
         "  dials:\n" + LR + "  beside: [nsga2]\n  generation: 1\n",
