@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +60,14 @@ _PATH = re.compile(r"(?<![\w./-])((?:synth|arch|search|results|docs|tests)/[\w./
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "misc", "common", "manager"}
 
 
+def by_folder(paths: Sequence[Path]) -> pytest.MarkDecorator:
+    """One test a folder: of one for each file and rule there would be thousands."""
+    folders: dict[str, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent.as_posix(), []).append(path)
+    return pytest.mark.parametrize("paths", list(folders.values()), ids=list(folders))
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
@@ -73,15 +81,18 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in FILES}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, wherever in it (under TYPE_CHECKING too), `from a import b` as a.b, ours without
     `recallmap`."""
+    found: list[str] = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (name.name.removeprefix("recallmap.") for name in node.names)
+            found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{name.name}".removeprefix("recallmap.") for name in node.names)
+            found += [f"{node.module}.{name.name}" for name in node.names]
+    return tuple(name.removeprefix("recallmap.") for name in found)
 
 
 @cache
@@ -136,33 +147,33 @@ def test_a_pillar_has_few_floors_and_its_wings_no_circle(pillar: str) -> None:
     assert max(floors({wing: frozenset(below) for wing, below in wings.items()}).values()) <= MOST_FLOORS
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_no_pillar_imports_another(path: Path) -> None:
-    pillar = path.parts[0]
-    foreign = {m for m in imports(path) if m.split(".")[0] in PILLARS and m.split(".")[0] not in MAY_IMPORT[pillar]}
-    assert not foreign
+@by_folder(FILES)
+def test_no_pillar_imports_another(paths: list[Path]) -> None:
+    for path in paths:
+        allowed = MAY_IMPORT[path.parts[0]]
+        foreign = {m for m in imports(path) if m.split(".")[0] in PILLARS and m.split(".")[0] not in allowed}
+        assert not foreign, path
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_our_own_modules_are_imported_under_recallmap(path: Path) -> None:
+@by_folder(FILES)
+def test_our_own_modules_are_imported_under_recallmap(paths: list[Path]) -> None:
     """`import arch` would find the package of that name from elsewhere."""
-    for node in ast.walk(tree(path)):
+    for path, node in ((p, n) for p in paths for n in ast.walk(tree(p))):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [name.name for name in node.names] if isinstance(node, ast.Import) else []
-        assert not {name for name in names if name.split(".")[0] in PILLARS}
+        assert not {name for name in names if name.split(".")[0] in PILLARS}, path
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_private_name_stays_in_its_file(path: Path) -> None:
-    private = {
-        name for name in imports(path) if name.split(".")[0] in PILLARS and name.rpartition(".")[2].startswith("_")
-    }
-    assert not private
+@by_folder(FILES)
+def test_a_private_name_stays_in_its_file(paths: list[Path]) -> None:
+    for path in paths:
+        ours = {name for name in imports(path) if name.split(".")[0] in PILLARS}
+        assert not {name for name in ours if name.rpartition(".")[2].startswith("_")}, path
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_heavy_library_has_one_door(path: Path) -> None:
-    for module in imports(path):
+@by_folder(FILES)
+def test_a_heavy_library_has_one_door(paths: list[Path]) -> None:
+    for path, module in ((p, m) for p in paths for m in imports(p)):
         top = module.removeprefix("torch.utils.").split(".")[0]  # torch has its own way to tensorboard
         if top in ONLY_IN:
             assert path.as_posix().startswith(ONLY_IN[top]), f"{top} may be imported in {ONLY_IN[top]} alone"
@@ -176,13 +187,12 @@ def test_a_heavy_library_has_one_door(path: Path) -> None:
             assert path.parts[0] not in ("synth", "results")
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "arch"], ids=str)
-def test_arch_is_built_from_the_ground_up(path: Path) -> None:
-    here = floor(module_of(path))
-    if here is None:
-        return
-    above = {m for m in imports(path) if (other := floor(m)) is not None and other < here}
-    assert not above
+@by_folder([p for p in FILES if p.parts[0] == "arch"])
+def test_arch_is_built_from_the_ground_up(paths: list[Path]) -> None:
+    for path in paths:
+        here = floor(module_of(path))
+        if here is not None:
+            assert not {m for m in imports(path) if (other := floor(m)) is not None and other < here}, path
 
 
 @pytest.mark.parametrize("family", ["synth/tasks", "arch/mixers", "search/samplers"])
@@ -194,12 +204,13 @@ def test_siblings_do_not_import_siblings(family: str) -> None:
         assert not {m for m in imports(path) if any(m == n or m.startswith(n + ".") for n in names)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_file_says_what_it_is_and_is_no_longer_than_can_be_read(path: Path) -> None:
-    assert path.stem not in EMPTY_NAMES, f"{path} says nothing by its name"
-    assert ast.get_docstring(tree(path)), f"{path} opens with no sentence"
-    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
-    assert lines <= MOST_LINES, f"{path} has {lines} lines, at most {MOST_LINES}"
+@by_folder(FILES)
+def test_a_file_says_what_it_is_and_is_no_longer_than_can_be_read(paths: list[Path]) -> None:
+    for path in paths:
+        assert path.stem not in EMPTY_NAMES, f"{path} says nothing by its name"
+        assert ast.get_docstring(tree(path)), f"{path} opens with no sentence"
+        lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        assert lines <= MOST_LINES, f"{path} has {lines} lines, at most {MOST_LINES}"
 
 
 def prose(path: Path) -> Iterator[str]:
@@ -225,19 +236,20 @@ def is_there(name: str) -> bool:
     return (ROOT / Path(*parts)).is_dir()
 
 
-@pytest.mark.parametrize("path", [*FILES, *TESTS, *DOCUMENTS], ids=str)
-def test_a_module_or_a_file_that_prose_names_exists(path: Path) -> None:
+@by_folder([*FILES, *TESTS, *DOCUMENTS])
+def test_a_module_or_a_file_that_prose_names_exists(paths: list[Path]) -> None:
     """A name with an ending, as `search.html`, is a file's. NAME and STUDY stand for any."""
-    for text in prose(path):
+    for path, text in ((p, t) for p in paths for t in prose(p)):
         names = [name for name in _NAME.findall(text) if not name.endswith((".py", ".html", ".md", ".yaml", ".sqlite"))]
-        assert [name for name in names if not is_there(name)] == []
+        assert [name for name in names if not is_there(name)] == [], path
         named = [name for name in _PATH.findall(text) if "NAME" not in name and "STUDY" not in name]
-        assert [name for name in named if not (ROOT / name).exists()] == []
+        assert [name for name in named if not (ROOT / name).exists()] == [], path
 
 
-@pytest.mark.parametrize("path", TESTS, ids=str)
-def test_tests_mirror_the_tree(path: Path) -> None:
-    assert path.parent == Path("tests") or (ROOT / path.parent.relative_to("tests")).is_dir()
+@by_folder(TESTS)
+def test_tests_mirror_the_tree(paths: list[Path]) -> None:
+    for path in paths:
+        assert path.parent == Path("tests") or (ROOT / path.parent.relative_to("tests")).is_dir(), path
 
 
 def test_help_loads_nothing_heavy() -> None:
