@@ -115,11 +115,9 @@ class _Bench:
             self.desk.progress(seat.name, *rest)
         elif kind == "waited":
             self.desk.driver.time.add(*rest)
-        elif kind == "unable":
-            raise EngineError(*rest)
-        elif kind == "error":
+        elif kind in ("unable", "error"):
             del self.desk.out[seat.name]
-            raise rest[0]
+            raise EngineError(*rest) if kind == "unable" else rest[0]
         elif kind == "lost" and not self.desk.out[seat.name].alone:
             self.desk.set_apart(seat.name)
         elif kind == "lost":

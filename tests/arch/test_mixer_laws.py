@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from inspect import getmodule
@@ -238,13 +238,22 @@ def test_a_member_of_a_stack_gives_what_it_gives_alone(spec: MixerSpec) -> None:
     held(laws.stacking(members, WIDTH, length=LENGTH, tolerance=TOLERANCE))
 
 
+def on_a_cpu() -> Iterator[Any]:
+    """Every sibling but those whose solver is told to the compiler on CUDA alone. Where siblings share a module, the first
+    stands for them in the quick set."""
+    seen = set()
+    for spec in every(Mixer):
+        if not isinstance(spec, Mesa | Gka):
+            module = type(module_of(spec))
+            yield pytest.param(spec, "cpu", marks=[pytest.mark.slow] if module in seen else [])
+            seen.add(module)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # that the compiler itself does
 @pytest.mark.parametrize(
     ("spec", "device"),
     [
-        *(
-            (spec, "cpu") for spec in every(Mixer) if not isinstance(spec, Mesa | Gka)
-        ),  # its solver is told to it on CUDA alone
+        *on_a_cpu(),
         *(pytest.param(spec, "cuda", marks=pytest.mark.gpu) for spec in every(Mixer)),
     ],
     ids=lambda x: x if isinstance(x, str) else dials_of(x),

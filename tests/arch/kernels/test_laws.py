@@ -447,6 +447,7 @@ def test_fused_takes_half_precision(op: str, variant: str) -> None:
     assert_fused_agrees(op, example(op, variant, long(op, 37), **NARROW), None, torch.float16, "cpu")
 
 
+@pytest.mark.slow  # a minute; repeated keys, below, are the harder case
 @pytest.mark.usefixtures("poisoned", "tensor_cores")
 @pytest.mark.parametrize(("op", "variant"), FUSED)
 def test_fused_bears_the_digits_of_tensor_cores(op: str, variant: str) -> None:
