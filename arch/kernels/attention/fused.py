@@ -4,7 +4,8 @@ p_tj = exp(s_tj - L_t),   s = scale q k^T,   L_t = ln sum_j e^{s_tj}
 dv = p^T do,   ds = p * (do v^T - d),   d_t = sum_j p_tj (do v^T)_tj = do_t . o_t,   dq = scale ds k,   dk = scale ds^T q
 
 A gate that forgets adds C_t - C_j to s_tj. C is kept as the sum of two fp32 numbers, whose differences have all digits. The
-softmax does not see C_t, so that only dC_j = -sum_t ds_tj is left.
+softmax does not see C_t, so that only dC_j = -sum_t ds_tj is left. Where d_t comes from an o in 16 bits, sum_j ds_tj is not
+quite zero; dC_t has that slip, too, without which the errors of all later tokens would add up.
 
 Query t of T is key t + S - T of the S keys: those of the state are ahead. Where all keys fit one block, one launch gives all
 three derivatives; otherwise one gives dq, block of queries by block, and one dk and dv, block of keys by block. The passes
@@ -158,11 +159,11 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _query_step(  # type: ignore[no-untyped-def]
-    q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
+    q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK, slip_T,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """dq / scale with what one more block of keys brings."""
+    """dq / scale and the sum of ds with what one more block of keys brings."""
     key = begin + tl.arange(0, BS)
     k_SK = _rows(k_at, key, k_t, S, K, BK)
     v_SV = _rows(v_at, key, v_t, S, V, BV)
@@ -172,17 +173,19 @@ def _query_step(  # type: ignore[no-untyped-def]
     if MASKED:
         s_TS = _hide(s_TS, query[:, None], key[None, :], window, prefix, BANDED)
     ds_TS = tl.exp2(s_TS - lse_T[:, None]) * (dp_TS - delta_T[:, None])
-    return tl.dot(ds_TS.to(k_SK.dtype), k_SK, dq_TK, input_precision="ieee")
+    if FADES:
+        slip_T += tl.sum(ds_TS, 1)
+    return tl.dot(ds_TS.to(k_SK.dtype), k_SK, dq_TK, input_precision="ieee"), slip_T
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _backward_queries_kernel(  # type: ignore[no-untyped-def]
-    do, q, k, v, sums, o, lse, delta, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
+    do, q, k, v, sums, o, lse, delta, slip, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """dq, and d for the pass over keys."""
+    """dq, and for the pass over keys d and the sum of ds."""
     blocks = tl.cdiv(T, BT)
     sequences = tl.num_programs(0) // blocks
     block = blocks - 1 - tl.program_id(0) // sequences
@@ -204,22 +207,25 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
     q_TK = _rows(q + b * q_b + h * q_h, t, q_t, T, K, BK)
 
     dq_TK = tl.zeros([BT, BK], tl.float32)
+    slip_T = tl.zeros([BT], tl.float32)
     ahead, low, high = _span(first, S, window, prefix, BT, BS, BANDED)
     if LONG:
         edge = tl.minimum((first + 1) // BS, high)
         for i in range(0, edge):
-            dq_TK = _query_step(
+            dq_TK, slip_T = _query_step(
                 q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, i * BS, query, S, window, prefix, scale,
-                dq_TK, K, V, BK, BV, BS, BANDED, False, FADES,
+                dq_TK, slip_T, K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
     for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
-        dq_TK = _query_step(
+        dq_TK, slip_T = _query_step(
             q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, dq_TK,
-            K, V, BK, BV, BS, BANDED, True, FADES,
+            slip_T, K, V, BK, BV, BS, BANDED, True, FADES,
         )  # fmt: skip
     _put(dq + (b * T * H + h) * K, t, H * K, T, dq_TK * natural, K, BK)
+    if FADES:
+        tl.store(slip + row, slip_T, mask=t < T)
 
 
 @triton.jit
@@ -259,7 +265,7 @@ def _key_step(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _backward_keys_kernel(  # type: ignore[no-untyped-def]
-    do, q, k, v, sums, lse, delta, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
+    do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
@@ -303,6 +309,10 @@ def _backward_keys_kernel(  # type: ignore[no-untyped-def]
     _put(dk + (b * S * H + h) * K, key, H * K, S, dk_SK * natural, K, BK)
     _put(dv + (b * S * H + h) * V, key, H * V, S, dv_SV, V, BV)
     if FADES:  # in units of ln 2, as C
+        if not WHOLE:
+            own = key - S + T
+            at = slip + sequence.to(tl.int64) * T + own
+            dsum_S -= tl.load(at, mask=(own >= 0) & (own < T), other=0.0)
         tl.store(dsums + sequence.to(tl.int64) * 2 * S + key, dsum_S * -0.6931471805599453, mask=key < S)
 
 
@@ -437,15 +447,15 @@ def _backward(
     strides = (*_strides(do), *_strides(q), *_strides(k), *_strides(v))
     sizes = (*strides, time, keys, heads, window, prefix, scale / math.log(2), scale)
     over_queries, over_keys = _backward_tiles(*_plan(q, v))
-    whole, delta = _at_once(q, v), lse
+    whole, delta, slip = _at_once(q, v), lse, lse
     if not whole:
-        delta = torch.empty_like(lse)
+        delta, slip = torch.empty_like(lse), torch.empty_like(lse)
         _backward_queries_kernel[(triton.cdiv(time, over_queries.queries) * sequences,)](
-            do, q, k, v, sums, o, lse, delta, dq, *sizes, **_widths(q, v),
+            do, q, k, v, sums, o, lse, delta, slip, dq, *sizes, **_widths(q, v),
             **_launched(over_queries, window < keys, keys, sums),
         )  # fmt: skip
     _backward_keys_kernel[(triton.cdiv(keys, over_keys.keys) * sequences,)](
-        do, q, k, v, sums, lse, delta, dq, dk, dv, dsums, *sizes, **_widths(q, v),
+        do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, *sizes, **_widths(q, v),
         **_launched(over_keys, window < keys, keys, sums), WHOLE=whole,
     )  # fmt: skip
     if shared:
