@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from recallmap.search.engines import cohort_process
 from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.gpu_sharing import side_by_side_on
 from recallmap.search.engines.shipped import ShippedCohort
 from recallmap.search.engines.stopping import GRACE
 from recallmap.search.training.kernels_ahead import ask_for_kernels, await_kernels
@@ -35,25 +37,29 @@ FULL = 0.8  # share of the device's memory that the estimates of all cohorts und
 def train_all(driver: Driver, device: torch.device, folder: Path, at_once: int) -> None:
     """Train all that the driver gives, `at_once` cohorts at a time where the device has memory for them. Raises what the driver
     and its processes raise, once the other cohorts were saved; EngineError where the device answers no process."""
-    bench = _Bench(driver, device, folder, at_once)
-    try:
-        bench.train()
-    except BaseException:
-        bench.stop()
-        raise
-    finally:
-        bench.close()
+    with side_by_side_on(device) as environment:
+        bench = _Bench(driver, device, folder, at_once, environment)
+        try:
+            bench.train()
+        except BaseException:
+            bench.stop()
+            raise
+        finally:
+            bench.close()
 
 
 class _Bench:
     """The processes, and what they tell."""
 
-    def __init__(self, driver: Driver, device: torch.device, folder: Path, at_once: int) -> None:
+    def __init__(
+        self, driver: Driver, device: torch.device, folder: Path, at_once: int, environment: Mapping[str, str]
+    ) -> None:
         self.desk = Desk(driver, str(device), 1 / at_once, folder=folder)
         self.room = FULL * memory_needs.held_by(device)
         self.told: SimpleQueue[tuple[_Seat, tuple[Any, ...]]] = SimpleQueue()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.seats = [_Seat(str(n), str(device), max(1, cores // at_once), self.told) for n in range(at_once)]
+        cores = max(1, cores // at_once)
+        self.seats = [_Seat(str(n), str(device), cores, environment, self.told) for n in range(at_once)]
 
     @property
     def busy(self) -> list[_Seat]:
@@ -126,6 +132,10 @@ class _Bench:
             self.desk.keep(seat.name, *rest)
         if kind in ("lost", "done"):
             self._share()
+        if kind == "lost":  # a service that they share serves nobody until all are gone, who do not train, too
+            for idle in self.seats:
+                if idle not in self.busy:
+                    idle.end()
         self._raise_errors()
 
     def _share(self) -> None:
@@ -140,8 +150,10 @@ class _Bench:
 class _Seat:
     """A place for one cohort at a time: a process, started when the first comes, and the thread that hears it."""
 
-    def __init__(self, name: str, device: str, cores: int, told: SimpleQueue[Any]) -> None:
-        self.name, self.device, self.cores, self.told = name, device, cores, told
+    def __init__(
+        self, name: str, device: str, cores: int, environment: Mapping[str, str], told: SimpleQueue[Any]
+    ) -> None:
+        self.name, self.device, self.cores, self.environment, self.told = name, device, cores, environment, told
         self.lock = threading.Lock()
         self.program: Program | None = None
         self.ready = False  # whether the process has answered
@@ -191,7 +203,7 @@ class _Seat:
             try:
                 message = receive(program.wire)
             except (EOFError, OSError):
-                how = self._end()
+                how = self.end()
                 self._tell(
                     *(("lost", f"its process {how}") if self.ready else ("unable", f"a process for cohorts {how}"))
                 )
@@ -200,7 +212,7 @@ class _Seat:
                 self.ready = True
                 continue
             if message[0] == "lost":
-                self._end()
+                self.end()
             self._tell(*message)
             if message[0] in ("done", "lost", "error", "unable"):
                 return
@@ -213,7 +225,7 @@ class _Seat:
             if self.closed:
                 raise EngineError("the run has ended")
             if self.program is None:
-                self.program, self.ready = Program(cohort_process.__name__), False
+                self.program, self.ready = Program(cohort_process.__name__, self.environment), False
                 with suppress(OSError):  # it could not be started, which is heard, too
                     send(self.program.wire, ("begin", self.device, self.cores))
             return self.program
@@ -223,7 +235,7 @@ class _Seat:
             program, self.program = self.program, None
         return program
 
-    def _end(self) -> str:
+    def end(self) -> str:
         """End a process that trains no more; how it ended. The next cohort gets a new one."""
         program = self._without_program()
         return "was ended" if program is None else program.end()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import IO, Any
@@ -54,9 +55,10 @@ class Workers:
 
 
 class Program:
-    """A process that executes `main` of a module. Its standard input is the other end of `wire`."""
+    """A process that executes `main` of a module, with more in its environment if need be. Its standard input is the other end
+    of `wire`."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
         self.wire, theirs = socket.socketpair()
         # Not by multiprocessing: that runs the user's script again in every worker, and not at all in some kinds of processes.
         # In a session of its own it does not hear Ctrl-C: it ends when this process closes the socket, or is gone.
@@ -71,6 +73,7 @@ class Program:
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     def hang_up(self) -> None:
@@ -78,15 +81,15 @@ class Program:
         with suppress(OSError):
             self.wire.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> str:
-        """End it, if need be after PATIENCE; how it ended, and its last words if it has any."""
+    def end(self, patience: float = PATIENCE) -> str:
+        """End it, by force if it takes longer; how it ended, and its last words if it has any."""
         self.hang_up()
         self.wire.close()
         with self.errors:
             if self.process is None:
                 return "could not be started"
             try:
-                code = self.process.wait(PATIENCE)
+                code = self.process.wait(patience)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 code = self.process.wait()

@@ -181,7 +181,7 @@ def test_where_memory_is_short_cohorts_wait_for_each_other(tmp_path: Path, monke
         with Ledger(tmp_path / f"{members}.sqlite") as ledger:
             most = 0
             driver = Driver(study(), ledger, cohort_size=2, where="cpu")
-            bench = side_by_side._Bench(driver, torch.device("cpu"), tmp_path / "folder", 3)
+            bench = side_by_side._Bench(driver, torch.device("cpu"), tmp_path / "folder", 3, {})
             bench.train()
             assert (most, len(ledger)) == (at_once, 9)
 
