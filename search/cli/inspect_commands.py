@@ -230,7 +230,10 @@ def bench(
     cohorts_per_gpu: Annotated[
         int | None,
         typer.Option(
-            "--cohorts-per-gpu", min=1, help="Cohorts of study that share a GPU.  [default: 1]", show_default=False
+            "--cohorts-per-gpu",
+            min=1,
+            help="Cohorts of study that share a GPU.  [default: as in a run]",
+            show_default=False,
         ),
     ] = None,
     sets: Sets = [],  # noqa: B006

@@ -19,7 +19,7 @@ def rows(
     study: StudySpec, *, device: str, seconds: float, cohorts_per_gpu: int | None = None
 ) -> tuple[list[dict[str, Any]], str]:
     """Rows of `TimeSpent` of a study that trains from its beginning for so many seconds at most, `cohorts_per_gpu` cohorts at
-    once (None: one), and its line. What it trains is not kept."""
+    once (None: as in a run), and its line. What it trains is not kept."""
     spent = TimeSpent()
 
     def report(told: Report) -> None:

@@ -118,6 +118,11 @@ class Driver:
         return self._ended and not self._waiting and not self._out and not self._put_off
 
     @property
+    def is_one_cohort(self) -> bool:
+        """True where no second cohort will come."""
+        return self._ended and len(self._waiting) < 2
+
+    @property
     def out_of_time(self) -> bool:
         """True where no further cohort begins in this call, though not all is trained: time is up, or too short for any."""
         return not self.finished and (self.limit.is_up or (bool(self._put_off) and not self._waiting))

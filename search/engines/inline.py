@@ -12,6 +12,7 @@ from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.engines import side_by_side
 from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.gpu_sharing import cohorts_at_once
 from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
@@ -43,9 +44,10 @@ def run(
     weights: WeightFolder | None = None,
     listeners: Audience | None = None,
 ) -> Plan:
-    """Train in this process, or `cohorts_per_gpu` cohorts at once, each in a process of its own (None: one). Finished trials
-    are in the ledger. After an interruption the same call resumes, inside a cohort where that takes minutes. Failed trials are
-    tried again. `cohort_size`, `part`, `seeds`, `known`, `weights` and `listeners` are those of `Driver`.
+    """Train in this process, or `cohorts_per_gpu` cohorts at once, each in a process of its own. None: three on a GPU whose
+    kernels can run side by side, where there are more cohorts than one; else one. Finished trials are in the ledger. After an
+    interruption the same call resumes, inside a cohort where that takes minutes. Failed trials are tried again. `cohort_size`,
+    `part`, `seeds`, `known`, `weights` and `listeners` are those of `Driver`.
 
     Raises LedgerError where the ledger or weights cannot be written, TimeIsUp at the limit, after the cohorts in training were
     saved, EngineError where the GPU fails for all of them.
@@ -76,7 +78,7 @@ def run(
             weights=weights,
             listeners=listeners,
         )
-        at_once = cohorts_per_gpu or 1
+        at_once = cohorts_per_gpu or (1 if driver.is_one_cohort else cohorts_at_once(where))
         try:
             if at_once > 1:
                 side_by_side.train_all(driver, where, checkpoints.folder, at_once)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recallmap.search.engines import gpu_sharing
-from recallmap.search.engines.gpu_sharing import FOLDER, SERVICE, side_by_side_on
+from recallmap.search.engines.gpu_sharing import FOLDER, SERVICE, cohorts_at_once, side_by_side_on
 
 GPU = torch.device("cuda")
 SCRIPT = f"""#!/bin/sh
@@ -99,3 +99,10 @@ def test_processes_take_turns_where_it_does_not_answer(said: Path, monkeypatch: 
 class _Impatient(gpu_sharing.Program):
     def __init__(self, module: str) -> None:
         super().__init__(f"{module} import PATIENCE; import {module}; {module}.PATIENCE = 0.1\nfrom {module}")
+
+
+def test_cohorts_train_at_once_where_their_kernels_run_side_by_side(said: Path) -> None:
+    assert cohorts_at_once(torch.device("cpu")) == 1
+    assert cohorts_at_once(GPU) == gpu_sharing.AT_ONCE
+    (said / SERVICE).unlink()
+    assert cohorts_at_once(GPU) == 1

@@ -59,6 +59,23 @@ def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
     assert Ledger(path).records().equals(before)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "asked", "at_once"), [([16, 8], None, 5), ([16], None, 1), ([16, 8], 1, 1), ([16], 2, 2)]
+)
+def test_cohorts_share_a_gpu_where_there_are_several(
+    lengths: list[int], asked: int | None, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = [1]
+    monkeypatch.setattr(inline, "cohorts_at_once", lambda device: 5)
+    monkeypatch.setattr(inline.side_by_side, "train_all", lambda driver, where, folder, count: met.append(count))
+    monkeypatch.setattr(inline, "_train_all", lambda *_: None)
+    spaces = {"axes": {"trial.task.length": lengths, "trial.seed": [0, 1]}}
+    inline.run(
+        codec.read_study(TINY | {"space": {"kind": "grid"} | spaces}), tmp_path / "a.sqlite", cohorts_per_gpu=asked
+    )
+    assert met[-1] == at_once
+
+
 def test_a_wider_study_trains_only_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"
     inline.run(study(), path, cohort_size=4)
