@@ -81,7 +81,7 @@ def run(
         typer.Option(
             min=1,
             max=1000,
-            help="Cohorts that train at once on a GPU.  [default: 3 where NVIDIA's MPS is installed, else 1; with Ray 1]",
+            help="Cohorts that train at once on a GPU.  [default: 3 where NVIDIA's MPS is installed, else 1; on a cluster 1]",
         ),
     ] = None,
     abreast: Annotated[int | None, typer.Option(min=1, max=1000, hidden=True)] = None,
@@ -355,7 +355,7 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
         device_of(device)
     from recallmap.search.engines import ray_tune
 
-    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu or 1)
+    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
 
 
 def _display(console: Console, study: StudySpec, path: Path, *, as_json: bool, quiet: bool) -> Quiet:

@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @contextlib.contextmanager
 def marking(name: str, value: str) -> Iterator[None]:
-    """Mark the processes that are started in this context."""
+    """The processes that are started in this context have this variable, which marks them."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -29,6 +29,7 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver, EngineError
+from recallmap.search.engines.gpu_sharing import cohorts_at_once, side_by_side_on
 from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
@@ -101,7 +102,7 @@ def run(
     cohort_size: int | None = None,
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
-    cohorts_per_gpu: int = 1,
+    cohorts_per_gpu: int | None = None,
     seeds: int = 0,
     known: Mapping[str, Record] | None = None,
     limit: TimeLimit = NEVER,
@@ -112,7 +113,8 @@ def run(
 
     device           "cuda" gives each cohort a GPU, "cpu" a CPU; None: GPUs where there are any
     cohort_size      most members of a cohort; None: as `packing.room` says
-    cohorts_per_gpu  cohorts that share a GPU and its memory in equal parts: while one is compiled, others train
+    cohorts_per_gpu  cohorts that share a GPU and its memory in equal parts: while one is compiled, others train. None: three
+                     on this machine where their kernels can run side by side, else one
     address          a running cluster that this machine is a part of: "auto" or "host:port"; None: start Ray on this
                      machine, bound to loopback, and end it with the study
     part, seeds      as for `Driver`, as are `known`, `limit`, `weights` and `listeners`
@@ -150,13 +152,17 @@ def run(
             listeners=listeners,
         )
         own = unfinished.folder if address is None else None
-        desk = Desk(driver, kind, 1 / cohorts_per_gpu, folder=own, lives=LIVES, rest=REST)
+        at_once = cohorts_per_gpu or (cohorts_at_once(torch.device(kind)) if address is None else 1)
+        desk = Desk(driver, kind, 1 / at_once, folder=own, lives=LIVES, rest=REST)
         if desk.prepare():
             folder = stack.enter_context(_temporary_folder())
             if address is None:
+                shared = stack.enter_context(side_by_side_on(torch.device(kind))) if at_once > 1 else {}
+                for name, value in shared.items():
+                    stack.enter_context(marking(name, value))
                 stack.enter_context(_started(folder, desk))
             with _watched(desk, folder):
-                _fit(desk, folder, _resources(kind, cohorts_per_gpu))
+                _fit(desk, folder, _resources(kind, at_once))
         if driver.out_of_time:
             is_noticed()
             raise TimeIsUp
@@ -184,9 +190,9 @@ def _keep_to(share: float, device: str) -> None:
         device_time.share(round(1 / share))
 
 
-def _resources(kind: str, cohorts_per_gpu: int) -> dict[str, float]:
+def _resources(kind: str, at_once: int) -> dict[str, float]:
     """The resources of a machine that a cohort takes."""
-    return {"cpu": 1, "gpu": 1 / cohorts_per_gpu} if kind == "cuda" else {"cpu": 1}
+    return {"cpu": 1, "gpu": 1 / at_once} if kind == "cuda" else {"cpu": 1}
 
 
 def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:
