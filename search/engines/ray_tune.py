@@ -195,6 +195,14 @@ def _resources(kind: str, at_once: int) -> dict[str, float]:
     return {"cpu": 1, "gpu": 1 / at_once} if kind == "cuda" else {"cpu": 1}
 
 
+def _places(resources: dict[str, float]) -> int:
+    """How many cohorts the cluster, as it is now, trains at once."""
+    import ray
+
+    there = ray.cluster_resources()
+    return int(min(there.get(name.upper(), 0.0) / share for name, share in resources.items()))
+
+
 def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:
     """Have Tune train all that the desk hands out."""
     from ray import tune
@@ -242,6 +250,8 @@ def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:
             if desk.error is not None:
                 raise desk.error
 
+    # A worker that is through gets the next cohort only if one waits; else Tune ends it, and starts another for the next.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, _places(resources)))
     tune.run(
         _train,
         name="study",

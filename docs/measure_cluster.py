@@ -1,0 +1,260 @@
+"""Measure where a cluster saturates, and how a study scales over the GPUs of one host.
+
+    python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 1 8 64, by default
+    python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
+    python docs/measure_cluster.py TABLE figure PICTURE
+
+`actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each. They
+sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
+what `recallmap run hybrid_search --engine ray` trains in SECONDS on so many GPUs of this host, one run after the other. Rows
+are added to the table, a CSV. `figure` draws the actors' rows as an SVG.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recallmap.results.ledger import Ledger
+from recallmap.search import codec
+from recallmap.search.engines import ray_tune
+from recallmap.search.engines.shipped import ShippedCohort
+from recallmap.search.measurement import gpu_busy
+from recallmap.search.training.outcome import Outcome, Progress
+from recallmap.search.training.trial_record import record_of
+
+ROOT = Path(__file__).parents[1]
+MEMBERS, REPORTS = 16, 6
+SLEEPS = (8.0, 4.0, 2.0, 1.0)  # seconds of a cohort
+COHORTS = 4  # that each actor trains, and more where they sleep short
+LEAST = 20.0  # seconds of a measurement, at least
+STUDY: dict[str, Any] = {
+    "name": "asleep",
+    "trial": {
+        "task": {"kind": "mqar", "vocab": 16, "length": 12, "pairs": 2},
+        "arch": {
+            "name": "small",
+            "width": 16,
+            "stack": [{"kind": "block", "mixer": {"kind": "gated_deltanet", "heads": 2}}],
+        },
+        "training": {"steps": 600, "batch": 4, "lr": 1e-3, "evaluations": REPORTS},
+        "data": {"validation": 8, "test": 8},
+    },
+}
+
+Row = dict[str, Any]
+
+
+def main(table: Path, part: str, words: Sequence[str]) -> None:
+    if part == "actors":
+        for actors in map(int, words or ("1", "8", "64")):
+            for seconds in SLEEPS:  # each by a driver of its own, whose memory is then its own
+                subprocess.run([sys.executable, __file__, str(table), "asleep", str(actors), str(seconds)], check=True)
+    elif part == "asleep":
+        _note(table, _asleep(int(words[0]), float(words[1])))
+    elif part == "gpus":
+        counts = [*map(int, words[1:])] or sorted({1, torch.cuda.device_count()})
+        for gpus in counts:
+            _note(table, _trained(gpus, int(words[0])))
+    elif part == "figure":
+        Path(words[0]).write_text(_figure(_rows(table)), encoding="utf-8")
+    else:
+        raise SystemExit(__doc__)
+
+
+def _note(table: Path, row: Row) -> None:
+    rows = [*_rows(table), row | {"commit": _commit(), "date": time.strftime("%Y-%m-%d")}]
+    print(json.dumps(row), flush=True)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(table: Path) -> list[Row]:
+    if not table.exists():
+        return []
+    with table.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Actors that sleep. -------------------------------------------------------------------------------
+
+
+def _asleep(actors: int, seconds: float) -> Row:
+    """Records a second from so many actors that sleep so long a cohort, from the first cohort that is through to the last."""
+
+    def sleeping(config: dict[str, Any]) -> None:
+        from ray import tune
+
+        cohort: ShippedCohort = config["cohort"]
+        for report in range(1, REPORTS + 1):
+            time.sleep(seconds / REPORTS)
+            progress = Progress(step=100 * report, steps=600, members=len(cohort.specs), loss=1.0, accuracy=(0.5,))
+            tune.report({"progress": progress})
+        outcome = Outcome(scores={"accuracy": 0.5}, validation={"accuracy": 0.5}, steps=600, selected_step=600)
+        device = torch.device("cpu")
+        made = [
+            record_of(spec, outcome, study="asleep", device=device, members=len(cohort.specs), implementation={})
+            for spec in cohort.specs
+        ]
+        tune.report({"records": made, "seconds": []})
+
+    ray_tune._train = sleeping
+    os.sched_getaffinity = lambda _: set(range(actors))  # each actor takes a CPU, and here they take none
+    cohorts = actors * max(COHORTS, round(LEAST / seconds))
+    axes = {"trial.seed": [*range(MEMBERS)], "trial.training.steps": [*range(600, 600 + cohorts)]}
+    study = codec.read_study(STUDY | {"space": {"kind": "grid", "axes": axes}})
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "asleep.sqlite"
+
+        def heard(report: Any) -> None:
+            if report.records:
+                times.append(time.monotonic())
+
+        used = _processor_seconds()
+        ray_tune.run(study, path, report=heard, device="cpu", cohort_size=MEMBERS)
+        used = _processor_seconds() - used
+        with Ledger.open(path) as ledger:
+            records = [*ledger.all()]
+        began = time.monotonic()
+        with Ledger(Path(folder) / "again.sqlite") as ledger:
+            for record in records:
+                ledger.add(replace(record))
+        writing = time.monotonic() - began
+    steady = [moment for moment in times if moment > times[0] + seconds]  # all actors have begun
+    wall = steady[-1] - steady[0]
+    return {
+        "what": "actors asleep",
+        "actors": actors,
+        "seconds_a_cohort": seconds,
+        "offered_trials_a_second": round(actors * MEMBERS / seconds, 1),
+        "trials_a_second": round((len(steady) - 1) * MEMBERS / wall, 1),
+        "driver_cpu_share": round(used / (times[-1] - times[0]), 2),
+        "driver_megabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "ledger_writes_a_second": round(len(records) / writing),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor_seconds() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime
+
+
+def _figure(rows: Sequence[Row]) -> str:
+    """Trials a second that were offered and taken, on logarithmic axes, a line a number of actors."""
+    rows = [row for row in rows if row["what"] == "actors asleep"]
+    left, bottom, width, height = 70, 40, 560, 320
+    low, high = 1.0, 2048.0
+
+    def at(value: float) -> float:
+        from math import log
+
+        return log(value / low) / log(high / low)
+
+    def x(value: float) -> float:
+        return left + width * at(value)
+
+    def y(value: float) -> float:
+        return height + 20 - height * at(value)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 120} {height + bottom + 40}" '
+        'font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for tick in (1, 4, 16, 64, 256, 1024):
+        parts.append(
+            f'<line x1="{x(tick):.0f}" y1="{y(low):.0f}" x2="{x(tick):.0f}" y2="{y(high):.0f}" stroke="#e4e4e4"/>'
+        )
+        parts.append(
+            f'<line x1="{x(low):.0f}" y1="{y(tick):.0f}" x2="{x(high):.0f}" y2="{y(tick):.0f}" stroke="#e4e4e4"/>'
+        )
+        parts.append(f'<text x="{x(tick):.0f}" y="{y(low) + 18:.0f}" text-anchor="middle">{tick}</text>')
+        parts.append(f'<text x="{left - 8}" y="{y(tick) + 4:.0f}" text-anchor="end">{tick}</text>')
+    diagonal = f'x1="{x(low):.0f}" y1="{y(low):.0f}" x2="{x(high):.0f}" y2="{y(high):.0f}"'
+    below = f'x="{left + width / 2:.0f}" y="{y(low) + 38:.0f}" text-anchor="middle"'
+    aside = f'transform="translate(18 {height / 2 + 20:.0f}) rotate(-90)" text-anchor="middle"'
+    parts += [
+        f'<line {diagonal} stroke="#999" stroke-dasharray="4 4"/>',
+        f"<text {below}>trials a second that actors finish</text>",
+        f"<text {aside}>trials a second in the ledger</text>",
+    ]
+    for color, actors in zip(
+        ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), sorted({int(row["actors"]) for row in rows}), strict=False
+    ):
+        own = sorted(
+            (float(row["offered_trials_a_second"]), float(row["trials_a_second"]))
+            for row in rows
+            if int(row["actors"]) == actors
+        )
+        line = " ".join(f"{x(offered):.1f},{y(taken):.1f}" for offered, taken in own)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x(o):.1f}" cy="{y(t):.1f}" r="4" fill="{color}"/>' for o, t in own]
+        offered, taken = own[-1]
+        parts.append(f'<text x="{x(offered) + 8:.0f}" y="{y(taken) + 4:.0f}" fill="{color}">{actors} actors</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+# GPUs of one host. --------------------------------------------------------------------------------
+
+
+def _trained(gpus: int, seconds: int) -> Row:
+    """What hybrid_search trains on so many GPUs, after its kernels were compiled."""
+    import signal
+
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "search.sqlite"
+        command = [sys.executable, "-m", "recallmap", "run", "hybrid_search", "--set", "budget=mini", "--engine", "ray"]
+        devices = [torch.device("cuda", number) for number in range(gpus)]
+        began = time.monotonic()
+        with gpu_busy.sampled(gpu_busy.reader(devices)) as busy:
+            process = subprocess.Popen(
+                [*command, "--for", f"{seconds}s", "--ledger", str(path)],
+                env=os.environ | visible,
+                start_new_session=True,
+            )
+            try:
+                process.wait(seconds + 30)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
+        wall = time.monotonic() - began
+        with Ledger.open(path) as ledger:
+            records = [record for record in ledger.all() if record.status == "done"]
+    steps = sum(record.steps for record in records)
+    return {
+        "what": "hybrid_search, budget mini",
+        "gpus": gpus,
+        "seconds": round(wall, 1),
+        "trials_an_hour": round(len(records) / wall * 3600),
+        "gpu_busy": busy.mean and round(busy.mean, 3),
+        "us_a_step_and_trial": round(1e6 * sum(record.seconds for record in records) / steps) if steps else None,
+        "trials_a_cohort": round(sum(record.cohort for record in records) / len(records), 1) if records else None,
+        "device": torch.cuda.get_device_name(),
+    }
+
+
+def _commit() -> str:
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return said.stdout.strip()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
