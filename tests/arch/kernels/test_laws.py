@@ -377,8 +377,7 @@ def test_shapes_that_do_not_fit_are_told(op: str, key: str, message: str) -> Non
 FUSED = [
     (op, variant)
     for op, variant in EVERY_VARIANT
-    if "fused" in select.implementations(op)
-    and (op, variant) not in (("mesa", "unrolled"), ("mesa", "ridge"))  # the kernels solve implicitly, by one method
+    if "fused" in select.implementations(op) and (op, variant) != ("mesa", "unrolled")  # the kernels solve implicitly
 ]
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 NARROW = {"batch": 1, "key_width": 16, "value_width": 16}
