@@ -382,7 +382,7 @@ FUSED = [
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 NARROW = {"batch": 1, "key_width": 16, "value_width": 16}
 TOKEN_BY_TOKEN = ("newton_schulz", "spanned_newton_schulz")  # have no chunks
-SHORT_CHUNKS = ("mesa", "slots")
+SHORT_CHUNKS = ("mesa", "slots", "path", "log_linear")
 
 
 def long(op: str, time: int, device: str = "cpu") -> int:
