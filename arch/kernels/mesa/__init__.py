@@ -149,11 +149,7 @@ def _run(
         if value not in choices:
             raise ValueError(f"{OP}: {what} must be one of {', '.join(choices)}; got {value!r}")
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
-    sizes |= {
-        "unroll": int(gradient == "unroll"),
-        "chebyshev": int(ridge is not None),
-        "blended": int(alpha is not None),
-    }
+    sizes["unroll"] = int(gradient == "unroll")
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )

@@ -52,6 +52,7 @@ def slots(
     expect(OP, "log_decay", log_decay, (batch, time, heads, many))
     check_positive(OP, "chunk", chunk)
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    sizes["slots"] = many
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )

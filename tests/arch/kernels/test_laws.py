@@ -377,20 +377,20 @@ def test_shapes_that_do_not_fit_are_told(op: str, key: str, message: str) -> Non
 FUSED = [
     (op, variant)
     for op, variant in EVERY_VARIANT
-    if "fused" in select.implementations(op)
-    and (op, variant) not in (("mesa", "unrolled"), ("mesa", "ridge"))  # the kernels solve implicitly, by one method
+    if "fused" in select.implementations(op) and (op, variant) != ("mesa", "unrolled")  # the kernels solve implicitly
 ]
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 NARROW = {"batch": 1, "key_width": 16, "value_width": 16}
 TOKEN_BY_TOKEN = ("newton_schulz", "spanned_newton_schulz")  # have no chunks
+SHORT_CHUNKS = ("mesa", "slots", "path", "log_linear")
 
 
 def long(op: str, time: int, device: str = "cpu") -> int:
-    """Tokens: so many on a GPU. The interpreter takes long, so that an op without chunks gets an eighth, and Mesa, whose chunks
-    are short, 40 instead of 70 or 85."""
+    """Tokens: so many on a GPU. The interpreter takes long, so that an op without chunks gets an eighth, and one whose
+    chunks are short 40 instead of 70 or 85."""
     if device == "cpu" and op in TOKEN_BY_TOKEN:
         return -(-time // 8)
-    return 40 if device == "cpu" and op == "mesa" and 40 < time < 100 else time
+    return 40 if device == "cpu" and op in SHORT_CHUNKS and 40 < time < 100 else time
 
 
 def assert_fused_agrees(

@@ -61,7 +61,8 @@ def _carry(
     )  # fmt: skip
 
 
-def _forward(x: Inputs) -> Results:
+def forward(x: Inputs) -> Results:
+    """The launches forward."""
     case, x = case_for(x), _laid_out(x)
     results = _empty_results(x)
     plan, block = case.plan, case.plan.value_block
@@ -89,7 +90,8 @@ def _empty_results(x: Inputs) -> Results:
     )
 
 
-def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> Gradients:
+def backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> Gradients:
+    """The launches of the derivative, from what `forward` leaves."""
     (d_o, d_final), (states,) = derivatives, rest
     case, d = case_for(x), _empty_gradients(derivatives, x, rest)
     d_o, x = dense(d_o), _laid_out(x)
@@ -131,8 +133,8 @@ def _empty_gradients(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
 
 gated_linear_op = opaque(
     "gated_linear",
-    _forward,
-    _backward,
+    forward,
+    backward,
     outputs=_empty_results,
     gradients=_empty_gradients,
     differentiable=2,

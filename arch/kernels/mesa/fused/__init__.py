@@ -4,6 +4,9 @@ x_t (f_t kk_0 + sum_s w_ts k_s^T k_s + diag(lam)) = q_t,    o_t = scale (f_t x_t
 with the state kk_0, kv_0 ahead of the chunk, f_t the decay from the chunk's start to t and w_ts that from s to t times beta_s.
 Backward: e_t solves the same system for the derivative by x_t, and what the residual q - x A depends on takes it up.
 
+Where lam is a share of |kk_t|, which kernels of other ops make: with r_t = k_t kk_t k_t^T, that gated linear attention reads,
+|kk_t|^2 = e^{2 g_t} |kk_{t-1}|^2 + 2 beta_t r_t - beta_t^2 |k_t|^4
+
 There is a kernel for the states and another for solving, and backward three: to solve, for the states' derivatives, and for
 what the chunks write.
 
@@ -15,6 +18,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from recallmap.arch.kernels.gated_linear.fused.launch import gated_linear_op
+from recallmap.arch.kernels.gated_linear.fused.plan import Inputs as Linear
+from recallmap.arch.kernels.linear_scan.fused import fused as linear_scan
+from recallmap.arch.kernels.mesa.chebyshev import length
 from recallmap.arch.kernels.mesa.conjugate import Solver
 from recallmap.arch.kernels.mesa.fused.launch import mesa_op
 from recallmap.arch.kernels.mesa.fused.plan import Inputs
@@ -34,8 +41,6 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
         return f"takes keys up to {WIDEST_KEY} and values up to {WIDEST_VALUE} wide"
     if differentiable and sizes.get("unroll"):
         return "does not unroll the gradient of the solver's steps"
-    if sizes.get("chebyshev") or sizes.get("blended"):
-        return "solves by conjugate gradients alone, and reads with the solution alone"
     return None
 
 
@@ -56,17 +61,20 @@ def fused(
     chunk: int | None,
 ) -> tuple[Tensor, MesaState | None, Tensor]:
     """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
-    assert lam is not None
-    assert alpha is None
     dtype = promoted(q, k, v)
     kk, kv = initial_state or (None, None)
+    if solver.ridge is not None:
+        lam = solver.ridge * length(_square(k, log_decay, beta, kk, v.shape[2]))
+    else:
+        assert lam is not None
+        lam = lam[None]
     ratio = max(solver.tolerance or 0.0, SPLIT_ROUNDING if dtype == torch.bfloat16 else ROUNDING)
     results = mesa_op(
         *Inputs(
             q=q.to(dtype),
             k=k.to(dtype),
             v=v.to(dtype),
-            lam=lam[None],
+            lam=lam,
             log_decay=log_decay,
             beta=beta,
             sign=None if sign is None else sign.detach(),
@@ -74,10 +82,30 @@ def fused(
             kv=kv,
             steps=solver.steps,
             enough=ratio**2,
+            ridge=solver.ridge,
             x0=solver.x0,
             scale=float(scale),
             return_state=return_state,
         )
     )
     o, final_kk, final_kv, _, taken, _, _ = results
+    if alpha is not None:  # what reads is q + alpha (x - q): by q it is gated linear attention
+        plain, *_ = gated_linear_op(
+            *Linear(q.to(dtype), k.to(dtype), v.to(dtype), log_decay, beta, None, kv, float(scale), False)
+        )
+        o = plain + alpha.to(torch.float32)[..., None] * (o - plain)
     return o.to(v.dtype), MesaState(final_kk, final_kv) if return_state else None, taken.detach()
+
+
+def _square(k: Tensor, log_decay: Tensor | None, beta: Tensor | None, kk: Tensor | None, heads: int) -> Tensor:
+    """|kk_t|^2 of every token [B, T, H]."""
+    k = k.float()
+    values = k.expand(-1, -1, heads, -1)
+    read, *_ = gated_linear_op(*Linear(k, k, values, log_decay, beta, None, kk, 1.0, False))
+    through = (read * values).sum(-1)
+    write = torch.ones_like(through) if beta is None else beta.float()
+    added = write * (2 * through - write * values.square().sum(-1).square())
+    fade = torch.zeros_like(added) if log_decay is None else 2 * log_decay.float()
+    first = None if kk is None else kk.square().sum((-2, -1))
+    squares: Tensor = linear_scan(added, log_a=fade, initial_state=first, return_state=False, chunk=None)[0]
+    return squares

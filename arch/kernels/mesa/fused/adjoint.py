@@ -6,15 +6,15 @@
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.mesa.fused.conjugate_gradients import solve
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
+from recallmap.arch.kernels.mesa.fused.solvers import regulariser, solve
 from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, load, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
 def adjoint_kernel(
     d_o, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, solution, adjoint, d_q, d_lam, d_fade,
-    T, H, G, N, members, steps, enough, scale,
+    T, H, G, N, members, steps, enough, ridge, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -27,7 +27,7 @@ def adjoint_kernel(
     shared, own = (b * T * G + h % G) * K, (b * T * H + h) * K
     k_ = load(k + shared, t, i, G * K, 1, T, K)
     kT = load(k + shared, i, t, 1, G * K, K, T)
-    lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
+    lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
 
@@ -41,7 +41,7 @@ def adjoint_kernel(
             kvT = load(ahead_kv + (sequence * N + n) * K * V, j, i, 1, V, V, K)
             read += dot(d_o_, kvT, PRECISION)
     rhs = scale * dot(scores * weights, k_, PRECISION)
-    diagonal, kk_high, kk_low = tl.zeros_like(lam_), kT, kT
+    diagonal, kk_high, kk_low = tl.zeros((BK,), tl.float32), kT, kT
     by_fade = tl.zeros((C,), tl.float32)
     if AHEAD:
         read = scale * fade[:, None] * read
@@ -56,12 +56,13 @@ def adjoint_kernel(
         kT,
         weights,
         fade,
-        lam_[None, :],
+        lam_,
         diagonal[None, :],
         kk_high,
         kk_low,
         steps,
         enough,
+        ridge,
         X0,
         AHEAD,
         PRECISION,
@@ -69,7 +70,10 @@ def adjoint_kernel(
     x = load(solution + own, t, i, H * K, 1, T, K)
     store(adjoint + own, e, t, i, H * K, 1, T, K)
     store(d_q + own, e, t, i, H * K, 1, T, K)
-    tl.store(d_lam + (sequence * N + n) * K + i, -tl.sum(x * e, 0), mask=i < K)
+    if ridge is None:
+        tl.store(d_lam + (sequence * N + n) * K + i, -tl.sum(x * e, 0), mask=i < K)
+    else:
+        tl.store(d_lam + at, -tl.sum(x * e, 1), mask=there)
     if d_fade is not None:
         if AHEAD:
             by_fade -= fade * tl.sum(dot_halves(x, kk_high, kk_low, PRECISION) * e, 1)

@@ -29,7 +29,8 @@ class Results(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """Derivatives as kernels leave them: by queries and keys of every head, by lam of every chunk."""
+    """Derivatives as kernels leave them: by queries and keys of every head, by lam of every chunk, or of every
+    token."""
 
     q: Tensor
     k: Tensor
@@ -51,7 +52,7 @@ def _gates(x: Inputs) -> list[Tensor | None]:
 
 def _solver(x: Inputs) -> dict[str, Any]:
     """The solver's part of a launch; a group of `members` sequences has a lam of its own."""
-    return {"members": len(x.v) // len(x.lam), "steps": x.steps, "enough": x.enough, "X0": x.x0}
+    return {"members": len(x.v) // len(x.lam), "steps": x.steps, "enough": x.enough, "ridge": x.ridge, "X0": x.x0}
 
 
 def _forward(x: Inputs) -> Results:
@@ -100,7 +101,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     if x.k.shape[2] != x.v.shape[2]:
         d_q, d_k = (by_head.sum(2, keepdim=True).to(x.k.dtype) for by_head in (d_q, d_k))
     groups = len(x.lam)
-    d_lam = d.lam.unflatten(0, (groups, len(x.v) // groups)).sum((1, 3))
+    d_lam = d.lam if x.ridge is not None else d.lam.unflatten(0, (groups, len(x.v) // groups)).sum((1, 3))
     d_sign = None if x.sign is None else torch.zeros_like(x.sign, memory_format=torch.contiguous_format)
     found = (d_q, d_k, d.v, d_lam, d.log_decay, d.beta, d_sign, d.kk, d.kv)
     return tuple(
@@ -121,7 +122,7 @@ def _room(x: Inputs) -> _Gradients:
         q=new(time, heads, key_width, dtype=content),
         k=new(time, heads, key_width, dtype=content),
         v=new(*x.v.shape[1:], dtype=x.v.dtype),
-        lam=new(heads, cut_for(x).counts["N"], key_width),
+        lam=new(heads, cut_for(x).counts["N"], key_width) if x.ridge is None else new(time, heads),
         log_decay=None if x.log_decay is None else new(time, heads),
         beta=None if x.beta is None else new(time, heads),
         kk=None if x.kk is None else new(*x.kk.shape[1:]),

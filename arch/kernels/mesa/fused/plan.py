@@ -45,8 +45,8 @@ def plan_for(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
 
 
 class Inputs(NamedTuple):
-    """Inputs of the custom op: content in one dtype; lam [groups, H, K]; the first state; the solver; whether a last state is
-    wanted."""
+    """Inputs of the custom op: content in one dtype; lam [groups, H, K], or [B, T, H] with `ridge`; the first state; the
+    solver; whether a last state is wanted."""
 
     q: Tensor
     k: Tensor
@@ -59,6 +59,7 @@ class Inputs(NamedTuple):
     kv: Tensor | None
     steps: int
     enough: float
+    ridge: float | None
     x0: str
     scale: float
     return_state: bool

@@ -6,14 +6,15 @@
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.mesa.fused.conjugate_gradients import solve
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
+from recallmap.arch.kernels.mesa.fused.solvers import regulariser, solve
 from recallmap.arch.kernels.mesa.fused.tiles import dot, halves, load, rough_dot, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
 def read_out_kernel(
-    q, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, o, solution, taken, T, H, G, N, members, steps, enough, scale,
+    q, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, o, solution, taken, T, H, G, N, members, steps, enough, ridge,
+    scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -26,16 +27,14 @@ def read_out_kernel(
     shared = (b * T * G + h % G) * K
     k_ = load(k + shared, t, i, G * K, 1, T, K)
     kT = load(k + shared, i, t, 1, G * K, K, T)
-    lam_ = tl.load(lam + ((b // members) * H + h) * K + i, mask=i < K, other=1.0)
+    lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
-    diagonal, kk_high, kk_low = lam_, kT, kT
+    diagonal, kk_high, kk_low = tl.zeros((BK,), tl.float32), kT, kT
     if AHEAD:
         kk = ahead_kk + (sequence * N + n) * K * K
         diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
         kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
-    else:
-        diagonal = tl.zeros_like(lam_)
     rhs = load(q + shared, t, i, G * K, 1, T, K).to(tl.float32)
     x, used = solve(
         rhs,
@@ -43,12 +42,13 @@ def read_out_kernel(
         kT,
         weights,
         fade,
-        lam_[None, :],
+        lam_,
         diagonal[None, :],
         kk_high,
         kk_low,
         steps,
         enough,
+        ridge,
         X0,
         AHEAD,
         PRECISION,

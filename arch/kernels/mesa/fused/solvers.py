@@ -1,4 +1,4 @@
-"""Conjugate gradients in registers, for all rows of a chunk together.
+"""The solvers in registers, for all rows of a chunk together: conjugate gradients, and Chebyshev's iteration.
 
 C tokens a chunk, K key width
 """
@@ -13,6 +13,15 @@ from recallmap.arch.kernels.mesa.conjugate import DRIFTED, FRESH
 from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, rough_dot
 
 _FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
+
+
+@triton.jit
+def regulariser(lam, head, at, there, i, K: tl.constexpr, ridge):
+    """lam as a row [1, K], which all tokens of a head have; a column [C, 1] where it is a share of each token's norm."""
+    if ridge is None:
+        return tl.load(lam + head * K + i, mask=i < K, other=1.0)[None, :]
+    else:
+        return tl.load(lam + at, mask=there, other=0.0)[:, None]
 
 
 @triton.jit
@@ -35,6 +44,40 @@ def _start(rhs, k, weights, fade, lam, diagonal, PRECISION: tl.constexpr):
 
 @triton.jit
 def solve(
+    rhs, k, kT, weights, fade, lam, diagonal, kk_high, kk_low, steps, enough, ridge,
+    X0: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The solutions of all rows and the steps each took: with `ridge`, which lam is of the norm, by Chebyshev's iteration."""
+    if ridge is None:
+        x, taken = _conjugate(
+            rhs, k, kT, weights, fade, lam, diagonal, kk_high, kk_low, steps, enough, X0, AHEAD, PRECISION
+        )
+    else:
+        x = _chebyshev(rhs, k, kT, weights, fade, lam, kk_high, kk_low, steps, ridge, AHEAD, PRECISION)
+        taken = tl.zeros_like(fade) + steps
+    return x, taken
+
+
+@triton.jit
+def _chebyshev(
+    rhs, k, kT, weights, fade, lam, kk_high, kk_low, steps, ridge, AHEAD: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """Chebyshev's iteration for all rows, as `chebyshev.iterate` has it; 0 where lam is 0."""
+    ends = lam * (2 + 1 / ridge)
+    rate = tl.where(ends > 0, 2 / tl.where(ends > 0, ends, 1.0), 0.0)
+    square = 1 / ((1 + 2 * ridge) * (1 + 2 * ridge))
+    x, before, omega = rate * rhs, tl.zeros_like(rhs), tl.full((), 2.0, tl.float32)
+    for _ in range(steps):
+        omega = 4 / (4 - square * omega)
+        image = _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+        following = omega * (x + rate * (rhs - image)) + (1 - omega) * before
+        before = x
+        x = following
+    return x
+
+
+@triton.jit
+def _conjugate(
     rhs, k, kT, weights, fade, lam, diagonal, kk_high, kk_low, steps, enough,
     X0: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
