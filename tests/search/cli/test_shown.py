@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
-from recallmap.results.publishing.readme_tables import filled
 from recallmap.results.publishing.report import FOLDER, report
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
@@ -62,13 +61,15 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources())
+    made = report(
+        record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources(), codec.read_language()
+    )
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
     for document in (RESULTS.parent / "README.md", RESULTS / "README.md"):
         text = document.read_text(encoding="utf-8")
-        assert filled(text, made.scores, codec.read_excerpts()) == text
+        assert made.fill(text, codec.read_excerpts()) == text
 
 
 def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:
