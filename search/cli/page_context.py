@@ -18,7 +18,7 @@ from recallmap.results.analysis import published_figures
 from recallmap.results.analysis.labels import row_names
 from recallmap.results.analysis.measures import measures
 from recallmap.results.analysis.published_figures import Published
-from recallmap.results.analysis.validity import FEWEST_ARCHITECTURES, Agreement, validity
+from recallmap.results.analysis.validity import FEWEST_ARCHITECTURES, Agreement, months, validity
 from recallmap.results.page import search_section
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.search_section import SearchView
@@ -152,9 +152,13 @@ def sources() -> list[Published]:
 
 def agreements(records: Sequence[Record]) -> list[Agreement]:
     """How far the scores of records order architectures as papers of language models do; empty for too few architectures."""
-    if len({record.arch for record in records}) < FEWEST_ARCHITECTURES:
+    archs = {record.arch for record in records}
+    if len(archs) < FEWEST_ARCHITECTURES:
         return []
-    return validity(codec.read_language(), [m for m in measures(records) if m.values], sources())
+    language = codec.read_language()
+    if len(archs & months(language).keys()) < FEWEST_ARCHITECTURES:  # of a search, whose architectures nobody published
+        return []
+    return validity(language, [m for m in measures(records) if m.values], sources())
 
 
 @cache

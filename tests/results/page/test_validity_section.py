@@ -51,3 +51,6 @@ def test_the_page_has_the_section_where_there_is_a_number(make: Make) -> None:
 def test_fewer_than_nine_architectures_are_not_compared_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(codec, "read_language")  # it takes a while
     assert page_context.agreements([make(arch=f"a{n}") for n in range(8)]) == []
+    monkeypatch.undo()
+    monkeypatch.delattr(page_context, "measures")
+    assert page_context.agreements([make(arch=f"a{n}") for n in range(100)]) == []  # of names that nobody published
