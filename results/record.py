@@ -97,8 +97,9 @@ class Record:
 
     `scores` are those of the test split under the checkpoint that validation chose; `validation` of the same checkpoint.
     Score names: the task's `metric` (usually "accuracy"), "macro_accuracy", "exact_match", "loss", and
-    "accuracy/<slice>=<value>" for parts. A figure that does not exist is absent, never NaN: one that is not finite is
-    left out of the scores, and is None in a curve.
+    "accuracy/<slice>=<value>" for parts. "accuracy_stderr" is the standard error of "accuracy" over the test sequences,
+    "accuracy_stderr/<slice>=<value>" that of a part; older records have none. A figure that does not exist is absent, never
+    NaN: one that is not finite is left out of the scores, and is None in a curve.
     """
 
     key: str  # sha256 of the canonical resolved spec: the record's address

@@ -20,6 +20,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 COUNT = 64  # sequences that a law draws, unless it needs more
 SETS = 32  # of so many sequences, for a mean and its standard error
 ERRORS = 4  # standard errors within which a mean is as expected
+SPREAD = 2  # factor within which the standard deviation of a statistic over sets is its standard error
 HEARD, ASKED, TOLD = 20_000, 512, 1024  # training, validation and test sequences that are compared
 
 
@@ -124,13 +125,18 @@ def scored(task: Task) -> Verdict:
     law, batch = "scores", _draw(task, COUNT, "test")
     vocab, tokens = task.shape[1], task.signal == "tokens"
     guesses = np.roll(batch.targets, 1, axis=0)
-    told = [name for name in task.score(batch, guesses, _shares(task, batch, 0.5)) if "/" not in name]
+    shares = _shares(task, batch, 0.5)
+    scores = task.score(batch, guesses, shares)
+    told = [name for name in scores if "/" not in name]
     named = task.score_names()
     if named != told:
         fault = f"`score_names` tells {', '.join(named)} and `score` {', '.join(told)}; expected the same"
         return Verdict(law, fault)
     if task.metric not in told:
         return Verdict(law, f"the metric '{task.metric}' is none of the scores {', '.join(told)}; expected one of them")
+    if strange := [name for name in task.standard_errors(batch, guesses, shares) if name not in scores]:
+        fault = f"`standard_errors` names {', '.join(strange)}, and `score` does not"
+        return Verdict(law, f"{fault}; expected names of scores")
     if not tokens:
         return Verdict(law)
     sure = np.eye(vocab)[np.maximum(batch.targets, 0)] if task.wants_probabilities else None
@@ -147,13 +153,14 @@ def scored(task: Task) -> Verdict:
 
 def bracketed(task: Task) -> Verdict:
     """Check that chance and ceiling lie in order between 0 and 1, that blind answers score no more than chance, within
-    four standard errors, and right ones no less than the ceiling."""
+    four standard errors, and right ones no less than the ceiling; and that a set's standard error, if the task says it, is that
+    of the sets: within a factor of two."""
     law, chance, ceiling = "chance and ceiling", task.chance(), task.ceiling()
     if not 0 <= chance < ceiling <= 1:
         return Verdict(
             law, f"chance is {chance:.4g} and the ceiling {ceiling:.4g}; expected 0 <= chance < ceiling <= 1"
         )
-    rng, blind, right = np.random.default_rng(7), [], []
+    rng, blind, right, errors = np.random.default_rng(7), [], [], []
     vocab = task.shape[1]
     for _ in range(SETS):
         batch = task.sample(rng, COUNT, "test")
@@ -161,12 +168,18 @@ def bracketed(task: Task) -> Verdict:
         if task.signal == "tokens":
             guesses = rng.integers(vocab, size=batch.targets.shape)
         sure = np.eye(vocab)[np.maximum(batch.targets, 0)] if task.wants_probabilities else None
-        blind.append(task.score(batch, guesses, _shares(task, batch, 1 / vocab))[task.metric])
+        even = _shares(task, batch, 1 / vocab)
+        blind.append(task.score(batch, guesses, even)[task.metric])
+        errors.append(task.standard_errors(batch, guesses, even).get(task.metric, math.nan))
         right.append(task.score(batch, batch.targets, sure)[task.metric])
     mean, error = float(np.mean(blind)), float(np.std(blind, ddof=1) / np.sqrt(SETS))
     if mean > chance + ERRORS * error + 1e-9:
         fault = f"blind answers have {task.metric} {mean:.4g} ± {error:.2g}, more than chance, {chance:.4g}; expected no more"
         return Verdict(law, f"{fault}: `chance` is of one who knows the rules and guesses")
+    said, seen = math.sqrt(np.mean(np.square(errors))), float(np.std(blind, ddof=1))
+    if not math.isnan(said) and not seen / SPREAD <= said <= seen * SPREAD:
+        fault = f"`standard_errors` has {said:.2g} for {task.metric} of {COUNT} sequences; sets of so many differ by {seen:.2g}"
+        return Verdict(law, f"{fault}, expected one within a factor of {SPREAD}")
     if min(right) < ceiling - 1e-6:
         fault = f"right answers have {task.metric} {min(right):.4g}, less than the ceiling, {ceiling:.4g}"
         return Verdict(law, f"{fault}; expected no less")

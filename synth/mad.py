@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.task import Task
 
@@ -64,6 +65,15 @@ class MadTask(Task):
             scores["micro_accuracy"] = scores["accuracy"]
             scores["accuracy"] = self.scoring(batch).batched_macro(predictions, BATCH)
         return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        errors: dict[str, float | None] = dict(self.scoring(batch).standard_errors(predictions))
+        if self.published:
+            errors["micro_accuracy"] = errors.pop("accuracy", None)
+            errors["accuracy"] = self.scoring(batch).batched_macro_error(predictions, BATCH)
+        return score.known(errors)
 
 
 @lru_cache(maxsize=1024)

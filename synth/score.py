@@ -1,8 +1,9 @@
-"""Scores of token answers: micro and macro accuracy, exact match, and the accuracy of named parts; bins of positions."""
+"""Scores of token answers: micro and macro accuracy, exact match, and the accuracy of named parts, with their standard errors;
+bins of positions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from recallmap.synth.batch import IGNORE
 
 _EDGES = (0, 16, 64, 128, 256, 512, 1024)  # of the bins of positions; beyond, one bin per 1024 positions
+
+STANDARD_ERROR = "_stderr"  # ends the name of a score's standard error, as in lm-evaluation-harness
 
 _WHOLE: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
@@ -59,6 +62,29 @@ class Scoring:
                     scores[f"accuracy/{name}={value}"] = share
         return scores
 
+    def standard_errors(self, predictions: NDArray[Any]) -> dict[str, float]:
+        """The standard error of every score of `of`, by its name: over sequences, which are independent, while the answers of
+        one are not. A score that rests on fewer than two sequences has none."""
+        hits = self._guesses(predictions) == self.answers
+        count = self.shape[0]
+        asked = np.bincount(self.rows, minlength=count)
+        right = np.bincount(self.rows, hits, minlength=count)
+        of_class = self.classes.shares(hits)[self.classes.which]
+        parts = self.classes.counts[self.classes.which] * self.classes.counts.size
+        errors = {
+            "accuracy": standard_error(right, asked),
+            "macro_accuracy": _of_sums(np.bincount(self.rows, (hits - of_class) / parts, minlength=count)[self.asked]),
+            "exact_match": standard_error((right == asked)[self.asked]),
+        }
+        for name, labelled in self.slices.items():
+            places, size = labelled.which * count + self.rows, labelled.values.size * count
+            counts = np.bincount(places, minlength=size).reshape(-1, count)
+            sums = np.bincount(places, hits, minlength=size).reshape(-1, count)
+            for value, of_part, among in zip(labelled.values.tolist(), sums, counts, strict=True):
+                if isinstance(value, str) or value >= 0:
+                    errors[f"accuracy/{name}={value}"] = standard_error(of_part, among)
+        return known(errors)
+
     def batched_macro(self, predictions: NDArray[Any], batch: int = 128) -> float:
         """The published MAD metric: macro accuracy of every `batch` sequences, averaged by number of sequences.
 
@@ -66,13 +92,24 @@ class Scoring:
         that is neither is left out. So the figure depends on `batch`, and on the order of the sequences. Raises ValueError
         where a batch has no scored position.
         """
+        total = 0.0
+        for value, sequences in self._macros(predictions, batch):
+            total += value * sequences
+        return total / self.shape[0]
+
+    def batched_macro_error(self, predictions: NDArray[Any], batch: int = 128) -> float | None:
+        """The standard error of `batched_macro` over its batches; None for fewer than two."""
+        values, sequences = np.array(list(self._macros(predictions, batch))).T
+        return standard_error(values * sequences, sequences)
+
+    def _macros(self, predictions: NDArray[Any], batch: int) -> Iterator[tuple[float, int]]:
+        """The figure of every batch, and its number of sequences."""
         guesses = self._guesses(predictions)
-        hits, total = guesses == self.answers, 0.0
+        hits = guesses == self.answers
         for own, sequences, parts in self._batched(batch):
             absent = np.setdiff1d(_distinct(guesses[own])[0], parts.values).size
             present = parts.values.size
-            total += float(parts.shares(hits[own]).mean()) * present / (present + absent) * sequences
-        return total / self.shape[0]
+            yield float(parts.shares(hits[own]).mean()) * present / (present + absent), sequences
 
     def _batched(self, batch: int) -> list[tuple[slice, int, _Parts]]:
         """Of every so many sequences: their scored positions, their number, and the classes among their targets."""
@@ -120,6 +157,35 @@ def of_tokens(
 def batched_macro(targets: NDArray[Any], predictions: NDArray[Any], batch: int = 128) -> float:
     """That of `Scoring`, of answers that are scored once."""
     return Scoring(targets).batched_macro(predictions, batch)
+
+
+def standard_error(sums: NDArray[Any], counts: NDArray[Any] | None = None) -> float | None:
+    """The standard error of sum(sums) / sum(counts), where each entry is a sequence and sequences are independent: the usual
+    one of a mean where each counts 1 (None), else that of a ratio to first order (Cochran 1977, section 2.11). Entries that
+    count 0 are left out. None for fewer than two."""
+    if counts is None:
+        counts = np.ones(len(sums))
+    there = counts > 0
+    total = counts.sum(dtype=np.float64)
+    if there.sum() < 2:
+        return None
+    return _of_sums((sums[there] - sums.sum(dtype=np.float64) / total * counts[there]) / total)
+
+
+def _of_sums(parts: NDArray[Any]) -> float | None:
+    """The standard error of a sum of independent parts whose mean is 0; None for fewer than two."""
+    return float(np.sqrt(np.square(parts).sum() * len(parts) / (len(parts) - 1))) if len(parts) > 1 else None
+
+
+def known(errors: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that there are."""
+    return {name: error for name, error in errors.items() if error is not None}
+
+
+def error_name(score: str) -> str:
+    """The name of a score's standard error: accuracy_stderr, or accuracy_stderr/depth=50 of a part."""
+    metric, slash, part = score.partition("/")
+    return f"{metric}{STANDARD_ERROR}{slash}{part}"
 
 
 def up_to(distance: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -84,6 +84,13 @@ class Task(ABC):
         """
         return self.scoring(batch).of(predictions)
 
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        """The standard errors of the scores of `score`, over sequences, by the score's name. A task with scores of its own
+        says them itself; otherwise it has none."""
+        return self.scoring(batch).standard_errors(predictions) if type(self).score is Task.score else {}
+
     def scoring(self, batch: Batch) -> Scoring:
         """The scoring of answers to a batch, by `slices`; made out once."""
         if self not in batch.scorings:

@@ -8,12 +8,14 @@ use them), and an answer after every symbol of sequences of one size (Merrill et
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.task import Split, Task
 
@@ -122,14 +124,31 @@ class StateTracking(Task):
             if name.startswith("accuracy"):
                 chance = 1 / len(self.answers) if "/" in name else self.chance()
                 scores[f"scaled_{name}"] = (accuracy - chance) / (1 - chance)
+        for edge, right in self._right_up_to(batch, predictions):
+            scores[f"exact_match/length={edge}"] = float(right.mean())
+        return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        errors: dict[str, float | None] = dict(self.scoring(batch).standard_errors(predictions))
+        for name, error in list(errors.items()):
+            if name.startswith("accuracy") and error is not None:
+                chance = 1 / len(self.answers) if "/" in name else self.chance()
+                errors[f"scaled_{name}"] = error / (1 - chance)
+        for edge, right in self._right_up_to(batch, predictions):
+            errors[f"exact_match/length={edge}"] = score.standard_error(right)
+        return score.known(errors)
+
+    def _right_up_to(self, batch: Batch, predictions: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Lengths, and of the sequences of at least that which are right throughout (labels `all`)."""
         if self.labels == "all":
             asked = batch.targets != IGNORE
             right = (~asked | (predictions == batch.targets)).cumprod(axis=1)
             for edge in _EDGES[right.shape[1] - self._first >= _EDGES].tolist():
                 last = self._first + edge - 1
                 if asked[:, last].any():
-                    scores[f"exact_match/length={edge}"] = float(right[asked[:, last], last].mean())
-        return scores
+                    yield edge, right[asked[:, last], last]
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         read = np.arange(1, batch.targets.shape[1] + 1) - self._first

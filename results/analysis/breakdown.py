@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recallmap.results.analysis.labels import differing, words
-from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.measures import Measure, is_error
 from recallmap.results.analysis.natural_order import by_number
 
 OF_EVERY_TASK = "distance_up_to"  # tokens back to the answer: the cut of every task that names no cut of its own
@@ -195,6 +195,7 @@ def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
     return replace(
         own[0],
         values={seed: float(np.mean([m.values[seed] for m in own if seed in m.values])) for seed in seeds},
+        errors={},
         keys=tuple(dict.fromkeys(key for m in own for key in m.keys)),
         state_bytes=max(m.state_bytes for m in own),
         chance=bound([m.chance for m in own]),
@@ -205,7 +206,7 @@ def _mean(own: Sequence[Measure], seeds: Sequence[int]) -> Measure:
 def further_scores(measures: Iterable[Measure]) -> list[str]:
     """The names of scores that measure something other than the headline does, such as tvd or cg_steps."""
     names = {name: None for m in measures for scores in m.scores.values() for name in scores if name != m.metric}
-    return [name for name in sorted(names) if "/" not in name and name not in USUAL]
+    return [name for name in sorted(names) if "/" not in name and name not in USUAL and not is_error(name)]
 
 
 def _parts(measure: Measure) -> dict[str, tuple[str, list[str]]]:
@@ -215,7 +216,7 @@ def _parts(measure: Measure) -> dict[str, tuple[str, list[str]]]:
     for name in dict.fromkeys(name for scores in measure.scores.values() for name in scores):
         metric, _, part = name.partition("/")
         by, is_part, value = part.partition("=")
-        if is_part and "/" not in value:
+        if is_part and "/" not in value and not is_error(metric):
             found[by][metric].append(value)
     wanted = (f"scaled_{measure.metric}", measure.metric, "accuracy")
     best = {by: next((m for m in wanted if m in metrics), None) for by, metrics in found.items()}

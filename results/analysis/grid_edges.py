@@ -16,13 +16,14 @@ OCTAVE = 2.0
 @dataclass(frozen=True, kw_only=True)
 class AtEdge:
     """A choice at the edge of its grid, below the ceiling: the architecture, its setting, the best rate, and the rate an octave
-    further."""
+    further. `keys` are those of the chosen trials' records."""
 
     row: str
     where: str
     edge: Edge
     rate: float
     further: float
+    keys: tuple[str, ...] = ()
 
 
 def at_edges(records: Sequence[Record]) -> list[AtEdge]:
@@ -36,5 +37,6 @@ def at_edges(records: Sequence[Record]) -> list[AtEdge]:
         rate = float(by_key[m.keys[0]].spec["training"]["lr"])
         further = rate * OCTAVE if edge == "highest" else rate / OCTAVE
         where = " ".join([m.task, *words(m.dials, [name for name in m.dials if "." not in name])])
-        found.append(AtEdge(row=m.row, where=where, edge=edge, rate=rate, further=float(f"{further:.6g}")))
+        further = float(f"{further:.6g}")
+        found.append(AtEdge(row=m.row, where=where, edge=edge, rate=rate, further=further, keys=m.keys))
     return found

@@ -14,6 +14,8 @@ from recallmap.results.analysis.labels import canonical_text, flatten, leaves_of
 from recallmap.results.analysis.selection import Choice, Edge, On, choose_hyperparameters, extent, reported
 from recallmap.results.record import Record
 
+STANDARD_ERROR = "_stderr"  # ends the name of a score's standard error
+
 NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
 
 
@@ -62,6 +64,9 @@ class Measure:
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
     trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
+    errors: Mapping[int, float] = field(
+        default_factory=dict
+    )  # standard errors of `values` over test sequences, if known
 
     @functools.cached_property
     def traits(self) -> frozenset[tuple[str, str]]:
@@ -82,7 +87,10 @@ class Measure:
             {s: own[metric] - (own[minus] if minus else 0.0) for s, own in scores.items() if needed <= own.keys()}
             for scores in (self.scores, self.held_out_scores)
         )
-        return replace(self, metric=metric, values=values, held_out=held_out, chance=chance, ceiling=ceiling)
+        errors = {} if minus else errors_of(self.scores, metric)
+        return replace(
+            self, metric=metric, values=values, held_out=held_out, chance=chance, ceiling=ceiling, errors=errors
+        )
 
     @property
     def fresh(self) -> dict[int, float]:
@@ -210,6 +218,18 @@ def edge_of(own: Iterable[Measure]) -> Edge:
     return next((m.edge for m in own if m.edge and m.values and not at_ceiling(m)), "")
 
 
+def is_error(name: str) -> bool:
+    """Whether a score is the standard error of another."""
+    return name.partition("/")[0].endswith(STANDARD_ERROR)
+
+
+def errors_of(scores: Mapping[int, Mapping[str, float]], metric: str) -> dict[int, float]:
+    """The standard errors of a score over test sequences, by seed, of those that have one."""
+    whole, slash, part = metric.partition("/")
+    name = f"{whole}{STANDARD_ERROR}{slash}{part}"
+    return {seed: own[name] for seed, own in scores.items() if name in own}
+
+
 def way(score: float, chance: float, ceiling: float) -> float:
     """A score as its share of the way from chance (0) to the ceiling (1); 1 where there is no way."""
     return (score - chance) / (ceiling - chance) if ceiling > chance else 1.0
@@ -244,6 +264,7 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             metric=first.metric,
             values={seed: score for seed, (score, _) in own.items() if score is not None},
             scores={seed: scores for seed, (_, scores) in own.items()},
+            errors=errors_of({seed: scores for seed, (_, scores) in own.items()}, first.metric),
             keys=tuple(r.key for r in choice.trials),
             chance=answer.chance,
             ceiling=answer.ceiling,

@@ -2,6 +2,11 @@
 
 Papers differ in size, data and recipe, so that figures are compared within a paper only, as ranks. All papers of one lineage
 share rows and count as one. Ranks are pooled over papers: the correlation of ranks that are centred within each paper.
+
+The rule by which a predictor is judged: it is refuted where its correlation is below 0.3, or below that of the size of the
+state on the same rows. It is shown to order architectures where it is not refuted and p, adjusted among the primary tests, is
+below 0.05. All else is open. The rule was written down when the first figures were known: it is blind for architectures alone
+that have no records yet (`unseen`).
 """
 
 from __future__ import annotations
@@ -9,17 +14,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recallmap.results.analysis.comparison import holm
+from recallmap.results.analysis.comparison import ALPHA, holm
 from recallmap.results.analysis.confidence import LEVEL, Interval
 from recallmap.results.analysis.measures import Measure, mean_of
+from recallmap.results.analysis.published_figures import Published
 
 FEWEST_ARCHITECTURES = 9  # for a number: at a true correlation of 0.6 nine have a power of a third
 FEWEST_PAPERS = 3
+
+LEAST = 0.3  # correlation below which a predictor is refuted
+
+STATE = "state size"  # a baseline
 
 OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "recall": ("recall", "fda", "swde", "squad", "tqa", "nq", "drop"),
@@ -48,6 +58,7 @@ class Figure:
     """One published figure. `group` is what is comparable: a table's column at one size and number of tokens. `ours` are our
     architectures that correspond to it, the nearest first."""
 
+    source: str = ""
     lineage: str
     group: str
     metric: str
@@ -62,7 +73,8 @@ class Agreement:
 
     correlation    of ranks within papers; None under 9 architectures or 3 papers, or where a side has one rank throughout
     interval       95 % bootstrap interval over architectures
-    p              of the permutation test over architectures, two-sided; adjusted by Holm among the primary tests
+    p              of the permutation test over architectures, two-sided; None where the predictor has a value for each paper.
+                   Adjusted by Holm among the primary tests
     leaving_out    the smallest and the largest correlation of all architectures but one
     """
 
@@ -100,7 +112,15 @@ def figures(data: Mapping[str, Any]) -> list[Figure]:
                         higher = column["direction"] == "higher"
                         lineage, metric = source["lineage"], column["metric"]
                         found.append(
-                            Figure(lineage=lineage, group=group, metric=metric, higher=higher, ours=ours, value=value)
+                            Figure(
+                                source=source["name"],
+                                lineage=lineage,
+                                group=group,
+                                metric=metric,
+                                higher=higher,
+                                ours=ours,
+                                value=value,
+                            )
                         )
     return found
 
@@ -133,10 +153,17 @@ def state_orders(measured: Iterable[Measure], tasks: Sequence[str]) -> dict[str,
 
 def agreement(predictor: str, outcome: str, orders: Orders, ranks: Ranks) -> Agreement:
     """The agreement of a predictor with published ranks, over architectures that both have."""
+    return _agreement(predictor, outcome, dict.fromkeys(ranks, orders), ranks, orders)
+
+
+def _agreement(
+    predictor: str, outcome: str, by_paper: Mapping[str, Orders], ranks: Ranks, everywhere: Orders | None = None
+) -> Agreement:
+    """The agreement of a predictor's values in every lineage, which are `everywhere` the same, or not (None)."""
     papers = {
-        lineage: {arch: rank for arch, rank in by.items() if arch in orders}
+        lineage: {arch: rank for arch, rank in by.items() if arch in by_paper[lineage]}
         for lineage, by in ranks.items()
-        if sum(arch in orders for arch in by) >= 3
+        if sum(arch in by_paper.get(lineage, ()) for arch in by) >= 3
     }
     archs = sorted({arch for by in papers.values() for arch in by})
     found = Agreement(predictor=predictor, outcome=outcome, architectures=len(archs), papers=len(papers))
@@ -145,32 +172,33 @@ def agreement(predictor: str, outcome: str, orders: Orders, ranks: Ranks) -> Agr
     index = {arch: at for at, arch in enumerate(archs)}
     rows = [(number, index[arch], rank) for number, by in enumerate(papers.values()) for arch, rank in by.items()]
     paper_N, arch_N, rank_N = (np.array(column) for column in zip(*rows, strict=True))
-    value_A = np.array([orders[arch] for arch in archs])
+    value_1N = np.array([[by_paper[lineage][arch] for lineage, by in papers.items() for arch in by]])
     count = len(archs)
-
-    def pooled(value_DA: NDArray[np.float64], weight_DA: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _pooled(value_DA[:, arch_N], rank_N, paper_N, weight_DA[:, arch_N])
-
-    once = np.ones((1, count))
-    whole = float(pooled(value_A[None], once)[0])
+    once = np.ones((1, len(rows)))
+    whole = float(_pooled(value_1N, rank_N, paper_N, once)[0])
     if np.isnan(whole):
         return found
     rng = np.random.default_rng(0)
-    shuffled = pooled(rng.permuted(np.tile(value_A, (_DRAWS, 1)), axis=1), once)
-    drawn = pooled(value_A[None], rng.multinomial(count, np.full(count, 1 / count), size=_DRAWS).astype(np.float64))
+    p = None
+    if everywhere is not None:
+        value_A = np.array([everywhere[arch] for arch in archs])
+        shuffled_DA = rng.permuted(np.tile(value_A, (_DRAWS, 1)), axis=1)
+        shuffled = _pooled(shuffled_DA[:, arch_N], rank_N, paper_N, once)
+        p = (int((np.abs(shuffled) >= abs(whole) - 1e-12).sum()) + 1) / (_DRAWS + 1)
+    weight_DA = rng.multinomial(count, np.full(count, 1 / count), size=_DRAWS).astype(np.float64)
+    drawn = _pooled(value_1N, rank_N, paper_N, weight_DA[:, arch_N])
     left = [
-        _pooled(value_A[None, arch_N[kept]], rank_N[kept], paper_N[kept], np.ones((1, int(kept.sum()))))[0]
+        _pooled(value_1N[:, kept], rank_N[kept], paper_N[kept], np.ones((1, int(kept.sum()))))[0]
         for kept in (arch_N != at for at in range(count))
     ]
     tail = (1 - LEVEL) / 2
     low, high = np.nanquantile(drawn, [tail, 1 - tail])
-    extreme = int((np.abs(shuffled) >= abs(whole) - 1e-12).sum())
     return replace(
         found,
         correlation=whole,
         interval=(float(low), float(high)),
         leaving_out=(float(np.nanmin(left)), float(np.nanmax(left))),
-        p=(extreme + 1) / (_DRAWS + 1),
+        p=p,
     )
 
 
@@ -179,22 +207,70 @@ def months(data: Mapping[str, Any]) -> dict[str, float]:
     return {arch: 12.0 * int(text[:4]) + int(text[5:]) for arch, text in data["months"].items()}
 
 
-def validity(data: Mapping[str, Any], measured: Sequence[Measure]) -> list[Agreement]:
-    """The agreement of every predictor with every outcome, and below each that of the size of the state and of the month of
-    publication on the same architectures."""
+def own_averages(data: Mapping[str, Any], published: Iterable[Published]) -> dict[str, dict[str, float]]:
+    """The averages of MAD that papers with language models publish, by the paper's source and by the names of ours that stand
+    for a row there or for the language model of its name. Averages of two papers are not of the same tasks."""
+    zoos = {source["name"]: source["zoo"] for source in data["sources"]}
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for paper in published:
+        for table in paper.tables if paper.name in zoos else ():
+            at = next((n for n, column in enumerate(table.columns) if column.mean), None)
+            for row in table.rows if table.about == "mad" else ():
+                if at is not None and (value := row.values[at]) is not None:
+                    named = (*row.ours, *zoos[paper.name].get(row.arch, {}).get("ours", ()))
+                    found[paper.name] |= {arch: value for arch in named if arch not in found[paper.name]}
+    return dict(found)
+
+
+def validity(
+    data: Mapping[str, Any], measured: Sequence[Measure], published: Iterable[Published] = ()
+) -> list[Agreement]:
+    """The agreement of every predictor with every outcome, and below each that of its baselines on the same architectures: the
+    size of the state, MAD as each paper has it that publishes both, and the month of publication."""
     own, born, found = figures(data), months(data), []
+    averages = own_averages(data, published)
+    both = [replace(one, lineage=one.source) for one in own if one.source in averages]
     for name, tasks in PREDICTORS.items():
         scores, states = synthetic_orders(measured, tasks), state_orders(measured, tasks)
+        dated = {arch: born[arch] for arch in scores if arch in born}
+        papers_own = {source: {a: v for a, v in by.items() if a in scores} for source, by in averages.items()}
         for outcome, metrics in OUTCOMES.items():
             ranks = published_ranks(own, metrics, scores.__contains__)
+            of_both = published_ranks(both, metrics, scores.__contains__)
             found += [
                 agreement(name, outcome, scores, ranks),
-                agreement(f"state size, where {name} is known", outcome, states, ranks),
-                agreement(f"month, where {name} is known", outcome, {a: born[a] for a in scores if a in born}, ranks),
+                agreement(f"{STATE}, where {name} is known", outcome, states, ranks),
+                _agreement(f"own MAD, where {name} is known", outcome, papers_own, of_both),
+                agreement(f"month, where {name} is known", outcome, dated, ranks),
             ]
     primary = [one for one in found if (one.predictor, one.outcome) in PRIMARY]
     told = {id(one): p for one, p in zip(primary, adjusted(primary), strict=True)}
     return [replace(one, adjusted=told.get(id(one))) for one in found]
+
+
+def rival(one: Agreement, found: Iterable[Agreement], baseline: str = STATE) -> Agreement | None:
+    """The agreement of a baseline on the rows of a predictor."""
+    name = f"{baseline}, where {one.predictor} is known"
+    return next((other for other in found if (other.predictor, other.outcome) == (name, one.outcome)), None)
+
+
+def verdict(one: Agreement, found: Iterable[Agreement]) -> Literal["shown", "refuted", "open", ""]:
+    """What the rule says of a predictor; "" where there is no number, or no size of state to beat."""
+    state = rival(one, found)
+    if one.correlation is None or state is None or state.correlation is None:
+        return ""
+    if one.correlation < max(LEAST, state.correlation):
+        return "refuted"
+    p = one.p if one.adjusted is None else one.adjusted
+    return "shown" if p is not None and p < ALPHA else "open"
+
+
+def unseen(data: Mapping[str, Any], measured: Sequence[Measure], predictor: str, outcome: str) -> list[str]:
+    """Architectures of ours whose outcome is published and that no record has for this predictor: on these it can be tested
+    blindly, by the rule, once they are trained."""
+    seen = synthetic_orders(measured, PREDICTORS[predictor])
+    own = [one for one in figures(data) if one.metric in OUTCOMES[outcome]]
+    return sorted({one.ours[0] for one in own if not any(map(seen.__contains__, one.ours))})
 
 
 def adjusted(primary: Sequence[Agreement]) -> list[float | None]:

@@ -21,6 +21,7 @@ from recallmap.results import escape
 from recallmap.results.analysis.measures import answers
 from recallmap.results.analysis.pairs_held import Row
 from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.validity import Agreement
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.page import thinning
 from recallmap.results.page.architecture_section import Detail
@@ -31,6 +32,7 @@ from recallmap.results.page.learnability_section import section as online_sectio
 from recallmap.results.page.probe_section import section as probe_section
 from recallmap.results.page.search_section import SearchView
 from recallmap.results.page.search_section import section as search_section
+from recallmap.results.page.validity_section import section as validity_section
 from recallmap.results.record import Record
 from recallmap.results.score_tables.rendering import html as table_html
 from recallmap.results.score_tables.table import Table
@@ -214,6 +216,7 @@ def page(
     probed: Sequence[Row] = (),
     details: Mapping[str, Detail] = MappingProxyType({}),
     searched: SearchView | None = None,
+    validity: Sequence[Agreement] = (),
     again: int = 0,
 ) -> str:
     """One HTML page of all records, and of the tables that were made of them.
@@ -222,6 +225,7 @@ def page(
     probed    measurements of the probe; their `arch` is an architecture's row (see `row_names`)
     details   facts on architectures, by row
     searched  the points of the search that these are records of
+    validity  how far their scores order architectures as papers of language models do
     again     seconds after which the page looks for a newer version; 0 for a study that is done
     """
     if not records:
@@ -242,6 +246,7 @@ def page(
         sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]
         sections += [found] if (found := online_section(done)) else []
         sections += [found] if (found := search_section(searched)) else []
+        sections += [found] if (found := validity_section(validity)) else []
         sections.append(_PROGRESS)
         scripts = [
             ("application/json", _json(packed(data))),

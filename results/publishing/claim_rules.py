@@ -302,6 +302,7 @@ class Average:
             own[0],
             task=f"mean of {tasks} tasks",
             values=values,
+            errors={},
             dials={"settings": settings},
             chose_none=frozenset.intersection(*(m.chose_none for m in own)),
             traceable=frozenset.intersection(*(m.traceable for m in own)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from recallmap.results.score_tables.rendering import cell_text, shown
@@ -107,16 +108,23 @@ class Excerpt:
         return f"{table}\n{_NAMES}{names}\n" if names else table
 
 
-def filled(text: str, tables: Mapping[str, Sequence[Table]], excerpts: Mapping[str, Excerpt]) -> str:
-    """A document with each of its excerpts made from the score tables, which come by file of records. Raises ValueError where
-    the document asks for an excerpt that does not exist, or whose figures these records lack."""
+def filled(
+    text: str,
+    tables: Mapping[str, Sequence[Table]],
+    excerpts: Mapping[str, Excerpt],
+    made_whole: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """A document with each of its excerpts made from the score tables, which come by file of records. `made_whole` are tables
+    by name that are no excerpt of these. Raises ValueError where the document asks for an excerpt that does not exist, or
+    whose figures these records lack."""
 
     def made(mark: re.Match[str]) -> str:
         name = mark[1]
-        if name not in excerpts:
-            raise ValueError(f"there is no excerpt '{name}', only {', '.join(excerpts)}")
+        if name not in excerpts and name not in made_whole:
+            raise ValueError(f"there is no excerpt '{name}', only {', '.join([*excerpts, *made_whole])}")
         end = "" if text[mark.end() : mark.end() + 1] in ("", "\n") else "\n"  # the next line is no row of it
-        return f"<!-- excerpt: {name} -->\n\n{excerpts[name].markdown(name, tables)}{end}"
+        table = made_whole[name] if name in made_whole else excerpts[name].markdown(name, tables)
+        return f"<!-- excerpt: {name} -->\n\n{table}{end}"
 
     return _MARK.sub(made, text)
 
@@ -138,7 +146,7 @@ def _text(line: Line, cell: Cell, unit: Unit, of: str) -> str:
         return "grows" if line.labels[1].endswith("grows") else line.labels[1]
     if of == "published":
         return "" if cell.published is None else shown(cell.published, unit)
-    text = cell_text(line, replace(cell, interval=None, spread=None, learned=None, failed=0), unit)
+    text = cell_text(line, replace(cell, interval=None, sampling=None, spread=None, learned=None, failed=0), unit)
     if of == "spread" and cell.spread is not None:
         text += f" ({'–'.join(shown(end, unit) for end in cell.spread)})"
     return text + (f" †{cell.failed}" if cell.failed else "")

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.validity import validity
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
 from recallmap.results.publishing.readme_tables import Excerpt, filled
+from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
@@ -82,26 +84,36 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The text of the report, the texts of the tables by record file, and the score tables as data."""
+    """The text of the report, the texts of the tables by record file, the score tables as data, and tables of documents that
+    are no excerpt of these, by name."""
 
     text: str
     tables: dict[str, str]
     scores: dict[str, list[Table]]
+    made_whole: dict[str, str] = field(default_factory=dict)
+
+    def fill(self, text: str, excerpts: Mapping[str, Excerpt]) -> str:
+        """A document with its tables made anew. Raises as `filled`."""
+        return filled(text, self.scores, excerpts, self.made_whole)
 
     def write(self, path: Path, *, fill: Path | None = None, excerpts: Mapping[str, Excerpt] | None = None) -> None:
         """Write the report, beside it a folder with one file of tables for every record file, and make the excerpts of the
         document `fill` anew. Raises OSError, and ValueError with nothing written where `filled` does."""
-        files = {} if fill is None else {fill: filled(fill.read_text(encoding="utf-8"), self.scores, excerpts or {})}
+        files = {} if fill is None else {fill: self.fill(fill.read_text(encoding="utf-8"), excerpts or {})}
         files |= {path: self.text} | {path.parent / FOLDER / f"{name}.md": text for name, text in self.tables.items()}
         for file, text in files.items():
             write_whole(file, text)
 
 
 def report(
-    files: Mapping[str, Sequence[Record]], claims: Mapping[str, Claim], sources: Sequence[Published] = ()
+    files: Mapping[str, Sequence[Record]],
+    claims: Mapping[str, Claim],
+    sources: Sequence[Published] = (),
+    language: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge claims by record files, both by name, and compare the files' tables with published sources. A claim compares
-    trials of one file only, because these were trained alike.
+    trials of one file only, because these were trained alike. With the published figures of language models the table of
+    validity is made, too.
 
     Raises ValueError where hyper-parameters cannot be chosen.
     """
@@ -127,7 +139,10 @@ def report(
         "\n".join(listed),
         "",
     ]
-    return Report(text="\n".join(parts), tables=tables, scores=scores)
+    made_whole = {}
+    if language is not None:
+        made_whole["validity"] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
+    return Report(text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole)
 
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:

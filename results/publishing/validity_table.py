@@ -1,26 +1,61 @@
-"""The table of validity, and the sentences that its figures allow."""
+"""The tables of validity, and the sentences that its figures allow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recallmap.results.analysis.comparison import ALPHA
-from recallmap.results.analysis.validity import FEWEST_ARCHITECTURES, FEWEST_PAPERS, PREDICTORS, Agreement
+from recallmap.results.analysis.validity import (
+    FEWEST_ARCHITECTURES,
+    FEWEST_PAPERS,
+    LEAST,
+    PREDICTORS,
+    PRIMARY,
+    Agreement,
+    rival,
+    verdict,
+)
 
-_HEAD = f"""Rank correlations within papers, pooled over papers; those of one lineage count as one. In brackets the 95 %
+HEAD = f"""Rank correlations within papers, pooled over papers; those of one lineage count as one. In brackets the 95 %
 bootstrap interval over architectures, then the range that leaving one architecture out gives. p is of permutations of
 architectures, two-sided; adjusted by Holm among the primary tests. Below {FEWEST_ARCHITECTURES} architectures or \
 {FEWEST_PAPERS} papers there is no number.
+The rule: refuted below {LEAST:g} or below the size of the state, shown where it is neither and p is below 0.05, else open.
 """
 
+_SAID = {
+    "shown": "orders architectures as papers do",
+    "open": "is not shown to order architectures as papers do",
+    "refuted": "does not order architectures as papers do, by the rule",
+    "": "is not judged, for want of the size of the state",
+}
 
-def text_of(found: Sequence[Agreement]) -> str:
-    """Markdown: the table, one row for each predictor and outcome, and a sentence on each synthetic predictor."""
+
+def text_of(found: Sequence[Agreement], unseen: Sequence[str] = ()) -> str:
+    """Markdown: the table, one row for each predictor and outcome, and a sentence on each predictor. `unseen` are the
+    architectures for a blind test."""
     lines = ["| predictor | of | architectures | papers | correlation | leaving one out | p | adjusted |"]
     lines.append("| --- | --- | ---: | ---: | --- | --- | ---: | ---: |")
-    lines += [_row(one) for one in found]
+    lines += [f"| {' | '.join(cells(one))} |" for one in found]
     told = [sentence(one, found) for one in found if one.predictor in PREDICTORS]
-    return "\n".join([_HEAD, *lines, "", *(f"* {text}" for text in told), ""])
+    if unseen:
+        told.append(f"For a blind test: recall is published, and no score of MAD is here, of {', '.join(unseen)}.")
+    return "\n".join([HEAD, *lines, "", *(f"* {text}" for text in told), ""])
+
+
+def primary_table(found: Sequence[Agreement]) -> str:
+    """Markdown: the primary tests, each beside the size of the state on its rows, and what the rule says."""
+    heads = (
+        *("predictor", "of", "architectures", "papers", "correlation", "leaving one out", "adjusted p"),
+        *("state size on the same", "by the rule"),
+    )
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- |"]
+    for one in found:
+        if (one.predictor, one.outcome) in PRIMARY:
+            *first, _, last = cells(one)
+            state = rival(one, found)
+            beside = "" if state is None else _correlation(state)
+            lines.append(f"| {' | '.join([*first, last, beside, verdict(one, found) or 'too few'])} |")
+    return "\n".join([*lines, ""])
 
 
 def sentence(one: Agreement, found: Sequence[Agreement]) -> str:
@@ -28,19 +63,26 @@ def sentence(one: Agreement, found: Sequence[Agreement]) -> str:
     about = f"{one.predictor} and {one.outcome}"
     if one.correlation is None:
         return f"{about}: too little to say ({one.architectures} architectures, {one.papers} papers)."
-    p = one.p if one.adjusted is None else one.adjusted
-    shown = p is not None and p < ALPHA and one.correlation > 0
-    said = "orders architectures as papers do" if shown else "is not shown to order architectures as papers do"
     rivals = [b for b in found if b.predictor.endswith(f"where {one.predictor} is known") and b.outcome == one.outcome]
-    above = [b.predictor.partition(",")[0] for b in rivals if (b.correlation or 0.0) >= one.correlation]
+    above = [
+        b.predictor.partition(",")[0] for b in rivals if b.correlation is not None and b.correlation >= one.correlation
+    ]
     rest = f"; {' and '.join(above)} alone {'do' if len(above) > 1 else 'does'} it as well or better" if above else ""
-    return f"{about}: {said} ({one.correlation:+.2f}){rest}."
+    return f"{about}: {_SAID[verdict(one, found)]} ({one.correlation:+.2f}){rest}."
 
 
-def _row(one: Agreement) -> str:
-    known = f"| {one.predictor} | {one.outcome} | {one.architectures} | {one.papers} |"
-    if one.correlation is None or one.interval is None or one.leaving_out is None or one.p is None:
-        return f"{known} | | | |"
-    span, left = (f"[{low:+.2f}, {high:+.2f}]" for low, high in (one.interval, one.leaving_out))
-    p, last = ("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in (one.p, one.adjusted))
-    return f"{known} {one.correlation:+.2f} {span} | {left} | {p} | {last} |"
+def cells(one: Agreement) -> list[str]:
+    """The cells of a row: predictor, outcome, architectures, papers, correlation, leaving one out, p, adjusted."""
+    known = [one.predictor, one.outcome, str(one.architectures), str(one.papers)]
+    if one.correlation is None or one.leaving_out is None:
+        return [*known, "", "", "", ""]
+    low, high = one.leaving_out
+    ps = ("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in (one.p, one.adjusted))
+    return [*known, _correlation(one), f"[{low:+.2f}, {high:+.2f}]", *ps]
+
+
+def _correlation(one: Agreement) -> str:
+    if one.correlation is None or one.interval is None:
+        return ""
+    low, high = one.interval
+    return f"{one.correlation:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -22,9 +22,9 @@ from recallmap.results.analysis.breakdown import (
 from recallmap.results.analysis.labels import differing, words
 from recallmap.results.analysis.measures import Measure, edge_of, measures
 from recallmap.results.analysis.namesakes import remark
-from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.published_figures import Column, Published
 from recallmap.results.record import Record
-from recallmap.results.score_tables.columns import over_seeds
+from recallmap.results.score_tables.columns import over_seeds, sampling_error
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.notes import notes_of
 from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
@@ -214,6 +214,7 @@ def _own_cell(measure: Measure) -> Cell:
         chance=measure.chance,
         ceiling=measure.ceiling,
         **over_seeds(values, measure.chance, measure.ceiling),
+        sampling=sampling_error([[measure]], [Column(name="", tasks=(measure.task,))], None),
         edge=edge_of([measure]),
         failed=measure.failed,
         settings=1,

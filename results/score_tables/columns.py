@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ class Sheet:
             chance=chance,
             ceiling=ceiling,
             **over_seeds(by_seed, chance, ceiling),
+            sampling=sampling_error(scored, parts, seeds if several else None),
             edge=edge_of(m for group in scored for m in group),
             failed=failed,
             settings=sum(len(group) for group in scored),
@@ -149,6 +151,22 @@ def over_seeds(values: Sequence[float], chance: float | None, ceiling: float | N
         "deviation": deviation(values),
         "learned": None if gap is None else sum(value > gap for value in values),
     }
+
+
+def sampling_error(scored: list[list[Measure]], parts: list[Column], seeds: list[int] | None) -> float | None:
+    """The standard error that test sequences give a mean over columns, tasks, settings and seeds (None: all of each measure).
+    Each has test sequences of its own, so that squares add up. None where a record does not say its own."""
+    squares = 0.0
+    for group, column in zip(scored, parts, strict=True):
+        for task in column.tasks:
+            own = [m for m in group if m.task == task]
+            for m in own:
+                used = m.values if seeds is None else seeds
+                if any(seed not in m.errors for seed in used):
+                    return None
+                weight = 1 / (len(parts) * len(column.tasks) * len(own) * len(used))
+                squares += weight**2 * sum(m.errors[seed] ** 2 for seed in used)
+    return math.sqrt(squares)
 
 
 def means_by_seed(scored: list[list[Measure]], parts: list[Column], seeds: list[int]) -> list[float]:

@@ -29,6 +29,8 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     spread += ["in parentheses both of two seeds"] * any(cell.spread and cell.seeds == 2 for cell in cells)
     said = "; ".join(spread) or "no interval, which needs three seeds"
     notes = [f"{metric[:1].upper()}{metric[1:]} on test{unit}: mean over seeds, {said}."]
+    if any(cell.sampling is not None for cell in cells):
+        notes.append("±: the standard error that the test sequences alone give; the interval over seeds has it in it.")
     if shares := sorted({(cell.learned, cell.seeds) for cell in cells if cell.learned is not None}):
         said = ", ".join(f"{count}/{of} {_percent(share_interval(count, of))}" for count, of in shares)
         notes.append(f"k/n: k of n seeds learned, where their scores have two peaks; Wilson's 95 % intervals: {said}.")

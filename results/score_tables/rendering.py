@@ -131,6 +131,7 @@ def csv(tables: Sequence[Table]) -> str:
         "highest",
         "learned",
         "edge",
+        "stderr",
     )
     out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
@@ -142,7 +143,7 @@ def csv(tables: Sequence[Table]) -> str:
                 labels = dict(zip(table.corner, line.labels, strict=True))
                 named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                added = [lowest, highest, cell.learned, cell.edge]
+                added = [lowest, highest, cell.learned, cell.edge, cell.sampling]
                 texts = [table.title, table.protocol, line.kind, *named, column]
                 out.writerow([escape.cell(value) for value in (*texts, *figures, *added)])
     return text.getvalue()
@@ -227,7 +228,7 @@ def cell_text(line: Line, cell: Cell, unit: Unit, bold: Callable[[str], str] = s
         return (f"failed{failed}" if failed else MISSING) if line.kind == "measured" else MISSING
     text = shown(cell.mean, unit)
     text = bold(text) if cell.mark == "best" else text
-    return text + _marks(cell) + _spread(cell, unit) + failed
+    return text + _marks(cell) + _sampling(cell, unit) + _spread(cell, unit) + failed
 
 
 def _spread(cell: Cell, unit: Unit) -> str:
@@ -238,6 +239,10 @@ def _spread(cell: Cell, unit: Unit) -> str:
     if cell.spread is not None and cell.seeds == 2:
         return f" ({' / '.join(shown(end, unit) for end in cell.spread)}){learned}"
     return learned
+
+
+def _sampling(cell: Cell, unit: Unit) -> str:
+    return "" if cell.sampling is None else f" ±{shown(cell.sampling, unit)}"
 
 
 def _marks(cell: Cell) -> str:
@@ -252,7 +257,8 @@ def _html_cell(cell: Cell, unit: Unit, kind: str) -> str:
     else:
         text = shown(cell.mean, unit) + _marks(cell)
         text = f"<strong>{text}</strong>" if cell.mark == "best" else text
-        text += f"<small>{escape.html(spread)}</small>" if (spread := _spread(cell, unit)) else ""
+        spread = _sampling(cell, unit) + _spread(cell, unit)
+        text += f"<small>{escape.html(spread)}</small>" if spread else ""
         text += f" <small>†{cell.failed}</small>" if cell.failed else ""
     if cell.published is not None:
         difference = f" ({shown(cell.difference, unit, sign=True)})" if cell.difference is not None else ""

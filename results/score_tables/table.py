@@ -31,6 +31,7 @@ class Cell:
     interval   95 % interval of the mean over seeds; None for fewer than three
     spread     lowest and highest seed; None for fewer than two
     deviation  standard deviation over seeds; None for fewer than two
+    sampling   standard error of the mean from the test sequences alone; None where a record does not say it
     learned    number of seeds that learned, where their scores have two peaks
     edge       whether the highest or the lowest learning rate that was tried is the best, behind any setting below the ceiling
     published  the published figure
@@ -45,6 +46,7 @@ class Cell:
     interval: Interval | None = None
     spread: tuple[float, float] | None = None
     deviation: float | None = None
+    sampling: float | None = None
     learned: int | None = None
     edge: Edge = ""
     published: float | None = None

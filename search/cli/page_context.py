@@ -16,7 +16,9 @@ from recallmap.arch.mixers.mixer import MixerSpec
 from recallmap.arch.stack import flatten
 from recallmap.results.analysis import published_figures
 from recallmap.results.analysis.labels import row_names
+from recallmap.results.analysis.measures import measures
 from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.validity import FEWEST_ARCHITECTURES, Agreement, months, validity
 from recallmap.results.page import search_section
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.search_section import SearchView
@@ -146,6 +148,17 @@ def _search_point(found: Findings, one: Candidate, *, with_yaml: bool) -> search
 def sources() -> list[Published]:
     """All published figures that come with the package."""
     return [Published.from_dict(codec.read_published(name)) for name in published_figures.names()]
+
+
+def agreements(records: Sequence[Record]) -> list[Agreement]:
+    """How far the scores of records order architectures as papers of language models do; empty for too few architectures."""
+    archs = {record.arch for record in records}
+    if len(archs) < FEWEST_ARCHITECTURES:
+        return []
+    language = codec.read_language()
+    if len(archs & months(language).keys()) < FEWEST_ARCHITECTURES:  # of a search, whose architectures nobody published
+        return []
+    return validity(language, [m for m in measures(records) if m.values], sources())
 
 
 @cache

@@ -130,6 +130,7 @@ def dashboard(
                     probed=page_context.probed(found.records, only=rows, say=complain) if probe else [],
                     details=details,
                     searched=page_context.searched(source, sets, ledger, found.records),
+                    validity=page_context.agreements(found.records),
                     again=LOOK_AGAIN if watch else 0,
                 )
             except OSError as error:
@@ -272,7 +273,7 @@ def report(
     try:
         claims, excerpts = codec.read_claims(), codec.read_excerpts()
         files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
-        found = made(files, claims, page_context.sources())
+        found = made(files, claims, page_context.sources(), codec.read_language())
         found.write(output, fill=fill, excerpts=excerpts)
     except ValueError as error:
         refuse(str(error))

@@ -163,6 +163,10 @@ def run(
         )
     if isinstance(spec.space, Search) and seeds:
         refuse("--seeds: a search sets its own seeds; set space.over.trial.seed instead")
+    if spec.extend and share != (1, 1):
+        refuse(
+            "--part: only a whole grid shows its edges; add --set extend=false, merge the parts, then run without --part"
+        )
     if seeds and share != (1, 1):
         refuse("--seeds: only a whole grid has a winner; merge its parts, then use --seeds without --part")
     if seeds and seeds * len(spec.trials()) > MOST_POINTS:
@@ -397,7 +401,7 @@ def _say_plan(
     from recallmap.search.documents.type_hints import counted
     from recallmap.search.engines import pricing
     from recallmap.search.engines.plan import plan
-    from recallmap.search.engines.trial_sources import most_further
+    from recallmap.search.engines.trial_sources import extension_of, most_further
     from recallmap.search.space.search_space import Search
     from recallmap.search.training.packing import at_most, room
 
@@ -419,6 +423,8 @@ def _say_plan(
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
     where = f"{path} and --known" if elsewhere else path
     say(f"{counted(len(work.trials), 'trial')}, {known} known in {where}, {train}")
+    if study.extend:
+        say(extension_of(study, ledger, elsewhere))
     if seeds:
         more = counted(most_further(study, seeds, ledger, elsewhere), "further trial")
         say(f"then at most {more}: seeds 0..{seeds - 1} of the best settings")

@@ -29,17 +29,21 @@ def validity(
 
     from recallmap.results import record_files
     from recallmap.results.analysis.measures import measures
+    from recallmap.results.analysis.validity import unseen
     from recallmap.results.analysis.validity import validity as compared
     from recallmap.results.publishing.validity_table import text_of
     from recallmap.search import codec
+    from recallmap.search.cli import page_context
 
     here = Path("results/records")  # of a checkout
     try:
         files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
         measured = [m for own in files.values() for m in measures(own) if m.values]
-        found = compared(codec.read_language(), measured)
+        language = codec.read_language()
+        found = compared(language, measured, page_context.sources())
+        left = unseen(language, measured, "MAD", "recall")
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{records}: cannot be read: {error.strerror}")
-    say(json.dumps([asdict(one) for one in found], indent=2) if as_json else text_of(found))
+    say(json.dumps([asdict(one) for one in found], indent=2) if as_json else text_of(found, left))

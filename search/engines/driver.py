@@ -83,6 +83,8 @@ class Driver:
             raise ValueError("a search cannot be split into parts: its next points depend on all results")
         if seeds and (isinstance(study.space, Search) or part != (1, 1)):
             raise ValueError("further seeds need a whole grid: not a search, nor a part")
+        if study.extend and part != (1, 1):
+            raise ValueError("only a whole grid is extended, not a part")
         self.part = part
         self.saved = saved
         self.study = study
@@ -109,7 +111,8 @@ class Driver:
             self._take(trials_of(study, ledger.path))
         else:
             self._refill()
-            self._ended = self._ended or not seeds  # without them the plan is complete before the first cohort
+            # Without these the plan is complete before the first cohort.
+            self._ended = self._ended or not (seeds or study.extend)
         self._tell()
 
     @property

@@ -1,4 +1,4 @@
-"""Sources of trials: a grid and the further seeds of its winners, or a search."""
+"""Sources of trials: a grid, what lies beyond its edges and the further seeds of its winners, or a search."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from recallmap.results import record_files
 from recallmap.results.analysis.selection import choose_hyperparameters
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.documents.type_hints import counted
+from recallmap.search.engines.grid_extension import OCTAVES, beyond
 from recallmap.search.proposers.generations import Book, Inquiry, told_points
 from recallmap.search.proposers.journal import Journal, journal_of
 from recallmap.search.proposers.proposer import point_of
@@ -65,10 +67,22 @@ def most_further(study: StudySpec, seeds: int, ledger: Ledger, known: Mapping[st
     return len(further(study.trials(), seeds, book).missing(book))
 
 
+def extension_of(study: StudySpec, ledger: Ledger, known: Mapping[str, Record] | None = None) -> str:
+    """A line on the trials beyond the edges of the grid that a run would train, as far as the ledger tells."""
+    book = LedgerBook(ledger, known)
+    missing = [trial for trial in beyond(study.trials(), book) if content_key.key(trial) not in book]
+    then = f"{counted(len(missing), 'trial')} by the records so far, and more " if missing else ""
+    return (
+        f"then {then}where the best learning rate is at the edge of the grid: an octave further at a time, at most {OCTAVES} "
+        "octaves"
+    )
+
+
 def trials_of(study: StudySpec, ledger_path: Path) -> tuple[Trial, ...]:
-    """The trials of a study so far: all of a grid, or those of the points in a search's journal."""
+    """The trials of a study so far: all of a grid and beyond its edges, or those of the points in a search's journal."""
     if not isinstance(study.space, Search):
-        return study.trials()
+        known = record_files.read(ledger_path, patient=True, curves=False) if study.extend else []
+        return (*study.trials(), *beyond(study.trials(), {record.key: record for record in known}))
     told = told_points(study, Journal(journal_of(ledger_path)))
     points = [point_of(study.space, one, kind) for kind, many in told.items() for one in many if one.end == "done"]
     found = {content_key.key(trial): trial for point in points for trial in study.expanded(point)}
@@ -126,25 +140,30 @@ class LedgerBook(Mapping[str, Record]):
 
 
 class GridSource:
-    """A grid as a source of trials: all at once, then further seeds of the winners, if any are wanted.
+    """A grid as a source of trials: all at once, then, if they are wanted, those beyond its edges, octave by octave, and
+    further seeds of the winners.
 
     answered, under_way  shares of the effort: of earlier trials, and of those asked for last
     """
 
-    def __init__(self, grid: tuple[Trial, ...], seeds: int) -> None:
-        self.grid = grid
+    def __init__(self, grid: tuple[Trial, ...], seeds: int, *, extend: bool = False) -> None:
+        self.grid = self.trials = grid
         self.seeds = seeds
-        self.asked = 0
+        self.extend = extend
+        self.begun = self.reseeded = False
         self.notes: list[str] = []
         self.answered, self.under_way = 0.0, 1.0
 
     def wanted(self, book: Book) -> tuple[Trial, ...] | None:
-        """The grid, then further seeds of its winners, then None."""
-        self.asked += 1
-        if self.asked == 1:
+        """The grid, then what lies beyond its edges, then further seeds of its winners, then None."""
+        if not self.begun:
+            self.begun = True
             self.under_way = self._share(book) if self.seeds else 1.0
             return self.grid
-        if self.asked == 2 and self.seeds:
+        if self.extend and (added := self._beyond(book)):
+            return added
+        if self.seeds and not self.reseeded:
+            self.reseeded = True
             self.answered, self.under_way = self.under_way, 1 - self.under_way
             return self._further(book)
         return None
@@ -154,14 +173,25 @@ class GridSource:
         notes, self.notes = self.notes, []
         return notes
 
+    def _beyond(self, book: Book) -> tuple[Trial, ...]:
+        """The trials beyond the edges of the grid that were not asked for yet."""
+        own = set(map(content_key.key, self.trials))
+        added = tuple(trial for trial in beyond(self.grid, book) if content_key.key(trial) not in own)
+        if missing := [trial for trial in added if content_key.key(trial) not in book]:
+            self.notes.append(
+                f"{counted(len(missing), 'trial')} beyond the grid: the best learning rate was at its edge"
+            )
+        self.trials += added
+        return added
+
     def _share(self, book: Book) -> float:
         """The grid's share of the effort that is left."""
         first = sum(trial.effort for trial in self.grid if content_key.key(trial) not in book)
-        after = sum(trial.effort for trial in further(self.grid, self.seeds, book).missing(book))
+        after = sum(trial.effort for trial in further(self.trials, self.seeds, book).missing(book))
         return first / (first + after) if after else 1.0
 
     def _further(self, book: Book) -> tuple[Trial, ...]:
-        found = further(self.grid, self.seeds, book)
+        found = further(self.trials, self.seeds, book)
         if missing := found.missing(book):
             self.notes.append(
                 f"{counted(len(missing), 'further trial')}: seeds 0..{self.seeds - 1} of the best settings"
@@ -174,4 +204,4 @@ def source_of(
 ) -> Inquiry | GridSource:
     if isinstance(study.space, Search):
         return Inquiry(study, Journal(journal_of(ledger_path)), measure)
-    return GridSource(study.trials(), seeds)
+    return GridSource(study.trials(), seeds, extend=study.extend)

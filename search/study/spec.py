@@ -36,6 +36,7 @@ class StudySpec:
     budgets  by name, patches (path: value) of the study; `budget` names the one that is applied
     only     train only grid trials that match, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}; any value of a
              list matches, and a name or a kind stands for the whole part
+    extend   of a grid: where the best learning rate is at the edge, train one an octave further, and so on
     """
 
     name: str
@@ -50,12 +51,17 @@ class StudySpec:
     budgets: Node = field(default_factory=lambda: Node({}, Place("budgets")))
     budget: str | None = None
     only: Node = field(default_factory=lambda: Node({}, Place("only")))
+    extend: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name must be letters, digits and _ - . (it names the ledger's file), got {self.name!r}")
         if not self.goals:
             raise ValueError("goals must hold at least one goal, got none")
+        if self.extend and isinstance(self.space, Search):
+            raise ValueError(
+                "extend is for a grid, got a search, whose range of learning rates is its own: leave it out"
+            )
         for sampler in self.space.samplers if isinstance(self.space, Search) else ():
             if len(self.goals) > 1 and not sampler.several_goals:
                 raise ValueError(

@@ -21,6 +21,7 @@ from recallmap.search.sequences.prepared import Prepared
 from recallmap.search.sequences.request import Request
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.trials.pools import HORIZON, Pool, moved
+from recallmap.synth.batch import Batch
 from recallmap.synth.task import Split
 from recallmap.synth.tasks import Task
 
@@ -252,6 +253,18 @@ class EvaluationSet:
 
     def score(self, member: int, answers: NDArray[Any], probabilities: NDArray[Any] | None) -> dict[str, float]:
         """The task's scores of one member's answers [S, Q] (probabilities [S, Q, V])."""
+        return self.tasks[member].score(*self._placed(member, answers, probabilities))
+
+    def standard_errors(
+        self, member: int, answers: NDArray[Any], probabilities: NDArray[Any] | None
+    ) -> dict[str, float]:
+        """The standard errors of these scores, by the score's name."""
+        return self.tasks[member].standard_errors(*self._placed(member, answers, probabilities))
+
+    def _placed(
+        self, member: int, answers: NDArray[Any], probabilities: NDArray[Any] | None
+    ) -> tuple[Batch, NDArray[Any], NDArray[Any] | None]:
+        """The sequences of a member, and its answers and probabilities at their positions."""
         pool, position = self.places[member]
         batch = self.batches[self.asked[member]]
         count = len(batch)
@@ -260,7 +273,7 @@ class EvaluationSet:
             at_SQ = pool.at[pool.owner[position]][:count].cpu().numpy()
             answers = _put(answers, at_SQ, batch.targets.shape[1])
             probabilities = None if probabilities is None else _put(probabilities, at_SQ, batch.targets.shape[1])
-        return self.tasks[member].score(batch, answers, probabilities)
+        return batch, answers, probabilities
 
 
 def evaluated(asked: Iterable[Asked], split: Split) -> dict[Asked, Request]:

@@ -18,10 +18,11 @@ from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.training import foreign
 from recallmap.search.training.batches import Asked, EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import CapturedStep
-from recallmap.search.training.lane import Lane, answers, losses
+from recallmap.search.training.lane import Lane, answers, averaged, errors
 from recallmap.search.training.padding import Layout, together
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.stacked_model import Stacked
+from recallmap.synth import score
 from recallmap.synth.task import Split
 
 if TYPE_CHECKING:
@@ -175,8 +176,11 @@ class Cohort:
         return EvaluationSet(asked, split, self.device, self.groups, ahead)
 
     @phase("evaluating")
-    def evaluate(self, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet) -> list[dict[str, float]]:
-        """Scores of members, with their own parameters in a row each, on their own sequences of a split."""
+    def evaluate(
+        self, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet, *, standard_errors: bool = False
+    ) -> list[dict[str, float]]:
+        """Scores of members, with their own parameters in a row each, on their own sequences of a split; with
+        `standard_errors` also those, as `error_name` names them."""
         weights = dict(zip(members, rows, strict=True))
         groups = [(n, own) for n, group in enumerate(self.groups) if (own := [m for m in group if m in weights])]
         found = self.each(
@@ -186,19 +190,23 @@ class Cohort:
             [[weights[m] for m in own] for _, own in groups],
             [tests] * len(groups),
         )
-        scores = {
-            member: tests.score(member, answered, shares) | {"loss": float(total[0] / total[1])}
-            for (_, own), of_group in zip(groups, found, strict=True)
-            for member, answered, shares, total in zip(own, *of_group, strict=True)
-        }
+        scores = {}
+        for (_, own), of_group in zip(groups, found, strict=True):
+            for member, answered, shares, total, (sums, counts) in zip(own, *of_group, strict=True):
+                scores[member] = tests.score(member, answered, shares) | {"loss": float(total[0] / total[1])}
+                if standard_errors:
+                    known = tests.standard_errors(member, answered, shares)
+                    if (error := score.standard_error(sums, counts)) is not None:
+                        known["loss"] = error
+                    scores[member] |= {score.error_name(name): value for name, value in known.items()}
         return [scores[member] for member in members]
 
     @torch.no_grad()
     def _answered(
         self, base: Backbone, members: Sequence[int], rows: Sequence[Tensor], tests: EvaluationSet
-    ) -> tuple[NDArray[Any], Sequence[NDArray[Any] | None], NDArray[np.float64]]:
-        """Answers [n, S, Q] of members of one group, the probabilities that their tasks want [S, Q, V], and [n, 2]: summed
-        losses and weights."""
+    ) -> tuple[NDArray[Any], Sequence[NDArray[Any] | None], NDArray[np.float64], NDArray[np.float64]]:
+        """Answers [n, S, Q] of members of one group, the probabilities that their tasks want [S, Q, V], summed losses and
+        weights [n, 2], and those of each sequence [n, 2, S]."""
         specs = [self.specs[m] for m in members]
         low_precision = specs[0].training.dtype == "bfloat16"
         model = Stacked(base, [s.task.shape[1] for s in specs], self.device)
@@ -207,7 +215,7 @@ class Cohort:
         length, count = pool.inputs.shape[2], int(pool.counts_N.max())
         at_once = max(1, TOKENS_AT_ONCE // (len(members) * length))
         wanting = [n for n, member in enumerate(members) if tests.tasks[member].wants_probabilities]
-        predictions, probabilities, loss = [], [], []
+        predictions, probabilities, loss, by_sequence = [], [], [], []
         for start in range(0, count, at_once):
             rows_B = torch.arange(start, min(start + at_once, count), device=self.device)
             rows_NB = torch.where(rows_B < pool.counts_N[:, None], rows_B, -1)
@@ -217,13 +225,20 @@ class Cohort:
             predictions.append((logits if vectors else logits.argmax(-1)).cpu().numpy())
             if wanting:
                 probabilities.append(logits[wanting].softmax(-1).cpu().numpy())
-            scored = weight.flatten(1).sum(1)
-            loss.append(torch.stack([losses(logits, targets, weight) * scored, scored], dim=1).cpu().numpy())
+            scored, error = weight.flatten(1).sum(1), errors(logits, targets)
+            loss.append(torch.stack([averaged(error, weight) * scored, scored], dim=1).cpu().numpy())
+            by_sequence.append(torch.stack([(error * weight).sum(-1), weight.sum(-1)], dim=1).cpu().numpy())
         shares: list[NDArray[Any] | None] = [None] * len(members)
         for number, n in enumerate(wanting):
             vocab = specs[n].task.shape[1]
             shares[n] = np.concatenate([part[number] for part in probabilities])[..., :vocab]
-        return np.concatenate(predictions, axis=1), shares, np.stack(loss).sum(axis=0, dtype=np.float64)
+        losses = np.stack(loss).sum(axis=0, dtype=np.float64)
+        return (
+            np.concatenate(predictions, axis=1),
+            shares,
+            losses,
+            np.concatenate(by_sequence, axis=2, dtype=np.float64),
+        )
 
     def parameters(self, member: int, row: Tensor) -> dict[str, Tensor]:
         """A member's own parameters by name."""

@@ -30,13 +30,23 @@ COMPILING, SAVED_A_STEP, SAVED_OF_EFFORT = 20.0, 5e-4, 8e-13
 def losses(logits_NBQV: Tensor, targets_NBQ: Tensor, weight_NBQ: Tensor) -> Tensor:
     """[N]: each member's mean cross entropy over its scored positions (weight 0 elsewhere), or, for vectors, its mean
     relative squared error."""
+    return averaged(errors(logits_NBQV, targets_NBQ), weight_NBQ)
+
+
+def averaged(error_NBQ: Tensor, weight_NBQ: Tensor) -> Tensor:
+    """[N]: each member's mean error over its scored positions."""
+    return (error_NBQ * weight_NBQ).flatten(1).sum(1) / weight_NBQ.flatten(1).sum(1).clamp(min=1e-9)
+
+
+def errors(logits_NBQV: Tensor, targets_NBQ: Tensor) -> Tensor:
+    """[N, B, Q]: the cross entropy at every position, or, for vectors, the relative squared error."""
     if targets_NBQ.dim() == logits_NBQV.dim():
         error = (logits_NBQV.float() - targets_NBQ).square().sum(-1) / targets_NBQ.square().sum(-1)
     else:
         error = F.cross_entropy(
             logits_NBQV.float().flatten(0, 2), targets_NBQ.clamp(min=0).flatten(), reduction="none"
         ).view(targets_NBQ.shape)
-    return (error * weight_NBQ).flatten(1).sum(1) / weight_NBQ.flatten(1).sum(1).clamp(min=1e-9)
+    return error
 
 
 class Lane:

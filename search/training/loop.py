@@ -168,7 +168,7 @@ def _report(
     if not done:
         return
     rows = [chosen[member] for member in done]
-    scores = cohort.evaluate(done, rows, test)
+    scores = cohort.evaluate(done, rows, test, standard_errors=True)
     further = _further(cohort, {member: chosen[member] for member in done})
     for position, member in enumerate(done):
         outcome, keeper = outcomes[member], keepers[member]
@@ -194,7 +194,8 @@ def _further(cohort: Cohort, chosen: Mapping[int, Tensor]) -> dict[int, list[dic
                 by_length.setdefault(task.shape[0], {})[member] = Asked(task, spec.seed, spec.data.test)
         for asked in by_length.values():
             rows = [chosen[member] for member in asked]
-            found = cohort.evaluate(list(asked), rows, cohort.evaluation_set("test", asked))
+            tests = cohort.evaluation_set("test", asked)
+            found = cohort.evaluate(list(asked), rows, tests, standard_errors=True)
             for member, of_member in zip(asked, found, strict=True):
                 scores[member].append(of_member)
     return scores

@@ -238,15 +238,35 @@ class Hops(Task):
         """Those of tokens, `word_accuracy`, and `word_accuracy/hops=<k>`."""
         labels = self.slices(batch)
         scores = score.of_tokens(batch.targets, predictions, labels)
-        scored = batch.targets != IGNORE
-        answer = (np.arange(len(batch))[:, None] * self.queries + self._query(batch))[scored]
-        wrong = np.bincount(answer, (predictions != batch.targets)[scored], minlength=len(batch) * self.queries) > 0
-        steps = np.full(wrong.size, -1)
-        steps[answer] = labels["hops"][scored]
+        wrong, steps = self._answered(batch, predictions, labels["hops"])
         scores["word_accuracy"] = float(1 - wrong[steps > 0].mean())
         for asked in np.unique(steps[steps > 0]).tolist():
             scores[f"word_accuracy/hops={asked}"] = float(1 - wrong[steps == asked].mean())
         return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        errors: dict[str, float | None] = dict(self.scoring(batch).standard_errors(predictions))
+        wrong, steps = (
+            part.reshape(-1, self.queries) for part in self._answered(batch, predictions, self.slices(batch)["hops"])
+        )
+        errors["word_accuracy"] = score.standard_error((wrong & (steps > 0)).sum(axis=1), (steps > 0).sum(axis=1))
+        for asked in np.unique(steps[steps > 0]).tolist():
+            own = steps == asked
+            errors[f"word_accuracy/hops={asked}"] = score.standard_error((wrong & own).sum(axis=1), own.sum(axis=1))
+        return score.known(errors)
+
+    def _answered(
+        self, batch: Batch, predictions: NDArray[Any], hops: NDArray[Any]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """[n * queries]: whether the answer to a query is wrong, and the steps asked for; -1 where nothing is."""
+        scored = batch.targets != IGNORE
+        answer = (np.arange(len(batch))[:, None] * self.queries + self._query(batch))[scored]
+        wrong = np.bincount(answer, (predictions != batch.targets)[scored], minlength=len(batch) * self.queries) > 0
+        steps = np.full(wrong.size, -1)
+        steps[answer] = hops[scored]
+        return wrong, steps
 
     def _questions(self, wide: NDArray[Any]) -> NDArray[Any]:
         """[n, queries, k, start, mark, answer]: the queries of unpadded tokens or targets, as a view."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.synth.batch import Batch
-from recallmap.synth.score import bins
+from recallmap.synth.score import bins, known, standard_error
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
 
@@ -149,12 +149,28 @@ class Learnability(Task):
     def score(
         self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
     ) -> dict[str, float]:
-        answers = batch.targets[..., : self.width]
-        error = np.square(predictions[..., : self.width] - answers).sum(-1) / np.square(answers).sum(-1)
+        error = self._error(batch, predictions)
         scores = {"explained": float(1 - error.mean()), "relative_error": float(error.mean())}
         for name, positions in bins(self.length).items():
             scores[f"explained/position={name}"] = float(1 - error[:, positions].mean())
         return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        error = self._error(batch, predictions)
+        whole = standard_error(error.mean(axis=1))
+        parts = {
+            name: standard_error(error[:, positions].mean(axis=1)) for name, positions in bins(self.length).items()
+        }
+        of_parts = {f"explained/position={name}": value for name, value in parts.items()}
+        return known({"explained": whole, "relative_error": whole, **of_parts})
+
+    def _error(self, batch: Batch, predictions: NDArray[Any]) -> NDArray[Any]:
+        """[n, T]: the relative squared error of every answer."""
+        answers = batch.targets[..., : self.width]
+        found: NDArray[Any] = np.square(predictions[..., : self.width] - answers).sum(-1) / np.square(answers).sum(-1)
+        return found
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         names = np.empty(self.length, dtype="U16")

@@ -177,6 +177,16 @@ class Needle(Task):
             scores[f"exact_match/depth={percent}"] = float(right[depth == percent].mean())
         return scores
 
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        errors: dict[str, float | None] = dict(self.scoring(batch).standard_errors(predictions))
+        depth = self.slices(batch)["depth"]
+        right = ((predictions == batch.targets) | (batch.targets == IGNORE)).all(axis=1)
+        for percent in np.unique(depth).tolist():
+            errors[f"exact_match/depth={percent}"] = score.standard_error(right[depth == percent])
+        return score.known(errors)
+
     @property
     def _level(self) -> Level:
         return _LEVELS[self.level]

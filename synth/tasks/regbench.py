@@ -278,16 +278,35 @@ class Regbench(Task):
         tvd          total variation between probabilities [n, T, V] and the automaton's, averaged over scored positions
         accuracy/position=P  of positions P/2 + 1 to P in the prompt
         """
-        targets = batch.targets
-        allowed = np.right_shift(batch.aux["legal"], np.clip(predictions, 0, 31).astype(np.uint32)) & 1 == 1
-        scores = self.scoring(batch).of(np.where(allowed, targets, PAD))
+        scores = self.scoring(batch).of(self._allowed(batch, predictions))
         del scores["macro_accuracy"]
         if probabilities is not None:
-            scored = targets != IGNORE
-            allowed_PV = batch.aux["legal"][scored][:, None] >> np.arange(self.vocab, dtype=np.uint32) & 1
-            truth_PV = allowed_PV / allowed_PV.sum(axis=1, keepdims=True)
-            scores["tvd"] = float(np.abs(probabilities[scored] - truth_PV).sum(axis=1).mean() / 2)
+            scores["tvd"] = float(self._variation(batch, probabilities).mean() / 2)
         return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        errors: dict[str, float | None] = dict(self.scoring(batch).standard_errors(self._allowed(batch, predictions)))
+        errors.pop("macro_accuracy", None)
+        if probabilities is not None:
+            rows = self.scoring(batch).rows
+            sums = np.bincount(rows, self._variation(batch, probabilities) / 2, minlength=len(batch))
+            errors["tvd"] = score.standard_error(sums, np.bincount(rows, minlength=len(batch)))
+        return score.known(errors)
+
+    def _allowed(self, batch: Batch, predictions: NDArray[Any]) -> NDArray[Any]:
+        """The targets where the predicted letter is one that the automaton allows, elsewhere what is none."""
+        allowed = np.right_shift(batch.aux["legal"], np.clip(predictions, 0, 31).astype(np.uint32)) & 1 == 1
+        return np.where(allowed, batch.targets, PAD)
+
+    def _variation(self, batch: Batch, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """[scored positions]: the summed difference of probabilities from the automaton's."""
+        scored = batch.targets != IGNORE
+        allowed_PV = batch.aux["legal"][scored][:, None] >> np.arange(self.vocab, dtype=np.uint32) & 1
+        truth_PV = allowed_PV / allowed_PV.sum(axis=1, keepdims=True)
+        found: NDArray[Any] = np.abs(probabilities[scored] - truth_PV).sum(axis=1)
+        return found
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         return {"position": np.broadcast_to(score.up_to(np.arange(1, self.length + 1)), batch.targets.shape)}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recallmap.synth.batch import Batch
 from recallmap.synth.draws import dealt
-from recallmap.synth.score import bins
+from recallmap.synth.score import bins, known, standard_error
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
 
@@ -164,6 +164,17 @@ class Regression(Task):
         for name, positions in bins(self.length).items():
             scores[f"explained/position={name}"] = float(1 - error[:, positions].mean())
         return scores
+
+    def standard_errors(
+        self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
+    ) -> dict[str, float]:
+        error = np.square(predictions[..., 0] - batch.aux["clean"], dtype=np.float64)
+        whole = standard_error(error.mean(axis=1))
+        parts = {
+            name: standard_error(error[:, positions].mean(axis=1)) for name, positions in bins(self.length).items()
+        }
+        of_parts = {f"explained/position={name}": value for name, value in parts.items()}
+        return known({"explained": whole, "squared_error": whole, **of_parts})
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         names = np.empty(self.length, dtype="U16")

@@ -17,9 +17,10 @@ import pytest
 from recallmap.synth import laws
 from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.laws import SPLITS
+from recallmap.synth.score import batched_macro
 from recallmap.synth.task import Split
 from recallmap.synth.task import Task as AnyTask
-from recallmap.synth.tasks import Learnability, Parity
+from recallmap.synth.tasks import GroupWord, Hops, InContextRecall, Learnability, Parity
 
 
 def held(verdict: laws.Verdict) -> None:
@@ -62,6 +63,40 @@ def test_a_source_lies_in_the_past_and_shows_the_answer(token_task: AnyTask, spl
 
 def test_right_answers_score_one_only_scored_positions_count_and_scores_are_named(task: AnyTask) -> None:
     held(laws.scored(task))
+
+
+def test_a_task_of_ours_says_the_standard_error_of_every_score(task: AnyTask) -> None:
+    """But of parts of the answers that lie in one sequence alone. A task of one's own that scores itself need not."""
+    batch = task.sample(np.random.default_rng(0), 256, "test")
+    shares = np.full((*batch.targets.shape, task.shape[1]), 0.5) if task.wants_probabilities else None
+    guesses = np.roll(batch.targets, 1, axis=0)
+    guesses[::2] = batch.targets[::2]
+    scores, errors = (score(batch, guesses, shares) for score in (task.score, task.standard_errors))
+    assert {name for name in scores if "/" not in name} <= errors.keys() <= scores.keys()
+    assert len(errors) > 0.8 * len(scores)
+    assert errors[task.metric] > 0
+
+
+def test_the_standard_error_of_a_scaled_score_is_scaled_and_of_words_that_of_sequences() -> None:
+    tracked = GroupWord(group="S3", length=8)
+    batch = tracked.sample(np.random.default_rng(0), 64, "test")
+    answers = np.where(np.random.default_rng(1).random(batch.targets.shape) < 0.7, batch.targets, 0)
+    errors = tracked.standard_errors(batch, answers)
+    assert errors["scaled_accuracy"] == pytest.approx(errors["accuracy"] / (1 - tracked.chance()))
+    hops = Hops()
+    batch = hops.sample(np.random.default_rng(0), 64, "test")
+    answers = np.where(np.random.default_rng(1).random(batch.targets.shape) < 0.7, batch.targets, 0)
+    words = [hops.score(batch.rows(slice(n, n + 1)), answers[n : n + 1])["word_accuracy"] for n in range(64)]
+    assert hops.standard_errors(batch, answers)["word_accuracy"] == pytest.approx(np.std(words, ddof=1) / 8)
+
+
+def test_the_published_macro_accuracy_has_the_standard_error_of_its_batches() -> None:
+    task = InContextRecall(vocab=16, length=32, protocol="mad-lab")
+    batch = task.sample(np.random.default_rng(0), 512, "test")
+    answers = np.where(np.random.default_rng(1).random(batch.targets.shape) < 0.7, batch.targets, 0)
+    each = [batched_macro(batch.targets[n : n + 128], answers[n : n + 128]) for n in range(0, 512, 128)]
+    assert task.standard_errors(batch, answers)["accuracy"] == pytest.approx(np.std(each, ddof=1) / 2)
+    assert "accuracy" not in task.standard_errors(batch.rows(slice(0, 128)), answers[:128])
 
 
 def test_chance_and_ceiling_are_in_order_and_bracket_blind_and_right_answers(task: AnyTask) -> None:

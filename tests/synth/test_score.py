@@ -81,3 +81,40 @@ def test_the_parts_of_answers_are_made_out_once_for_a_batch(monkeypatch: pytest.
     monkeypatch.setattr(Mqar, "slices", lambda *_: asked.append(1))
     assert task.score(batch, batch.targets) == whole
     assert asked == []
+
+
+# Standard errors. -------------------------------------------------------------------------------------
+
+
+def test_of_one_answer_a_sequence_the_standard_error_is_that_of_a_mean() -> None:
+    rng = np.random.default_rng(0)
+    targets, answers = rng.integers(4, size=(200, 1)), rng.integers(4, size=(200, 1))
+    hits = (targets == answers)[:, 0]
+    errors = score.Scoring(targets).standard_errors(answers)
+    assert errors["accuracy"] == errors["exact_match"] == pytest.approx(hits.std(ddof=1) / np.sqrt(200))
+
+
+def test_standard_errors_are_those_of_drawing_sequences_anew_and_not_answers() -> None:
+    """Answers of a sequence go together: a third of the sequences is right throughout, a third nowhere."""
+    rng = np.random.default_rng(0)
+    targets = np.where(rng.random((300, 8)) < 0.7, rng.integers(4, size=(300, 8)), N)
+    skill = rng.choice([0.0, 0.5, 1.0], size=(300, 1))
+    answers = np.where(rng.random((300, 8)) < skill, targets, 9)
+    half = np.broadcast_to(np.arange(8) // 4, targets.shape)
+    errors = score.Scoring(targets, {"half": half}).standard_errors(answers)
+    drawn = [
+        score.of_tokens(targets[rows], answers[rows], {"half": half}) for rows in rng.integers(300, size=(1000, 300))
+    ]
+    seen = {name: float(np.std([one[name] for one in drawn])) for name in drawn[0]}
+    assert errors == pytest.approx(seen, rel=0.1)
+    share = 0.5 / np.sqrt((targets != N).sum())  # as if answers were independent
+    assert errors["accuracy"] > 1.8 * share
+
+
+def test_what_one_sequence_alone_tells_has_no_standard_error() -> None:
+    assert score.Scoring(TARGETS[:1]).standard_errors(ANSWERS[:1]) == {}
+    assert score.Scoring(TARGETS).batched_macro_error(ANSWERS) is None
+    assert [score.error_name(name) for name in ("loss", "accuracy/depth=50")] == [
+        "loss_stderr",
+        "accuracy_stderr/depth=50",
+    ]

@@ -105,6 +105,11 @@ def test_a_text_keeps_what_stands_around_its_excerpts() -> None:
         assert filled(first, TABLES, excerpts) == f"{mark}{MADE}\nWords.\n"
 
 
+def test_a_table_that_is_made_whole_stands_as_it_is() -> None:
+    made = "<!-- excerpt: odd -->\n\n| a |\n| --- |\n| 1 |\n\nWords.\n"
+    assert filled(made.replace("1", "0"), TABLES, {}, {"odd": "| a |\n| --- |\n| 1 |\n"}) == made
+
+
 def test_an_excerpt_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no excerpt 'widhts', only widths"):
         filled("<!-- excerpt: widhts -->\n", TABLES, {"widths": WIDTHS})

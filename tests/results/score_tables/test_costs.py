@@ -89,13 +89,13 @@ ceiling &  &  & 100.0 & 100.0 \\
 """.replace("@", CAPTION)
 
 CSV = """\
-table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,
+table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge,stderr
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,,
+"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,,
 """
 
 HTML = """\

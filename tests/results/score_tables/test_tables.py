@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recallmap.results.analysis.confidence import bounded_interval
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
 from recallmap.results.record import Record
-from recallmap.results.score_tables.breakdowns import further_tables
+from recallmap.results.score_tables.breakdowns import all_tables, further_tables
 from recallmap.results.score_tables.rendering import html, latex, markdown, render
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import MAD, Cell, Line, Table, size
@@ -293,6 +294,27 @@ def test_a_figure_says_that_it_is_best_at_the_edge_of_the_grid(make: Make, rate:
     assert f"| 60.0{mark} |" in markdown(table)
     assert f">60.0{mark}<" in html(table)
     assert any(note.startswith("↑, ↓:") for note in table.notes) == bool(mark)
+
+
+def test_a_figure_has_the_standard_error_of_its_test_sequences(make: Make) -> None:
+    """Seeds and settings have test sequences of their own: variances of a mean add up, over the square of their number."""
+    records = [
+        replace(
+            make(seed=seed, dials={"pairs": pairs}), scores={"accuracy": 0.5, "loss": 0.7, "accuracy_stderr": error}
+        )
+        for pairs, errors in ((4, (0.03, 0.04)), (8, (0.06, 0.08)))
+        for seed, error in enumerate(errors)
+    ]
+    (table,) = table_of(records)
+    each, other, mean = table.lines[0].cells
+    assert (each.sampling, other.sampling) == pytest.approx((0.025, 0.05))
+    assert mean.sampling == pytest.approx(np.hypot(0.025, 0.05) / 2)
+    assert "| 50.0 ±2.5 (50.0 / 50.0) |" in markdown(table)
+    assert "±: the standard error that the test sequences alone give" in markdown(table)
+    assert render([table], "csv").splitlines()[1].endswith(",0.025")
+    assert [other.title for other in all_tables(records)] == ["mqar", "Cost and speed"]  # no table of errors
+    older = [*records[1:], replace(records[0], scores={"accuracy": 0.5})]
+    assert [cell.sampling for cell in table_of(older)[0].lines[0].cells] == [None, pytest.approx(0.05), None]
 
 
 def test_at_the_ceiling_the_edge_of_the_grid_does_not_matter(make: Make) -> None:

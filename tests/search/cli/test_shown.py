@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ from typer.testing import CliRunner
 
 from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
-from recallmap.results.publishing.readme_tables import filled
 from recallmap.results.publishing.report import FOLDER, report
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
@@ -62,13 +63,66 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 def test_what_is_committed_is_what_the_records_say() -> None:
     """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources())
+    made = report(
+        record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources(), codec.read_language()
+    )
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
     for document in (RESULTS.parent / "README.md", RESULTS / "README.md"):
         text = document.read_text(encoding="utf-8")
-        assert filled(text, made.scores, codec.read_excerpts()) == text
+        assert made.fill(text, codec.read_excerpts()) == text
+
+
+def test_every_table_of_a_document_names_its_files_of_records_and_these_name_commits_of_the_history() -> None:
+    """Records that name none, or one with uncommitted changes, are those that the report lists as not traceable."""
+    excerpts = codec.read_excerpts()
+    for document in (RESULTS.parent / "README.md", RESULTS / "README.md"):
+        for section in re.split(r"(?m)^(?=##+ )", document.read_text(encoding="utf-8")):
+            marks = [excerpts[name] for name in re.findall(r"<!-- excerpt: (\S+) -->", section) if name in excerpts]
+            drawn = {str(one.place(row, column).records) for one in marks for row in one.down for column in one.across}
+            named = set(re.findall(r"(?:records|tables)/(\w+|\*)\.(?:jsonl|md)", section))
+            assert named or not re.search(r"(?m)^\| ---", section), (document, section[:80])
+            assert drawn <= named, (document, section[:80])
+    lost = re.compile(rb'"commit":(null|"[^"]*\+")')
+    counts = {path.stem: path.read_bytes() for path in (RESULTS / "records").glob("*.jsonl")}
+    listed = re.findall(r"(?m)^\| (\w+) \| (\d+) \| (\d+) \|$", (RESULTS / "REPORT.md").read_text(encoding="utf-8"))
+    assert {name: int(number) for name, _, number in listed} == {
+        name: number for name, text in counts.items() if (number := len(lost.findall(text)))
+    }
+    git = ["git", "-C", str(RESULTS)]
+    history = subprocess.run([*git, "log", "--format=%H"], capture_output=True, text=True, check=False).stdout.split()
+    shallow = subprocess.run(
+        [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
+    )
+    if shallow.stdout.strip() != "false":
+        pytest.skip("needs the whole history of the repository")
+    made_at = {sha.decode() for text in counts.values() for sha in re.findall(rb'"commit":"([^"+]*)"', text)}
+    assert made_at <= set(history)
+
+
+def test_the_verdicts_of_the_report_follow_from_the_figures_that_it_prints() -> None:
+    """Without a hand-made exception: whoever reads counts and p comes to the verdict."""
+    rows = re.findall(
+        r"(?m)^\| .+ \| .+ \| \*\*(.+)\*\* \| (.*) \| (.*) \| (.*) \|$",
+        (RESULTS / "REPORT.md").read_text(encoding="utf-8"),
+    )
+    assert len(rows) == len(codec.read_claims())
+    for said, comparisons, _, p in rows:
+        sides = {part.split(" ", 1)[1] for part in comparisons.split(", ") if part != "no records yet"}
+        expected = "not reproduced" if "against" in sides else "reproduced"
+        if not p or not float(p.strip("<")) < 0.05:
+            expected = "not decided"
+        assert said == ("cannot speak" if sides <= {"cannot speak"} else expected)
+    of_comparisons = re.findall(
+        r"(?m)^\| .* \| (.*) \| \[\w+\]\(tables/\w+\.md\) \| (.+) \|$",
+        (RESULTS / "REPORT.md").read_text(encoding="utf-8"),
+    )
+    for adjusted, said in of_comparisons:
+        decided = said in ("reproduced", "not reproduced")
+        assert decided or said == "not decided" or re.fullmatch(r"cannot speak: .+", said)
+        assert decided <= (bool(adjusted) and float(adjusted.strip("<")) < 0.05)
+    assert of_comparisons
 
 
 def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today() -> None:

@@ -24,6 +24,7 @@ from recallmap.arch.block import Block
 from recallmap.arch.kernels import select
 from recallmap.arch.mixers import Attention, BaseConv, GatedDeltaNet, Mesa, Mixer
 from recallmap.arch.mlp import SwiGLU
+from recallmap.results.analysis.measures import is_error
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.training.adamw import AdamW, learning_rate
@@ -38,6 +39,7 @@ from recallmap.search.training.packing import at_most, pack, room
 from recallmap.search.training.run_cohort import follow_cohort, run_cohort
 from recallmap.search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from recallmap.search.trials.pools import positions
+from recallmap.synth.score import error_name
 from recallmap.synth.tasks import Compression, InContextRecall, Mqar, Task
 
 TASK = Mqar(vocab=32, length=16, pairs=2)
@@ -171,6 +173,10 @@ def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
     assert record == Record.from_dict(record.to_dict())
     assert set(record.scores) >= {"accuracy", "loss", "exact_match"}
     assert all(math.isfinite(v) for v in figures(record).values())
+    for own in (record.scores, *(test["scores"] for test in record.tests)):
+        named = {error_name(name) for name in own} & own.keys()
+        assert named == {name for name in own if is_error(name)} >= {"exact_match_stderr", "loss_stderr"}
+        assert 0 < own["loss_stderr"] < own["loss"]
     assert len(record.tests) == len(spec.tests)
     assert bool(record.published_choice) == (spec.task.protocol != "repaired")
     assert record.selected_step in record.curve["step"]
