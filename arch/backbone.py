@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recallmap.arch.block import BlockModule, Chain
 from recallmap.arch.mixers.mixer import MixerModule, State
-from recallmap.arch.parts.norm import Norm, build_norm, count_norm
+from recallmap.arch.parts.norm import Norm, build_norm, count_norm, norm_of_sum
 from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
@@ -146,12 +146,15 @@ class Backbone(nn.Module):
         last token, from which a later call continues."""
         if return_state and self.decoder is not None:
             raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
-        x_BTD, states = self.blocks(self.embedding(inputs), state, return_state=return_state)
+        x_BTD, added_BTD, states = self.blocks.unsummed(self.embedding(inputs), state, return_state=return_state)
+        if added_BTD is not None and (self.decoder is not None or at is not None):
+            x_BTD, added_BTD = x_BTD + added_BTD, None
         if self.decoder is not None:
             x_BTD = self.decoder(x_BTD)
         if at is not None:
             x_BTD = x_BTD.gather(1, at[..., None].expand(-1, -1, x_BTD.shape[-1]))
-        logits_BTV = self.logits(self.norm(x_BTD))
+        _, normed_BTD = norm_of_sum(self.norm, x_BTD, added_BTD)
+        logits_BTV = self.logits(normed_BTD)
         return (logits_BTV, states) if return_state else logits_BTV
 
     def logits(self, x_BTD: Tensor) -> Tensor:

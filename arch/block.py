@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from recallmap.arch.mixers import Mixer
 from recallmap.arch.mixers.mixer import Lent, State, StateSize
 from recallmap.arch.mlp import Mlp
-from recallmap.arch.parts.norm import Norm, build_norm, count_norm
+from recallmap.arch.parts.norm import Norm, build_norm, count_norm, norm_of_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,20 @@ class BlockModule(nn.Module):
     def forward(
         self, x_BTD: Tensor, state: State = None, *, return_state: bool = False, lent: Lent | None = None
     ) -> tuple[Tensor, State]:
-        mixed_BTD, state = self.mixer(self.mixer_norm(x_BTD), state, return_state=return_state, lent=lent)
-        x_BTD = x_BTD + mixed_BTD
+        x_BTD, added_BTD, state = self.unsummed(x_BTD, None, state, return_state=return_state, lent=lent)
+        return x_BTD + added_BTD, state
+
+    def unsummed(
+        self, x_BTD: Tensor, added_BTD: Tensor | None, state: State, *, return_state: bool, lent: Lent | None
+    ) -> tuple[Tensor, Tensor, State]:
+        """The block of x + added. Its last sum is left to whoever takes the norm of it, in one pass: x, what is to be added to
+        it, and the state."""
+        x_BTD, normed_BTD = norm_of_sum(self.mixer_norm, x_BTD, added_BTD)
+        added_BTD, state = self.mixer(normed_BTD, state, return_state=return_state, lent=lent)
         if self.mlp is not None and self.mlp_norm is not None:
-            x_BTD = x_BTD + self.mlp(self.mlp_norm(x_BTD))
-        return x_BTD, state
+            x_BTD, normed_BTD = norm_of_sum(self.mlp_norm, x_BTD, added_BTD)
+            added_BTD = self.mlp(normed_BTD)
+        return x_BTD, added_BTD, state
 
 
 class Chain(nn.ModuleList):
@@ -74,10 +83,23 @@ class Chain(nn.ModuleList):
     def forward(
         self, x_BTD: Tensor, state: State = None, *, return_state: bool = False
     ) -> tuple[Tensor, tuple[State, ...] | None]:
+        x_BTD, added_BTD, states = self.unsummed(x_BTD, state, return_state=return_state)
+        return x_BTD if added_BTD is None else x_BTD + added_BTD, states
+
+    def unsummed(
+        self, x_BTD: Tensor, state: State = None, *, return_state: bool = False
+    ) -> tuple[Tensor, Tensor | None, tuple[State, ...] | None]:
+        """The same with the last sum left open: x, what is to be added to it, None for nothing, and the states."""
+        added_BTD: Tensor | None = None
         lent: Lent = {}
         states: list[State] = []
         for index, block in enumerate(self):
             own = None if state is None else state[index]
-            x_BTD, carried = block(x_BTD, own, return_state=return_state, lent=lent)
+            if isinstance(block, BlockModule):
+                x_BTD, added_BTD, carried = block.unsummed(x_BTD, added_BTD, own, return_state=return_state, lent=lent)
+            else:  # from outside
+                x_BTD = x_BTD if added_BTD is None else x_BTD + added_BTD
+                x_BTD, carried = block(x_BTD, own, return_state=return_state, lent=lent)
+                added_BTD = None
             states.append(carried)
-        return x_BTD, tuple(states) if return_state else None
+        return x_BTD, added_BTD, tuple(states) if return_state else None

@@ -4,6 +4,7 @@ Every op `f` takes [B, T, heads, width] and gives outputs and, with `return_stat
 `f_step` takes one token, the same shapes without T. `select.implementations(op)` lists how an op can be computed.
 """
 
+from recallmap.arch.kernels.add_norm import add_norm, add_norm_step
 from recallmap.arch.kernels.attention import AttentionState, attention, attention_step
 from recallmap.arch.kernels.delta import delta, delta_step
 from recallmap.arch.kernels.gated_linear import gated_linear, gated_linear_step
@@ -39,6 +40,8 @@ __all__ = [
     "MlstmState",
     "PathState",
     "SlotsState",
+    "add_norm",
+    "add_norm_step",
     "attention",
     "attention_step",
     "delta",

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from recallmap.arch.kernels.add_norm import add_norm
 from recallmap.arch.kernels.norm_gate import norm_gate
 from recallmap.arch.kernels.select import fuses
 from recallmap.arch.parts.precision import widen
@@ -34,13 +35,31 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3 and self.weight.ndim == 1 and fuses(x):
-            # What reads it rounds it to the type of autocast: so it is written, and not rounded again by each of them.
-            kind = x.device.type
-            output = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=output)[0].squeeze(2)
+            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=_read_in(x))[0].squeeze(2)
         wide = widen(x)
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.weight).to(x.dtype)
+
+
+def norm_of_sum(norm: nn.Module, x_BTD: Tensor, added_BTD: Tensor | None) -> tuple[Tensor, Tensor]:
+    """x + added (x where nothing is added), and its norm."""
+    if added_BTD is None:
+        return x_BTD, norm(x_BTD)
+    if isinstance(norm, RMSNorm) and x_BTD.shape == added_BTD.shape and fuses(x_BTD):
+        dtype = _read_in(x_BTD)
+        (total, normed), _ = add_norm(
+            x_BTD[:, :, None], added_BTD[:, :, None], weight=norm.weight, eps=norm.eps, output=dtype
+        )
+        return total.squeeze(2), normed.squeeze(2)
+    total_BTD = x_BTD + added_BTD
+    return total_BTD, norm(total_BTD)
+
+
+def _read_in(x: Tensor) -> torch.dtype:
+    """The dtype of a norm of x. What reads it rounds it to that of autocast: so it is written in it, and not rounded again by
+    each of them."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:

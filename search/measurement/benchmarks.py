@@ -46,6 +46,7 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("selective_scan", "rates", {}),
     ("kernel_attention", "exponential", {}),
     ("short_conv", "unit", {}),
+    ("add_norm", "plain", {}),
     ("norm_gate", "silu", {}),
     ("swiglu", "plain", {}),
     ("rotary", "shared", {}),

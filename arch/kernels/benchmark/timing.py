@@ -23,7 +23,7 @@ from recallmap.arch.kernels import select
 from recallmap.arch.kernels.benchmark.peers import Peer, peer
 from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
-CONTENT = ("v", "x", "q", "k", "a", "b", "gate")
+CONTENT = ("v", "x", "q", "k", "a", "b", "gate", "added")
 
 
 REPLAYS = 20  # of a recorded call, in one timing
@@ -231,8 +231,12 @@ def _values(inputs: dict[str, Any]) -> Tensor:
 
 def _run(op: str, implementation: str, inputs: dict[str, Any]) -> Tensor:
     door = getattr(import_module(f"recallmap.arch.kernels.{op}"), op)
-    o: Tensor = door(**inputs, implementation=implementation)[0]
-    return o
+    return joined(door(**inputs, implementation=implementation)[0])
+
+
+def joined(outputs: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Outputs [B, T, H, V]; where an op gives several, all of them side by side."""
+    return outputs if isinstance(outputs, Tensor) else torch.cat(outputs, -1)
 
 
 def _first(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ TABLE: dict[str, dict[Case, Row]] = {
     "gated_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "selective_scan": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "short_conv": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
+    "add_norm": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "norm_gate": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "rotary": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},
     "swiglu": {"random": Row(1e-12, 1e-5, None, 5e-3, 1e-2, 1e-2)},

@@ -27,16 +27,22 @@ def opaque(
     differentiable: int,
     inputs: type[tuple[Any, ...]] | None = None,
     results: type[tuple[Tensor, ...]] | None = None,
+    unread: Sequence[int] = (),
+    reread: Sequence[int] = (),
 ) -> Callable[..., Results]:
     """`forward` as an op of its own, with `backward` for its derivative.
 
     forward         (*inputs) -> tensors: `differentiable` results first, then what backward needs besides the inputs. Its
                     annotations are its schema: Tensor, Tensor | None, int, float, bool or str
     backward        (*derivatives, *inputs, *rest) -> the derivatives by every Tensor input, in their order; an empty tensor
-                    where the input is None. derivatives are those of the differentiable results
+                    where the input is None. derivatives are those of the differentiable results: zeros where nothing asks
+                    for one, None where the annotation is Tensor | None
     outputs         forward's results as they would be, torch.empty and contiguous; `gradients` likewise backward's
     inputs          a NamedTuple of the inputs, with `results` a NamedTuple of the results: forward and outputs then take the
                     one and give the other, backward and gradients take (derivatives, inputs, rest), each a tuple
+    unread          places of tensors among the inputs that backward does not read and nothing needs to keep: it gets empty
+                    ones of their dtype
+    reread          places of differentiable results that backward reads: it gets them ahead of the rest
     """
     if inputs is not None and results is not None:
         forward, outputs = (_flat_forward(function, inputs, results) for function in (forward, outputs))
@@ -54,7 +60,8 @@ def opaque(
         ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.forms = [(x.shape, x.dtype) for x in output[:differentiable]]
         ctx.set_materialize_grads(False)  # else zeros the size of all that backward needs are written, and dropped
-        ctx.save_for_backward(*(inputs[i] for i in ctx.places), *output[differentiable:])
+        read = (inputs[i].new_empty(0) if i in unread else inputs[i] for i in ctx.places)
+        ctx.save_for_backward(*read, *(output[i] for i in reread), *output[differentiable:])
 
     def derive(ctx: Any, *derivatives: Tensor | None) -> tuple[Tensor | None, ...]:
         inputs = list(ctx.fixed)
@@ -62,8 +69,8 @@ def opaque(
             inputs[place] = x
         rest = ctx.saved_tensors[len(ctx.places) :]
         told = [
-            ctx.saved_tensors[0].new_zeros(shape, dtype=dtype) if x is None else x
-            for x, (shape, dtype) in zip(derivatives, ctx.forms, strict=False)
+            ctx.saved_tensors[0].new_zeros(shape, dtype=dtype) if x is None and not optional else x
+            for x, (shape, dtype), optional in zip(derivatives, ctx.forms, may_lack, strict=False)
         ]
         found = iter(back(*told, *inputs, *rest))
         by_input: list[Tensor | None] = [None] * len(inputs)
@@ -73,6 +80,7 @@ def opaque(
         return tuple(by_input)
 
     tensor_places = [i for i, argument in enumerate(op._opoverload._schema.arguments) if "Tensor" in str(argument.type)]
+    may_lack = [str(argument.type) != "Tensor" for argument in back._opoverload._schema.arguments[:differentiable]]
     op.register_autograd(derive, setup_context=keep)
     return op
 

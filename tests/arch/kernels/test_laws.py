@@ -39,8 +39,8 @@ ALTERNATIVES = [(op, name) for op, name in EVERY if name != "recurrent"]
 
 
 def run(op: str, name: str, inputs: dict[str, Any], **more: Any) -> tuple[Tensor, Any]:
-    result: tuple[Tensor, Any] = getattr(kernels, op)(**inputs, implementation=name, **more)
-    return result
+    o, state = getattr(kernels, op)(**inputs, implementation=name, **more)
+    return timing.joined(o), state
 
 
 def example(op: str, variant: str, time: int, seed: int = 0, **sizes: int) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def test_steps_are_the_sequence(op: str, variant: str) -> None:
     for t in range(20):
         now = {key: x[:, t] if key in moving else x for key, x in inputs.items()}
         o, state = getattr(kernels, f"{op}_step")(state, **now)
-        outputs.append(o)
+        outputs.append(timing.joined(o))
     assert error(torch.stack(outputs, 1), whole, (0, 2)) <= tolerance(op, torch.float64)
     for x, y in zip(tensors(state), tensors(expected), strict=True):
         assert error(x, y, (0, 1)) <= tolerance(op, torch.float64)

@@ -1,4 +1,5 @@
-"""SwiGLU, rotations, and norms of a model's width, as one op each where a GPU trains a step that is not compiled."""
+"""SwiGLU, rotations, norms of a model's width, and the sums ahead of them, as one op each where a GPU trains a step that is not
+compiled."""
 
 from __future__ import annotations
 
@@ -40,14 +41,15 @@ def test_norms_rotations_and_swiglu_as_one_op_each_are_what_they_are_in_parts(
 
     apart = found()
     served, choose = [], select.choose
+    expected = {"norm_gate": 1, "add_norm": 2, "rotary": 2, "swiglu": 1}
 
     def fused(op: str, **rest: Any) -> str:
         served.append(op)
-        return choose(op, **rest | ({"wanted": "fused"} if op in ("norm_gate", "rotary", "swiglu") else {}))
+        return choose(op, **rest | ({"wanted": "fused"} if op in expected else {}))
 
     monkeypatch.setattr(select, "choose", fused)
     for module in (norm, mlp, rotary):
         monkeypatch.setattr(module, "fuses", lambda x: True)
     for one, other in zip(found(), apart, strict=True):
         assert float((one - other).abs().max()) <= most * float(other.abs().max())
-    assert [served.count(op) for op in ("norm_gate", "rotary", "swiglu")] == [3, 2, 1]
+    assert {op: served.count(op) for op in expected} == expected
