@@ -6,11 +6,59 @@ would wait for ever.
 
 import os
 import signal
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Guides and wheel, which start processes of their own, go first: the last test of a run keeps one core only."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
+def hurry_the_interpreter() -> None:
+    """What Triton's interpreter does over and over, to no effect, takes two thirds of its time. It exchanges its whole language
+    each time that a kernel calls a function, where once a kernel is enough. It builds a table of types for each number. It
+    compares each whole number with the largest one, and throws the answer away, since no kernel is debugged. It broadcasts
+    blocks of one shape."""
+    import triton.language as tl
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter
+
+    function: Any = interpreter.InterpretedFunction
+    call, numpy_type, broadcast = function.__call__, interpreter._get_np_dtype, TritonSemantic.broadcast_impl_value
+    known: dict[str, Any] = {}
+
+    def call_within_a_kernel(self: Any, *args: Any, **kwargs: Any) -> Any:
+        languages = [x for x in self.fn.__globals__.values() if x is tl or x is tl.core]
+        if not languages or any(tl.core.is_builtin(x.load) for x in languages):  # not exchanged yet
+            return call(self, *args, **kwargs)
+        return self.rewrite()(*args, **kwargs)
+
+    def known_numpy_type(of: Any) -> Any:
+        if of.name not in known:
+            known[of.name] = numpy_type(of)
+        return known[of.name]
+
+    def broadcast_other_shapes(self: Any, x: Any, y: Any) -> Any:
+        blocks = x.type.is_block() and y.type.is_block()
+        return (x, y) if blocks and x.handle.data.shape == y.handle.data.shape else broadcast(self, x, y)
+
+    function.__call__ = call_within_a_kernel
+    interpreter._get_np_dtype = known_numpy_type
+    TritonSemantic.broadcast_impl_value = broadcast_other_shapes
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
+
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    with suppress(ModuleNotFoundError):  # Triton is optional
+        hurry_the_interpreter()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

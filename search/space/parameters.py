@@ -204,7 +204,9 @@ def words_of(point: Point) -> tuple[str, ...]:
 
 def dial_of(node: Node, memo: Memo | None = None) -> Dial | None:
     """The parameter that a mapping describes, by the key choice, int, float or sequence. Raises SpecError on a faulty one."""
-    sort = next((spec for key, spec in DIALS.items() if key in node), None)
+    if not isinstance(node.value, dict):
+        return None
+    sort = next((spec for key, spec in DIALS.items() if key in node.value), None)
     dial: Dial | None = None if sort is None else type_hints.read(sort, node, memo=memo)
     return dial
 

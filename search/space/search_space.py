@@ -175,10 +175,19 @@ class Search:
     def corners(self) -> Iterator[tuple[Choices, Point]]:
         """Points at the ends of all parameters that are not excluded: all where they are few, else a sample with every end of
         every parameter."""
-        few = list(self._every_corner(MOST_CORNERS + 1))
-        for choices, point in few if len(few) <= MOST_CORNERS else self._some_corners(MOST_CORNERS):
+        few = len(self._first_corners) <= MOST_CORNERS
+        for choices, point in self._first_corners if few else self._sampled_corners:
             if not self.is_excluded(choices):
                 yield choices, point
+
+    @cached_property
+    def _first_corners(self) -> tuple[tuple[Choices, Point], ...]:
+        """All corners where they are few, else one more than that."""
+        return tuple(self._every_corner(MOST_CORNERS + 1))
+
+    @cached_property
+    def _sampled_corners(self) -> tuple[tuple[Choices, Point], ...]:
+        return tuple(self._some_corners(MOST_CORNERS))
 
     def _every_corner(self, most: int) -> Iterator[tuple[Choices, Point]]:
         script: list[int] = []
@@ -203,7 +212,8 @@ class Search:
     def names(self) -> tuple[str, ...]:
         """Names of all parameters that the corners meet."""
         met: dict[str, None] = {}
-        for choices, _ in [*self._every_corner(MOST_CORNERS), *self._some_corners(MOST_CORNERS)]:
+        more = self._sampled_corners if len(self._first_corners) > MOST_CORNERS else ()
+        for choices, _ in (*self._first_corners[:MOST_CORNERS], *more):
             met.update(dict.fromkeys(choices))
         return tuple(met)
 

@@ -103,6 +103,15 @@ def _weights(levels, t, T, at, L: tl.constexpr, LOG: tl.constexpr):
     return weights
 
 
+@triton.jit
+def _mixed(scores, rows):
+    """scores @ rows. Scores are not normalised: rounded to the eight digits of bf16, they would cost outputs two more."""
+    if rows.dtype == tl.float32:
+        return tl.dot(scores, rows, input_precision="ieee")
+    else:
+        return tl.dot(scores, rows.to(tl.float32), input_precision="tf32")
+
+
 @triton.jit(do_not_specialize=RUN_TIME)
 def _forward_kernel(
     q, k, v, G, levels, o, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, BK: tl.constexpr,
@@ -123,11 +132,11 @@ def _forward_kernel(
         s = m * BT - lead + i
         a_TS = tl.dot(q_TK, tl.trans(_rows(k, s, T, K, BK, DOT)), input_precision="ieee")
         weights = _fade(G, t[:, None], s[None, :], T) * _level(levels, t, T, _apart(n, m, ahead, L, LOG), L)[:, None]
-        o_TV += tl.dot((a_TS * weights).to(DOT), _rows(v, s, T, V, BV, DOT), input_precision="ieee")
+        o_TV += _mixed(a_TS * weights, _rows(v, s, T, V, BV, DOT))
     a_TS = tl.dot(q_TK, tl.trans(_rows(k, t, T, K, BK, DOT)), input_precision="ieee")
     weights = _weights(levels, t[:, None], T, _inside(i[:, None], i[None, :], L, LOG), L, LOG)
     weights = weights * _fade(G, t[:, None], t[None, :], T)
-    o_TV += tl.dot((a_TS * weights).to(DOT), _rows(v, t, T, V, BV, DOT), input_precision="ieee")
+    o_TV += _mixed(a_TS * weights, _rows(v, t, T, V, BV, DOT))
     _put(o, t, T, o_TV, V, BV)
 
 
@@ -155,7 +164,7 @@ def _backward_queries_kernel(
         dw_TS = tl.dot(do_TV, tl.trans(_rows(v, s, T, V, BV, DOT)), input_precision="ieee")
         dw_TS = dw_TS * _fade(G, t[:, None], s[None, :], T)
         c_T, d_T = _level(levels, t, T, level, L), tl.sum(dw_TS * a_TS, 1)
-        dq_TK += tl.dot((dw_TS * c_T[:, None]).to(DOT), k_SK, input_precision="ieee")
+        dq_TK += _mixed(dw_TS * c_T[:, None], k_SK)
         d_TL += tl.where(level_L[None, :] == level, d_T[:, None], 0.0)
         dG_T += c_T * d_T
     k_TK, at_TT = _rows(k, t, T, K, BK, DOT), _inside(i[:, None], i[None, :], L, LOG)
@@ -163,7 +172,7 @@ def _backward_queries_kernel(
     dw_TS = tl.dot(do_TV, tl.trans(_rows(v, t, T, V, BV, DOT)), input_precision="ieee")
     dw_TS = dw_TS * _fade(G, t[:, None], t[None, :], T)
     weights, d_TS = _weights(levels, t[:, None], T, at_TT, L, LOG), dw_TS * a_TS
-    dq_TK += tl.dot((dw_TS * weights).to(DOT), k_TK, input_precision="ieee")
+    dq_TK += _mixed(dw_TS * weights, k_TK)
     for level in tl.static_range(LOG + 1):
         if level < L:
             d_T = tl.sum(tl.where(at_TT == level, d_TS, 0.0), 1)
@@ -196,8 +205,8 @@ def _backward_keys_kernel(
     w_ST = w_ST * _fade(G, s[None, :], s[:, None], T)
     a_ST = w_ST * tl.dot(k_SK, tl.trans(q_SK), input_precision="ieee")
     dw_ST = tl.dot(v_SV, tl.trans(do_SV), input_precision="ieee")
-    dv_SV = tl.dot(a_ST.to(DOT), do_SV, input_precision="ieee")
-    dk_SK = tl.dot((w_ST * dw_ST).to(DOT), q_SK, input_precision="ieee")
+    dv_SV = _mixed(a_ST, do_SV)
+    dk_SK = _mixed(w_ST * dw_ST, q_SK)
     dG_S = tl.sum(tl.where(i[:, None] < i[None, :], a_ST * dw_ST, 0.0), 1)
     for n in range(m + 1, tiles):
         t = n * BT - lead + i
@@ -205,8 +214,8 @@ def _backward_keys_kernel(
         w_ST = _fade(G, t[None, :], s[:, None], T) * _level(levels, t, T, _apart(n, m, ahead, L, LOG), L)[None, :]
         a_ST = w_ST * tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee")
         dw_ST = tl.dot(v_SV, tl.trans(do_TV), input_precision="ieee")
-        dv_SV += tl.dot(a_ST.to(DOT), do_TV, input_precision="ieee")
-        dk_SK += tl.dot((w_ST * dw_ST).to(DOT), q_TK, input_precision="ieee")
+        dv_SV += _mixed(a_ST, do_TV)
+        dk_SK += _mixed(w_ST * dw_ST, q_TK)
         dG_S += tl.sum(a_ST * dw_ST, 1)
     _put(dk + at * K, s, T, dk_SK, K, BK)
     _put(dv + at * V, s, T, dv_SV, V, BV)

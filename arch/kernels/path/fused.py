@@ -5,7 +5,7 @@ S_t = S_{t-1} - beta_t w_t^T (w_t S_{t-1}) + k_t^T e_t,   scores of token t: sca
 which is the delta rule, that erases by w and writes by k. Columns do not touch each other: they go in blocks, and a block
 begins with its first token. Softmax and values are PyTorch's.
 
-Scores are fp32. With S tokens ahead, ceil(S / 128) + ceil(T / 128) calls of those kernels each way.
+All of it is fp32. With S tokens ahead, ceil(S / 128) + ceil(T / 128) calls of those kernels each way.
 
 B batch, T time, S tokens so far, H heads, N columns, K key width, V value width
 """
@@ -72,8 +72,8 @@ def fused(
         faded_BHTS, fades = _faded(log_decay, past.fades)
         logits_BHTS = logits_BHTS + faded_BHTS
     values = torch.cat((past.values, v), 1)
-    o_BHTV = logits_BHTS.softmax(-1).to(v.dtype) @ values.to(v.dtype).transpose(1, 2)
-    o = o_BHTV.transpose(1, 2)
+    o_BHTV = logits_BHTS.softmax(-1) @ values.float().transpose(1, 2)
+    o = o_BHTV.transpose(1, 2).to(v.dtype)
     return o, PathState(torch.cat(keys, 1), values, fades) if return_state else None
 
 
