@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from recallmap.arch.block import BlockModule, Chain
+from recallmap.arch.kernels.embedding import embedding
 from recallmap.arch.mixers.mixer import MixerModule, State
 from recallmap.arch.parts.norm import Norm, build_norm, count_norm, norm_of_sum
 from recallmap.arch.seeded import seeded
@@ -146,7 +147,7 @@ class Backbone(nn.Module):
         last token, from which a later call continues."""
         if return_state and self.decoder is not None:
             raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
-        x_BTD, added_BTD, states = self.blocks.unsummed(self.embedding(inputs), state, return_state=return_state)
+        x_BTD, added_BTD, states = self.blocks.unsummed(self.embed(inputs), state, return_state=return_state)
         if added_BTD is not None and (self.decoder is not None or at is not None):
             x_BTD, added_BTD = x_BTD + added_BTD, None
         if self.decoder is not None:
@@ -156,6 +157,13 @@ class Backbone(nn.Module):
         _, normed_BTD = norm_of_sum(self.norm, x_BTD, added_BTD)
         logits_BTV = self.logits(normed_BTD)
         return (logits_BTV, states) if return_state else logits_BTV
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """The vectors [B, T, D] of tokens, or of what is read in their place."""
+        if type(self.embedding) is nn.Embedding:
+            return embedding(inputs, self.embedding.weight)
+        vectors_BTD: Tensor = self.embedding(inputs)
+        return vectors_BTD
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         logits_BTV = x_BTD @ self.embedding.weight.mT if self.head is None else self.head(x_BTD)

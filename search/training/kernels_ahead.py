@@ -29,7 +29,7 @@ from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
 from recallmap.search.training.cohort import TOKENS_AT_ONCE
 from recallmap.search.training.foreign import wraps
-from recallmap.search.training.lane import answers
+from recallmap.search.training.lane import answers, training_losses
 from recallmap.search.training.padding import row_of
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.stacked_model import Stacked
@@ -97,15 +97,16 @@ def compile_block(one: Wanted) -> int:
     flat_NP = model.layout.padded([row_of(model) for model in models]).requires_grad_()
     evaluated = max(1, TOKENS_AT_ONCE // (one.members * one.length))
 
-    def answered(sequences: int) -> Tensor:
+    def drawn(sequences: int) -> tuple[Stacked, bool, Tensor, Tensor]:
         inputs_NBT = torch.zeros(one.members, sequences, one.length, dtype=torch.int64)
-        return answers(model, one.dtype == "bfloat16", flat_NP, inputs_NBT, None)
+        return model, one.dtype == "bfloat16", flat_NP, inputs_NBT
 
     note = _note(one)
     with compiling_for(one.target) as kernels:
-        torch.autograd.grad(answered(one.batch).sum(), flat_NP)
+        read = drawn(one.batch)
+        torch.autograd.grad(training_losses(*read, None, read[-1], torch.ones(read[-1].shape)).sum(), flat_NP)
         with torch.no_grad():
-            answered(_few(one.members, evaluated, one.length)[1])
+            answers(*drawn(_few(one.members, evaluated, one.length)[1]), None)
     note.parent.mkdir(parents=True, exist_ok=True)
     note.touch()
     return len(kernels)

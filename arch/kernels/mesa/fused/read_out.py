@@ -14,7 +14,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, halves, load, rough_dot
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
 def read_out_kernel(
     q, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, o, solution, taken, T, H, G, N, members, steps, enough, ridge,
-    scale,
+    scale, q_b, q_t, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -24,9 +24,9 @@ def read_out_kernel(
     b, h = sequence // H, sequence % H
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
-    shared = (b * T * G + h % G) * K
-    k_ = load(k + shared, t, i, G * K, 1, T, K)
-    kT = load(k + shared, i, t, 1, G * K, K, T)
+    k += b * k_b + h % G * K
+    k_ = load(k, t, i, k_t, 1, T, K)
+    kT = load(k, i, t, 1, k_t, K, T)
     lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
@@ -35,7 +35,7 @@ def read_out_kernel(
         kk = ahead_kk + (sequence * N + n) * K * K
         diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
         kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
-    rhs = load(q + shared, t, i, G * K, 1, T, K).to(tl.float32)
+    rhs = load(q + b * q_b + h % G * K, t, i, q_t, 1, T, K).to(tl.float32)
     x, used = solve(
         rhs,
         k_,
@@ -58,7 +58,7 @@ def read_out_kernel(
     scores = dot(x, kT, PRECISION) * weights
     for first in range(0, V, BC):
         j = first + tl.arange(0, BC)
-        read = rough_dot(scores, load(v + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
+        read = rough_dot(scores, load(v + b * v_b + h * V, t, j, v_t, 1, T, V), PRECISION)
         if AHEAD:
             kv = load(ahead_kv + (sequence * N + n) * K * V, i, j, V, 1, K, V)
             read += fade[:, None] * dot(x, kv, PRECISION)

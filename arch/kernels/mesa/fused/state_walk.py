@@ -16,6 +16,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, load, store
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])
 def states_kernel(
     k, v, log_decay, beta, sign, initial_kk, initial_kv, ahead_kk, ahead_kv, final_kk, final_kv, T, H, G, N,
+    k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """States ahead of the chunks and behind the last: a program has BC columns of kk or of kv, and walks the chunks."""
@@ -26,8 +27,8 @@ def states_kernel(
     i, j = tl.arange(0, BK), tl.program_id(1) * BC + tl.arange(0, BC)
     if tl.program_id(1) >= blocks_of_kk:
         j -= blocks_of_kk * BC
-    k += (b * T * G + h % G) * K
-    v += (b * T * H + h) * V
+    k += b * k_b + h % G * K
+    v += b * v_b + h * V
     state = tl.zeros((BK, BC), tl.float32)
     if initial_kk is not None:
         if of_kk:
@@ -43,8 +44,8 @@ def states_kernel(
         at, there = b * T * H + h + t * H, t < T
         _, over = fades_from_start(log_decay, sign, at, there, C)
         write = fades_to_end(log_decay, sign, at, there, H, T - n * C, C) * write_strengths(beta, at, there, C)
-        written = load(k, i, t, 1, G * K, K, T).to(tl.float32) * write[None, :]
-        content = load(k, t, j, G * K, 1, T, K) if of_kk else load(v, t, j, H * V, 1, T, V)
+        written = load(k, i, t, 1, k_t, K, T).to(tl.float32) * write[None, :]
+        content = load(k, t, j, k_t, 1, T, K) if of_kk else load(v, t, j, v_t, 1, T, V)
         state = state * over + dot(written, content, PRECISION)
     if final_kk is not None:
         if of_kk:

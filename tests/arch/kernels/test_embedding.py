@@ -1,0 +1,54 @@
+"""Vectors of tokens by kernels of our own: torch's, in numbers and derivatives, alone and as members of a cohort."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from recallmap.arch.kernels import embedding as door
+from recallmap.arch.kernels.embedding import fused
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def tokens(vocab: int, *shape: int) -> Tensor:
+    return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(
+    ("vocab", "width", "batch", "time", "programs"),
+    [(1, 1, 1, 1, 1), (11, 24, 2, 37, 1), (64, 80, 2, 45, 3), (70, 16, 3, 20, 9)],
+    ids=["one", "one piece", "two blocks of channels", "two blocks of ids"],
+)
+def test_rows_and_their_derivative_are_torchs(
+    vocab: int, width: int, batch: int, time: int, programs: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "PROGRAMS", programs)
+    ids = tokens(vocab, batch, time).to(device)
+    weight, signal = drawn(vocab, width).to(device).requires_grad_(), drawn(batch, time, width, seed=2).to(device)
+    found, expected = fused.fused(ids, weight), torch.nn.functional.embedding(ids, weight)
+    assert torch.equal(found, expected)
+    (one,), (other,) = (torch.autograd.grad(y, weight, signal) for y in (found, expected))
+    assert_close(one, other, rtol=1e-5, atol=1e-5)
+    again = torch.autograd.grad(fused.fused(ids, weight), weight, signal)[0]
+    assert torch.equal(one, again)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_members_have_tables_of_their_own(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, weight = tokens(9, 3, 2, 13).to(device), drawn(3, 9, 20).to(device).requires_grad_()
+
+    def found() -> list[Tensor]:
+        y = torch.vmap(door.embedding)(ids, weight)
+        return [y, *torch.autograd.grad(y.sin().sum(), weight)]
+
+    expected = found()
+    monkeypatch.setattr(door, "fuses", lambda x: True)
+    assert_close(found(), expected)
