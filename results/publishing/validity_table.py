@@ -23,10 +23,10 @@ The rule: refuted below {LEAST:g} or below the size of the state, shown where it
 """
 
 _SAID = {
-    "shown": "orders architectures as papers do",
-    "open": "is not shown to order architectures as papers do",
-    "refuted": "does not order architectures as papers do, by the rule",
-    "": "is not judged, for want of the size of the state",
+    "shown": "orders architectures by {} as papers do",
+    "open": "is not shown to order architectures by {} as papers do",
+    "refuted": "does not order architectures by {} as papers do, by the rule",
+    "": "is not judged as an order by {}, for want of the size of the state",
 }
 
 
@@ -60,15 +60,17 @@ def primary_table(found: Sequence[Agreement]) -> str:
 
 def sentence(one: Agreement, found: Sequence[Agreement]) -> str:
     """What the figures say of a predictor: whether it orders as papers do, and whether that is more than the baselines do."""
-    about = f"{one.predictor} and {one.outcome}"
     if one.correlation is None:
-        return f"{about}: too little to say ({one.architectures} architectures, {one.papers} papers)."
+        return f"{one.predictor} and {one.outcome}: too little to say ({one.architectures} architectures, {one.papers} papers)."
     rivals = [b for b in found if b.predictor.endswith(f"where {one.predictor} is known") and b.outcome == one.outcome]
     above = [
         b.predictor.partition(",")[0] for b in rivals if b.correlation is not None and b.correlation >= one.correlation
     ]
-    rest = f"; {' and '.join(above)} alone {'do' if len(above) > 1 else 'does'} it as well or better" if above else ""
-    return f"{about}: {_SAID[verdict(one, found)]} ({one.correlation:+.2f}){rest}."
+    *others, last = above or [""]
+    named = f"{', '.join(others)} and {last}" if others else last
+    rest = f"; {named} alone {'do' if others else 'does'} as well or better" if above else ""
+    said = _SAID[verdict(one, found)].format(one.outcome)
+    return f"{one.predictor} {said} ({one.correlation:+.2f}){rest}."
 
 
 def cells(one: Agreement) -> list[str]:

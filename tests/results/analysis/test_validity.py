@@ -176,10 +176,9 @@ def test_the_sentence_says_whether_a_predictor_orders_and_what_does_it_as_well()
         **known,  # type: ignore[arg-type]
     )
     less = replace(state, correlation=0.6)
-    assert sentence(mad, [mad, less]) == "MAD and recall: orders architectures as papers do (+0.70)."
+    assert sentence(mad, [mad, less]) == "MAD orders architectures by recall as papers do (+0.70)."
     assert sentence(mad, [mad, state]) == (
-        "MAD and recall: does not order architectures as papers do, by the rule (+0.70); state size alone does it as well or "
-        "better."
+        "MAD does not order architectures by recall as papers do, by the rule (+0.70); state size alone does as well or better."
     )
     assert "| MAD | recall | 12 | 4 | +0.70 [+0.10, +0.90] | [+0.50, +0.80] | 0.010 |  |" in text_of([mad, state])
     assert text_of([mad], ["samba"]).endswith("and no score of MAD is here, of samba.\n")

@@ -38,7 +38,7 @@ def test_a_forest_has_a_bar_for_every_interval_and_the_table_every_row() -> None
     assert "<title>MAD: +0.50 [+0.00, +1.00], 13 architectures, 6 papers</title>" in made
     assert made.count("<figure>") == 1  # of recall alone
     assert made.count("<tr>") == 4
-    assert "<li>MAD and recall: is not shown to order architectures as papers do (+0.50).</li>" in made
+    assert "<li>MAD is not shown to order architectures by recall as papers do (+0.50).</li>" in made
     assert section([FEW]) == section([]) == ""
 
 
