@@ -29,6 +29,7 @@ from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.set_overlap import SetOverlap
 from recallmap.synth.tasks.stack_manipulation import StackManipulation
 from recallmap.synth.tasks.stacks import Stacks
+from recallmap.synth.tasks.topological_order import TopologicalOrder
 
 Task = (
     Mqar
@@ -61,4 +62,5 @@ Task = (
     | MissingDuplicate
     | Dyck
     | ArithmeticTree
+    | TopologicalOrder
 )
