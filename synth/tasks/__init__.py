@@ -5,6 +5,7 @@ from recallmap.synth.tasks.compression import Compression
 from recallmap.synth.tasks.cycle_navigation import CycleNavigation
 from recallmap.synth.tasks.dyck import Dyck
 from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
+from recallmap.synth.tasks.grammar import Grammar
 from recallmap.synth.tasks.group_word import GroupWord
 from recallmap.synth.tasks.hops import Hops
 from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
@@ -63,4 +64,5 @@ Task = (
     | Dyck
     | ArithmeticTree
     | TopologicalOrder
+    | Grammar
 )

@@ -41,7 +41,7 @@ class TopologicalOrder(Task):
 
     kind: Literal["topological_order"] = "topological_order"
     protocol: Literal["repaired", "brevo"] = "repaired"
-    nodes: int = 30
+    nodes: int = 20
     names: int | None = None
     drawn: Literal["fixed", "brevo"] = "fixed"
 

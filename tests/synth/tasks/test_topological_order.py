@@ -37,7 +37,7 @@ def read(task: TopologicalOrder, row: list[int]) -> tuple[dict[int, set[int]], i
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("task", [SMALL, TopologicalOrder(names=40), BREVO])
+@pytest.mark.parametrize("task", [SMALL, TopologicalOrder(names=30), BREVO])
 def test_a_slow_reader_finds_all_ancestors_after_their_parents_and_what_else_is_legal(
     task: TopologicalOrder, split: str, draw: Draw
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_guess_among_nodes_not_yet_named_scores_chance(assert_expects: Any) ->
     ("dials", "said"),
     [
         ({"nodes": 3}, "nodes must be at least 4"),
-        ({"names": 29}, "names must be at least nodes, 30"),
+        ({"names": 19}, "names must be at least nodes, 20"),
         ({"drawn": "depo"}, "drawn must be 'fixed' or 'brevo'"),
         ({"protocol": "brevo"}, "protocol 'brevo' needs drawn 'brevo', got 'fixed': use protocol 'repaired'"),
         ({"nodes": 2**20}, "positions, at most 4,194,304: lower them"),
