@@ -34,7 +34,7 @@ class Rules(NamedTuple):
     """The rules of one level: of each symbol how many and the number of its first; of each its right side, padded with -1,
     and how long that is."""
 
-    count: NDArray[np.int64]  # [symbols]
+    number: NDArray[np.int64]  # [symbols]
     first: NDArray[np.int64]  # [symbols]
     right: NDArray[np.int64]  # [rules, 3]
     size: NDArray[np.int64]  # [rules]
@@ -116,7 +116,7 @@ class Grammar(Task):
         entropy = np.zeros(_SYMBOLS)
         for level in reversed(self.grammar):
             below = np.append(entropy, 0.0)[level.right].sum(axis=1)  # -1, the padding, has none
-            entropy = np.log(level.count) + np.add.reduceat(below, level.first) / level.count
+            entropy = np.log(level.number) + np.add.reduceat(below, level.first) / level.number
         sizes = _sizes(self.grammar)
         return float(entropy[0] / (1 + sizes @ np.arange(sizes.size)))
 
@@ -192,7 +192,7 @@ def _sentences(
     """The terminals of so many sentences, one after the other, and how many each has [n]."""
     symbols, sizes = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
     for level in grammar:
-        rule = level.first[symbols] + np.floor(rng.random(symbols.size) * level.count[symbols]).astype(np.int64)
+        rule = level.first[symbols] + np.floor(rng.random(symbols.size) * level.number[symbols]).astype(np.int64)
         made = level.size[rule].cumsum()
         ends = made[sizes.cumsum() - 1]
         sizes = np.diff(ends, prepend=0)
@@ -240,7 +240,7 @@ def _sizes(grammar: tuple[Rules, ...]) -> NDArray[np.float64]:
     laws = [np.array([0.0, 1.0])] * _SYMBOLS
     for level in reversed(grammar):
         made = []
-        for first, count in zip(level.first, level.count, strict=True):
+        for first, count in zip(level.first, level.number, strict=True):
             law = np.zeros(1)
             for right in level.right[first : first + count]:
                 own = np.ones(1)

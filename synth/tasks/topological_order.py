@@ -177,15 +177,15 @@ class TopologicalOrder(Task):
         for step in range(int(named.max())):
             row = np.flatnonzero(step < named)
             pick = np.floor(rng.random(count) * waits).astype(np.int64)[row]
-            node, place = waiting[row, pick], named[row] - 1 - step
+            taken, place = waiting[row, pick], named[row] - 1 - step
             waits[row] -= 1
             waiting[row, pick] = waiting[row, waits[row]]
-            order[row, place], rank[row, node] = node, place
-            for parent in parents[row, node].T:
-                has = parent >= 0
-                left[row[has], parent[has]] -= 1
-                ready = row[has][left[row[has], parent[has]] == 0]
-                waiting[ready, waits[ready]] = parent[has][left[row[has], parent[has]] == 0]
+            order[row, place], rank[row, taken] = taken, place
+            for above in parents[row, taken].T:
+                has = above >= 0
+                left[row[has], above[has]] -= 1
+                ready = row[has][left[row[has], above[has]] == 0]
+                waiting[ready, waits[ready]] = above[has][left[row[has], above[has]] == 0]
                 waits[ready] += 1
         return order, rank, named
 

@@ -25,11 +25,11 @@ def derivations(task: Grammar, level: int = 0, symbol: int = 0) -> list[tuple[tu
         return [((task.roles().of("terminal").start + symbol,), 1.0)]
     rules = task.grammar[level]
     found = []
-    for rule in range(rules.first[symbol], rules.first[symbol] + rules.count[symbol]):
+    for rule in range(rules.first[symbol], rules.first[symbol] + rules.number[symbol]):
         parts = [derivations(task, level + 1, part) for part in rules.right[rule].tolist() if part >= 0]
         for chosen in product(*parts):
             words, shares = zip(*chosen, strict=True)
-            found.append((sum(words, ()), float(np.prod(shares)) / rules.count[symbol]))
+            found.append((sum(words, ()), float(np.prod(shares)) / rules.number[symbol]))
     return found
 
 
@@ -98,9 +98,9 @@ def test_one_who_knows_only_the_outcomes_knows_nothing(draw: Draw) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_drawn_grammar_has_three_or_four_rules_a_symbol_and_no_right_side_twice(seed: int) -> None:
     for level in Grammar(rules="drawn", levels=3, seed=seed).grammar:
-        assert set(level.count.tolist()) <= {3, 4}
+        assert set(level.number.tolist()) <= {3, 4}
         assert set(level.size.tolist()) <= {2, 3}
-        assert len(np.unique(level.right, axis=0)) == len(level.right) == level.count.sum()
+        assert len(np.unique(level.right, axis=0)) == len(level.right) == level.number.sum()
 
 
 @pytest.mark.parametrize(
