@@ -139,7 +139,7 @@ class Lookup(Task):
         if self.protocol == "repaired":
             own = np.take_along_axis(pieces, place[:, None], axis=1)
             return np.asarray((pieces == own).sum(axis=1) > 1)
-        return ~_once(pieces)[0].any(axis=1)
+        return np.logical_not(_once(pieces)[0].any(axis=1))
 
     def chance(self) -> float:
         """A guess of all letters; where the rest is due, over strings that were drawn and all places in them."""
@@ -173,9 +173,9 @@ def _once(pieces: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int6
 def _chance_of_the_rest(task: Lookup) -> float:
     strings = max(1, min(_STRINGS, 2**22 // task.letters))
     string = np.random.default_rng(0).integers(task.alphabet, size=(strings, task.letters))
-    once, first = (found[:, : task._places] for found in _once(task._pieces(string)))
-    rest = task.letters - task.given - np.arange(task._places)
-    drawn = once  # what a row may be
+    once, first = _once(task._pieces(string))
+    drawn, place = once, np.broadcast_to(np.arange(once.shape[1]), once.shape)  # what a row may be
     if task.protocol == "jelassi":
-        rest, drawn = task.letters - task.given - first, np.ones_like(once) & ~task._ambiguous(string, first)[:, None]
+        drawn, place = np.broadcast_to(once.any(axis=1, keepdims=True), once.shape), first
+    drawn, rest = drawn[:, : task._places], (task.letters - task.given - place)[:, : task._places]
     return float((drawn * float(task.alphabet) ** -rest).sum() / drawn.sum())
