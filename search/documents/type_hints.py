@@ -390,7 +390,7 @@ class _Reader:
             return self._dataclass(specs[0], node, path)
         if kinds:
             fitting = [k for k, spec in kinds.items() if set(node.value) <= set(names_of(spec, k))]
-            meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else ""
+            meant = f" (did you mean '{fitting[0]}'?)" if len(fitting) == 1 else _kind_as_key(kinds, node)
             return self.refuse(node.place, path, f"key 'kind' is missing, expected {_quoted(kinds)}{meant}")
         mappings = [m for m in members if _is_mapping(m)]
         if not mappings:
@@ -524,6 +524,39 @@ def _number_advice(text: str) -> str:
 def _kind_said(node: Node) -> str:
     kind = node.get("kind")
     return kind.value if kind is not None and isinstance(kind.value, str) else ""
+
+
+def _kind_as_key(kinds: Mapping[str, type], node: Node) -> str:
+    """How a mapping is written whose kind was given as a key: ` (did you mean '{kind: repeat, times: 2, blocks: [...]}'?)` for
+    `{repeat: 2}`; or nothing."""
+    kind = next((key for key in node.value if key in kinds), None)
+    if kind is None:
+        return ""
+    spec, part = kinds[kind], node.value[kind]
+    names, hints = [name for name in names_of(spec, kind) if name != "kind"], hints_of(spec)
+    inside = part.value if isinstance(part.value, dict) else {}
+    said = {name: _shown(other) for name, other in {**node.value, **inside}.items() if name in names}
+    open_ = [name for name in needed(spec) if name in names and name not in said]
+    if part.value is not None and not isinstance(part.value, dict):
+        said |= {name: _shown(part) for name in [n for n in open_ if _may_be(hints[n], part.value)][:1]}
+    said |= {name: "[...]" if _may_be(hints[name], ()) else "..." for name in open_ if name not in said}
+    written = ", ".join([f"kind: {kind}", *(f"{name}: {said[name]}" for name in names if name in said)])
+    return f" (did you mean '{{{written}}}'?)"
+
+
+def _may_be(hint: Any, value: Any) -> bool:
+    """Whether a scalar, a list or the name of a kind may stand for a value of this type."""
+    members = members_of(hint)
+    if isinstance(value, tuple):
+        return any(get_origin(member) is tuple for member in members)
+    return _scalar(members, value) is not _BAD or (isinstance(value, str) and value in kinds_of(hint))
+
+
+def _shown(node: Node) -> str:
+    """A part of a document in few characters."""
+    if isinstance(node.value, dict | tuple):
+        return "{...}" if isinstance(node.value, dict) else "[...]"
+    return cut(node.text or json.dumps(node.value), LONGEST_CHOICE)
 
 
 def _kind_alone(node: Node) -> Node:

@@ -5,6 +5,7 @@ from recallmap.synth.tasks.compression import Compression
 from recallmap.synth.tasks.cycle_navigation import CycleNavigation
 from recallmap.synth.tasks.dyck import Dyck
 from recallmap.synth.tasks.fuzzy_in_context_recall import FuzzyInContextRecall
+from recallmap.synth.tasks.grammar import Grammar
 from recallmap.synth.tasks.group_word import GroupWord
 from recallmap.synth.tasks.hops import Hops
 from recallmap.synth.tasks.in_context_recall import InContextRecall, NoisyInContextRecall
@@ -29,6 +30,7 @@ from recallmap.synth.tasks.selective_copying import SelectiveCopying
 from recallmap.synth.tasks.set_overlap import SetOverlap
 from recallmap.synth.tasks.stack_manipulation import StackManipulation
 from recallmap.synth.tasks.stacks import Stacks
+from recallmap.synth.tasks.topological_order import TopologicalOrder
 
 Task = (
     Mqar
@@ -61,4 +63,6 @@ Task = (
     | MissingDuplicate
     | Dyck
     | ArithmeticTree
+    | TopologicalOrder
+    | Grammar
 )

@@ -27,7 +27,8 @@ class Induction(Task):
     At one length a model may count instead of match: test other lengths.
 
     Protocol "safari" is the form of H3's public code: token 0 never comes, the trigger stands one place further from the end,
-    and training asks for every next token, which costs at least the logarithm of the number of tokens.
+    and training asks for every next token, which costs at least the logarithm of the number of tokens. Of several triggers half
+    of the rows have one; the others draw places that may be equal, and a trigger that would overlap the one before is left out.
     """
 
     kind: Literal["induction"] = "induction"
@@ -53,10 +54,10 @@ class Induction(Task):
                 f"{self.length}: raise it, or lower triggers"
             )
 
-        if self.protocol == "safari" and (self.triggers > 1 or self.labels == "all" or self.length < 4):
+        if self.protocol == "safari" and (self.labels == "all" or self.length < 4):
             raise ValueError(
-                "protocol 'safari' has one trigger, asked for at the end of 4 positions or more, got "
-                f"triggers {self.triggers}, labels {self.labels}, length {self.length}: use protocol 'repaired'"
+                "protocol 'safari' asks at the end of 4 positions or more, got "
+                f"labels {self.labels}, length {self.length}: use protocol 'repaired'"
             )
 
     @property
@@ -75,10 +76,7 @@ class Induction(Task):
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
         inputs = rng.integers(self._first, self.vocab - 1, size=(count, self.length))
         answer = rng.integers(self._first, self.vocab - 1, size=(count, 1))
-        # Each trigger and its answer are one thing of so many that stand in a row.
-        things = self.length - 1 - self.triggers - self._first
-        draw = dealt if 8 * self.triggers > things else distinct
-        at = np.sort(draw(rng, count, self.triggers, things), axis=1) + np.arange(self.triggers)
+        at = self._places(rng, count)
         np.put_along_axis(inputs, at, self.vocab - 1, axis=1)
         np.put_along_axis(inputs, at + 1, answer, axis=1)
         inputs[:, -1] = self.vocab - 1
@@ -89,6 +87,22 @@ class Induction(Task):
             targets[:, :-1] = inputs[:, 1:]
         targets[:, -1:] = answer
         return Batch(inputs=inputs, targets=targets)
+
+    def _places(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """int64 [n, triggers]: where triggers stand, in ascending order; a place that comes again means no further one."""
+        # Each trigger and its answer are one thing of so many that stand in a row.
+        things = self.length - 1 - self.triggers - self._first
+        if self.protocol == "repaired" or self.triggers == 1:
+            draw = dealt if 8 * self.triggers > things else distinct
+            return np.sort(draw(rng, count, self.triggers, things), axis=1) + np.arange(self.triggers)
+        at = rng.integers(self.length - 3, size=(count, self.triggers))
+        one = rng.random(count) < 0.5
+        at[one] = at[one, :1]
+        at.sort(axis=1)
+        for trigger in range(1, self.triggers):
+            before = at[:, trigger - 1]
+            at[:, trigger] = np.where(at[:, trigger] > before + 1, at[:, trigger], before)
+        return at
 
     def chance(self) -> float:
         """A guess among all tokens but the trigger."""

@@ -68,9 +68,10 @@ def test_right_answers_score_one_only_scored_positions_count_and_scores_are_name
 def test_a_task_of_ours_says_the_standard_error_of_every_score(task: AnyTask) -> None:
     """But of parts of the answers that lie in one sequence alone. A task of one's own that scores itself need not."""
     batch = task.sample(np.random.default_rng(0), 256, "test")
-    shares = np.full((*batch.targets.shape, task.shape[1]), 0.5) if task.wants_probabilities else None
     guesses = np.roll(batch.targets, 1, axis=0)
     guesses[::2] = batch.targets[::2]
+    vocab = task.shape[1]
+    shares = np.eye(vocab)[np.maximum(guesses, 0)] / 2 + 1 / 2 / vocab if task.wants_probabilities else None
     scores, errors = (score(batch, guesses, shares) for score in (task.score, task.standard_errors))
     assert {name for name in scores if "/" not in name} <= errors.keys() <= scores.keys()
     assert len(errors) > 0.8 * len(scores)

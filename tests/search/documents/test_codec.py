@@ -322,6 +322,17 @@ SCHEMA_FAULTS = {
         "name: a\nparts: [{spokes: 3}]",
         [f"f.yaml:2:9: parts[0]: key 'kind' is missing, expected {KINDS} (did you mean 'wheel'?)"],
     ),
+    "a kind as a key": (
+        "name: a\nparts: [{wheel: {spokes: 3}}]",
+        [f"f.yaml:2:9: parts[0]: key 'kind' is missing, expected {KINDS} (did you mean '{{kind: wheel, spokes: 3}}'?)"],
+    ),
+    "a kind as a key with what it must have": (
+        "name: a\nparts: [{bundle: 2}]",
+        [
+            f"f.yaml:2:9: parts[0]: key 'kind' is missing, expected {KINDS} "
+            "(did you mean '{kind: bundle, times: 2, parts: [...]}'?)"
+        ],
+    ),
     "a number for a mapping": (
         "name: a\nparts: []\nspare: 3",
         ["f.yaml:3:8: spare: got the number 3, expected a mapping"],

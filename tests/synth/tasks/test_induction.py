@@ -66,6 +66,18 @@ def test_safaris_form_is_the_published_one(draw: Draw) -> None:
     assert task.chance() == 1 / 18
 
 
+def test_of_several_triggers_safari_has_one_in_half_of_the_rows_and_leaves_out_what_overlaps(draw: Draw) -> None:
+    """Of two places among 28 the second is the same in 28 or one further in 2 * 27 of 784 cases."""
+    task = Induction(protocol="safari", vocab=20, length=31, triggers=2)
+    batch = draw(task, count=20_000)
+    triggers = batch.inputs[:, :-1] == 19
+    expected = (1 - (28 + 2 * 27) / 784) / 2
+    assert (triggers.sum(axis=1) == 2).mean() == pytest.approx(expected, abs=4 * np.sqrt(0.25 / 20_000))
+    assert set(triggers.sum(axis=1)) == {1, 2}
+    row, at = np.nonzero(triggers)
+    assert (batch.inputs[row, at + 1] == batch.targets[row, -1]).all()
+
+
 def test_a_guess_scores_chance(assert_expects: Any) -> None:
     def guess(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
         return rng.integers(15, size=batch.targets.shape)
@@ -79,7 +91,10 @@ def test_a_guess_scores_chance(assert_expects: Any) -> None:
         ({"vocab": 2}, "vocab must be at least 3"),
         ({"triggers": 0}, "triggers must be at least 1"),
         ({"length": 2}, "take 3 positions, length is 2: raise it"),
-        ({"protocol": "safari", "labels": "all"}, "protocol 'safari' has one trigger"),
+        (
+            {"protocol": "safari", "labels": "all"},
+            "protocol 'safari' asks at the end of 4 positions or more, got labels all",
+        ),
         ({"protocol": "safari", "vocab": 3}, "vocab must be at least 4"),
         ({"labels": "first"}, "labels must be 'final' or 'all'"),
     ],

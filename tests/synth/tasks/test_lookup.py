@@ -19,6 +19,8 @@ SETTINGS = [
     Lookup(order="suffix"),
     Lookup(alphabet=3, letters=12, given=2, answer=1),
     Lookup(protocol="jelassi", alphabet=3, letters=12, given=2, answer=2, order="suffix"),
+    Lookup(alphabet=4, letters=14, given=2, answer=0),
+    Lookup(protocol="jelassi", alphabet=3, letters=12, given=2, answer=0, order="suffix"),
 ]
 
 
@@ -40,9 +42,11 @@ def test_a_slow_reader_finds_what_followed(task: Lookup, draw: Draw) -> None:
         assert max(*string, *given) < task.alphabet
         places = [at for at in range(task.letters - task.given + 1) if string[at : at + task.given] == given]
         again += len(places) > 1
-        answer = string[places[0] + task.given :][: task.answer]
+        answer = string[places[0] + task.given :][: task.answer or None]
         due = [at for at, target in enumerate(targets) if target != IGNORE]
-        assert due == list(range(len(row) - task.answer, len(row)))
+        first = len(row) - (task.answer or task.letters - task.given)
+        assert due == list(range(first, first + len(answer)))
+        assert set(row[due[-1] + 1 :]) <= {task.alphabet + 2}  # the padding where the rest is due
         assert [targets[at] for at in due] == answer
         assert [row[at] for at in due[1:]] == answer[:-1]
         assert [row[told[at]] for at in due] == answer
@@ -69,8 +73,8 @@ def test_what_is_given_recurs_in_the_public_code_as_often_as_was_seen(
     assert found == pytest.approx(again, abs=6 * np.sqrt(again / 4000) + 0.001)
 
 
-def test_a_guess_scores_chance(assert_expects: Any) -> None:
-    task = SETTINGS[2]
+@pytest.mark.parametrize("task", [SETTINGS[2], *SETTINGS[-2:]])
+def test_a_guess_scores_chance(task: Lookup, assert_expects: Any) -> None:
 
     def guess(rng: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
         return rng.integers(task.alphabet, size=batch.targets.shape)
@@ -82,7 +86,8 @@ def test_a_guess_scores_chance(assert_expects: Any) -> None:
     ("dials", "said"),
     [
         ({"alphabet": 1}, "alphabet must be at least 2"),
-        ({"answer": 0}, "answer must be at least 1"),
+        ({"answer": -1}, "answer must be at least 0"),
+        ({"answer": 0, "letters": 3}, "letters must be at least 4 for 3 given and the rest due, got 3"),
         ({"letters": 5}, "letters must be at least 6 for 3 given and 3 due, got 5"),
         ({"alphabet": 2, "given": 1}, "hardly any of 2 pieces occurs once: raise given"),
         ({"order": "infix"}, "order must be 'prefix' or 'suffix'"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,72 @@ def test_a_language_model_is_trained_on_every_token_and_tested_on_values(draw: D
     assert (tested.targets == draw(ReplTrace()).targets).all()
 
 
+def test_an_element_moves_all_values_at_once_and_is_named_as_in_lexicographic_order(draw: Draw) -> None:
+    task = ReplTrace(variables=3, lines=12, moves="element")
+    batch = draw(task, count=100)
+    roles = task.roles()
+    first, elements = roles.of("variable").start, roles.of("element")
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    seen = set()
+    for row, targets, since in zip(
+        batch.inputs.tolist(), batch.targets.tolist(), task.slices(batch)["swaps_since"].tolist(), strict=True
+    ):
+        held, touched = row[2:12:4], [0, 0, 0]
+        for at in range(12, len(row), 4):
+            word, second, third, _ = row[at : at + 4]
+            if word == roles.of("print").start:
+                assert third == held[second - first] == targets[at + 1]
+                moved = touched[second - first]
+                assert since[at + 1] == (1 << max(moved - 1, 0).bit_length() if moved else 0)
+                touched[second - first] = 0
+                continue
+            assert (word, third) == (roles.of("move").start, roles.of("end").start)
+            order = orders[second - elements.start]
+            seen.add(order)
+            held = [held[place] for place in order]
+            touched = [count + (place != at) for at, (count, place) in enumerate(zip(touched, order, strict=True))]
+    assert len(seen) == len(elements) == 6
+
+
+@pytest.mark.parametrize(
+    "task",
+    [ReplTrace(variables=3, lines=8, hidden=0.3), ReplTrace(variables=3, lines=8, hidden=0.4, moves="element")],
+    ids=["swap", "element"],
+)
+def test_one_who_follows_every_state_that_hidden_moves_leave_scores_the_ceiling(
+    task: ReplTrace, assert_expects: Any
+) -> None:
+    elements = list(permutations(range(3)))
+
+    def follow(_: np.random.Generator, batch: Batch) -> NDArray[np.int64]:
+        said = np.zeros_like(batch.targets)
+        for guess, row in zip(said, batch.inputs.tolist(), strict=True):
+            states = {tuple(row[2:12:4]): 1.0}
+            for at in range(12, len(row), 4):
+                word, second, third, _ = row[at : at + 4]
+                variable, after = second - 4, Counter[tuple[int, ...]]()
+                if word == 1:
+                    likely = Counter[int]()
+                    for state, share in states.items():
+                        likely[state[variable]] += share  # type: ignore[assignment]
+                    guess[at + 1] = likely.most_common(1)[0][0]
+                    states = {state: share for state, share in states.items() if state[variable] == third}
+                    continue
+                order = list(range(3))
+                if task.moves == "element":
+                    order = list(elements[second - 10])
+                else:
+                    order[variable], order[third - 4] = third - 4, variable
+                for state, share in states.items():
+                    after[tuple(state[place] for place in order)] += share * (1 - task.hidden)  # type: ignore[assignment]
+                    after[state] += share * task.hidden  # type: ignore[assignment]
+                states = dict(after)
+        return said
+
+    assert task.references()["last_shown"] < task.ceiling() < 1
+    assert_expects(task, follow, task.ceiling())
+
+
 @pytest.mark.parametrize(("lines", "right"), [(32, 0.481), (256, 0.435)])
 def test_what_was_last_shown_is_right_as_often_as_another_program_found(lines: int, right: float, draw: Draw) -> None:
     task = ReplTrace(lines=lines)
@@ -95,6 +163,10 @@ def test_the_last_shown_and_a_guess_score_their_lines(task: ReplTrace, assert_ex
         ({"lines": 0}, "lines must be at least 1"),
         ({"prints": 1.0}, "prints must be above 0 and below 1"),
         ({"prints": 0.001}, "32 lines hardly ever print at 0.001: raise lines or prints"),
+        ({"moves": "rotate"}, "moves must be 'swap' or 'element'"),
+        ({"moves": "element", "variables": 7}, "variables must be at most 6 where every permutation is a token"),
+        ({"hidden": 1.0}, "hidden must be at least 0 and below 1"),
+        ({"hidden": 0.1}, "variables must be at most 4 where moves are hidden"),
         ({"loss": "all"}, "loss must be 'answers' or 'lm'"),
     ],
 )
