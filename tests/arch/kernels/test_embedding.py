@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch.testing import assert_close
 
 from recallmap.arch.kernels import embedding as door
 from recallmap.arch.kernels.embedding import fused
+from recallmap.arch.kernels.norm_gate import norm_gate
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -39,6 +42,41 @@ def test_rows_and_their_derivative_are_torchs(
     assert_close(one, other, rtol=1e-5, atol=1e-5)
     again = torch.autograd.grad(fused.fused(ids, weight), weight, signal)[0]
     assert torch.equal(one, again)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("wanted", ["norms", "both"])
+@pytest.mark.parametrize(
+    ("vocab", "width", "batch", "time", "programs"), [(11, 24, 2, 37, 1), (70, 80, 2, 45, 3)], ids=["small", "wide"]
+)
+def test_rows_and_their_norms_are_those_in_parts(
+    vocab: int,
+    width: int,
+    batch: int,
+    time: int,
+    programs: int,
+    wanted: str,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "PROGRAMS", programs)
+    ids = tokens(vocab, 2, batch, time).to(device)
+    leaves = [drawn(2, vocab, width).to(device).requires_grad_(), drawn(2, width, seed=2).to(device).requires_grad_()]
+    signals = [drawn(2, batch, time, width, seed=seed).to(device) for seed in (3, 4)]
+
+    def in_parts(ids: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.nn.functional.embedding(ids, weight)
+        return y, norm_gate(y[:, :, None], weight=scale, implementation="chunked")[0].squeeze(2)
+
+    def whole(ids: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return fused.fused_norm(ids, weight, scale, 1e-5, torch.float32)
+
+    def everything(call: Callable[..., tuple[Tensor, Tensor]]) -> list[Tensor]:
+        y, normed = torch.vmap(call)(ids, *leaves)
+        loss = (normed * signals[0]).sum() + ((y * signals[1]).sum() if wanted == "both" else 0)
+        return [y, normed, *torch.autograd.grad(loss, leaves)]
+
+    assert_close(everything(whole), everything(in_parts), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
