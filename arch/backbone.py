@@ -162,14 +162,15 @@ class Backbone(nn.Module):
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vectors [B, T, D] of tokens, or of what is read in their place; and what the first block's norm makes of them,
         where one kernel gives both."""
-        if type(self.embedding) is not nn.Embedding:
+        if not isinstance(self.embedding, nn.Embedding):
             return self.embedding(inputs), None
         weight, first = self.embedding.weight, self.blocks[0]
         if isinstance(first, BlockModule) and isinstance(norm := first.mixer_norm, RMSNorm):
             both = embedding_norm(inputs, weight, norm.weight, eps=norm.eps, output=read_in(weight))
             if both is not None:
                 return both
-        return embedding(inputs, weight), None
+        vectors_BTD = embedding(inputs, weight)
+        return self.embedding(inputs) if vectors_BTD is None else vectors_BTD, None
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         logits_BTV = x_BTD @ self.embedding.weight.mT if self.head is None else self.head(x_BTD)

@@ -4,7 +4,6 @@ their derivative. This is no op of `select`: tokens are whole numbers, and nothi
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recallmap.arch.kernels.select import fuses
@@ -14,14 +13,14 @@ __all__ = ["embedding", "embedding_norm"]
 MOST = 256  # token ids that the kernels serve: their derivative reads everything once more for each 64
 
 
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(ids: Tensor, weight: Tensor) -> Tensor | None:
     """[B, T, D], the rows of `weight` [V, D] at `ids` [B, T], int64 in 0..V - 1. Differentiable in weight, with the same bits
-    every time."""
-    if _serves(ids, weight):
-        from recallmap.arch.kernels.embedding.fused import fused  # it needs Triton
+    every time. None where the kernels cannot serve: then call torch's."""
+    if not _serves(ids, weight):
+        return None
+    from recallmap.arch.kernels.embedding.fused import fused  # it needs Triton
 
-        return fused(ids, weight)
-    return F.embedding(ids, weight)
+    return fused(ids, weight)
 
 
 def embedding_norm(

@@ -80,13 +80,22 @@ def test_rows_and_their_norms_are_those_in_parts(
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_members_have_tables_of_their_own(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_have_tables_of_their_own(device: str) -> None:
     ids, weight = tokens(9, 3, 2, 13).to(device), drawn(3, 9, 20).to(device).requires_grad_()
 
-    def found() -> list[Tensor]:
-        y = torch.vmap(door.embedding)(ids, weight)
+    def found(call: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        y = torch.vmap(call)(ids, weight)
         return [y, *torch.autograd.grad(y.sin().sum(), weight)]
 
-    expected = found()
+    assert_close(found(fused.fused), found(torch.nn.functional.embedding))
+
+
+def test_what_the_kernels_do_not_serve_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, weight = tokens(9, 2, 13), drawn(9, 20)
+    assert door.embedding(ids, weight) is None
     monkeypatch.setattr(door, "fuses", lambda x: True)
-    assert_close(found(), expected)
+    assert door.embedding(ids, weight) is not None
+    for none in ((ids, weight.double()), (ids[:, :0], weight), (ids, drawn(door.MOST + 1, 20))):
+        assert door.embedding(*none) is None
+    wide = drawn(9, 200)
+    assert door.embedding_norm(ids, wide, torch.ones(200), eps=1e-5, output=torch.float32) is None
