@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from recallmap.arch.block import BlockModule, Chain
-from recallmap.arch.kernels.embedding import embedding
+from recallmap.arch.kernels.embedding import embedding, embedding_norm
 from recallmap.arch.mixers.mixer import MixerModule, State
-from recallmap.arch.parts.norm import Norm, build_norm, count_norm, norm_of_sum
+from recallmap.arch.parts.norm import Norm, RMSNorm, build_norm, count_norm, norm_of_sum, read_in
 from recallmap.arch.seeded import seeded
 from recallmap.arch.stack import MOST_BLOCKS, Layered, count, firsts, flatten
 
@@ -147,7 +147,8 @@ class Backbone(nn.Module):
         last token, from which a later call continues."""
         if return_state and self.decoder is not None:
             raise ValueError("readout 'last' answers once for a whole sequence and carries no state")
-        x_BTD, added_BTD, states = self.blocks.unsummed(self.embed(inputs), state, return_state=return_state)
+        x_BTD, normed_BTD = self.embed(inputs)
+        x_BTD, added_BTD, states = self.blocks.unsummed(x_BTD, state, normed_BTD=normed_BTD, return_state=return_state)
         if added_BTD is not None and (self.decoder is not None or at is not None):
             x_BTD, added_BTD = x_BTD + added_BTD, None
         if self.decoder is not None:
@@ -158,12 +159,18 @@ class Backbone(nn.Module):
         logits_BTV = self.logits(normed_BTD)
         return (logits_BTV, states) if return_state else logits_BTV
 
-    def embed(self, inputs: Tensor) -> Tensor:
-        """The vectors [B, T, D] of tokens, or of what is read in their place."""
-        if type(self.embedding) is nn.Embedding:
-            return embedding(inputs, self.embedding.weight)
-        vectors_BTD: Tensor = self.embedding(inputs)
-        return vectors_BTD
+    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vectors [B, T, D] of tokens, or of what is read in their place; and what the first block's norm makes of them,
+        where one kernel gives both."""
+        if not isinstance(self.embedding, nn.Embedding):
+            return self.embedding(inputs), None
+        weight, first = self.embedding.weight, self.blocks[0]
+        if isinstance(first, BlockModule) and isinstance(norm := first.mixer_norm, RMSNorm):
+            both = embedding_norm(inputs, weight, norm.weight, eps=norm.eps, output=read_in(weight))
+            if both is not None:
+                return both
+        vectors_BTD = embedding(inputs, weight)
+        return self.embedding(inputs) if vectors_BTD is None else vectors_BTD, None
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         logits_BTV = x_BTD @ self.embedding.weight.mT if self.head is None else self.head(x_BTD)

@@ -62,11 +62,19 @@ class BlockModule(nn.Module):
         return x_BTD + added_BTD, state
 
     def unsummed(
-        self, x_BTD: Tensor, added_BTD: Tensor | None, state: State, *, return_state: bool, lent: Lent | None
+        self,
+        x_BTD: Tensor,
+        added_BTD: Tensor | None,
+        state: State,
+        *,
+        normed_BTD: Tensor | None = None,
+        return_state: bool,
+        lent: Lent | None,
     ) -> tuple[Tensor, Tensor, State]:
         """The block of x + added. Its last sum is left to whoever takes the norm of it, in one pass: x, what is to be added to
-        it, and the state."""
-        x_BTD, normed_BTD = norm_of_sum(self.mixer_norm, x_BTD, added_BTD)
+        it, and the state. `normed`: the first norm of x, where it is known and nothing is added."""
+        if normed_BTD is None:
+            x_BTD, normed_BTD = norm_of_sum(self.mixer_norm, x_BTD, added_BTD)
         added_BTD, state = self.mixer(normed_BTD, state, return_state=return_state, lent=lent)
         if self.mlp is not None and self.mlp_norm is not None:
             x_BTD, normed_BTD = norm_of_sum(self.mlp_norm, x_BTD, added_BTD)
@@ -87,19 +95,28 @@ class Chain(nn.ModuleList):
         return x_BTD if added_BTD is None else x_BTD + added_BTD, states
 
     def unsummed(
-        self, x_BTD: Tensor, state: State = None, *, return_state: bool = False
+        self,
+        x_BTD: Tensor,
+        state: State = None,
+        *,
+        normed_BTD: Tensor | None = None,
+        return_state: bool = False,
     ) -> tuple[Tensor, Tensor | None, tuple[State, ...] | None]:
-        """The same with the last sum left open: x, what is to be added to it, None for nothing, and the states."""
+        """The same with the last sum left open: x, what is to be added to it, None for nothing, and the states. `normed`: what
+        the first block's first norm makes of x, where it is known."""
         added_BTD: Tensor | None = None
         lent: Lent = {}
         states: list[State] = []
         for index, block in enumerate(self):
             own = None if state is None else state[index]
             if isinstance(block, BlockModule):
-                x_BTD, added_BTD, carried = block.unsummed(x_BTD, added_BTD, own, return_state=return_state, lent=lent)
+                x_BTD, added_BTD, carried = block.unsummed(
+                    x_BTD, added_BTD, own, normed_BTD=normed_BTD, return_state=return_state, lent=lent
+                )
             else:  # from outside
                 x_BTD = x_BTD if added_BTD is None else x_BTD + added_BTD
                 x_BTD, carried = block(x_BTD, own, return_state=return_state, lent=lent)
                 added_BTD = None
+            normed_BTD = None
             states.append(carried)
         return x_BTD, added_BTD, tuple(states) if return_state else None

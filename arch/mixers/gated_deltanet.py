@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recallmap.arch import kernels
 from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from recallmap.arch.parts.gates import SigmoidDecay, SoftplusDecay, WriteStrength
+from recallmap.arch.parts.gates import LinearGate, SigmoidDecay, SoftplusDecay, WriteStrength, gates_of
 from recallmap.arch.parts.heads import QueryKeyValue, ReadOut, ScaledHeads
 from recallmap.arch.parts.preconditioner import MOMENT_FLOPS, PreconditionedState, Preconditioner, corrected
 
@@ -94,7 +94,7 @@ class _GatedDeltaNet(MixerModule):
     def __init__(self, spec: GatedDeltaNet, width: int) -> None:
         super().__init__()
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)  # longer keys would make the recurrence blow up
-        self.decay: nn.Module = (
+        self.decay: LinearGate = (
             SoftplusDecay(width, spec.heads, rates=RATES)
             if spec.decay == "softplus"
             else SigmoidDecay(width, spec.heads)
@@ -108,7 +108,7 @@ class _GatedDeltaNet(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or PreconditionedState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
-        log_decay_BTH, beta_BTH = self.decay(x_BTD), self.write(x_BTD)
+        log_decay_BTH, beta_BTH = gates_of(x_BTD, self.decay, self.write)
         correction, moments = {"k": k_BTHK, "beta": beta_BTH}, None
         if self.precondition is not None:
             written_BTHK, moments = self.precondition(k_BTHK, x_BTD, state.moments, implementation=self.implementation)

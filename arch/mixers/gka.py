@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recallmap.arch import kernels
 from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from recallmap.arch.parts.gates import SoftplusDecay, WriteStrength
+from recallmap.arch.parts.gates import SoftplusDecay, WriteStrength, gates_of
 from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
 
 RATES = (1e-4, 16.0)  # of decay, before training
@@ -103,13 +103,14 @@ class _Gka(MixerModule):
     def mix(self, x_BTD: Tensor, state: State, return_state: bool) -> tuple[Tensor, State]:
         state = state or HeadsState()
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, state.conv)
+        log_decay_BTH, beta_BTH = gates_of(x_BTD, self.decay, self.write)
         o_BTHV, memory = kernels.mesa(
             q_BTHK,
             k_BTHK,
             v_BTHV,
             ridge=self.spec.ridge,
-            log_decay=self.decay(x_BTD),
-            beta=self.write(x_BTD),
+            log_decay=log_decay_BTH,
+            beta=beta_BTH,
             alpha=None if self.blend is None else self.blend(x_BTD),
             steps=self.spec.steps,
             scale=self.scale,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from recallmap.arch import kernels
 from recallmap.arch.mixers.mixer import Memory, MixerModule, MixerSpec, State, StateSize
-from recallmap.arch.parts.gates import SigmoidDecay, SignedDecay, WriteStrength, inverse_softplus
+from recallmap.arch.parts.gates import LinearGate, SigmoidDecay, SignedDecay, WriteStrength, gates_of, inverse_softplus
 from recallmap.arch.parts.heads import Heads, HeadsState, QueryKeyValue, ReadOut, check_at_least, check_at_most
 from recallmap.arch.parts.precision import widen
 
@@ -122,7 +122,7 @@ class _Mesa(MixerModule):
         self.spec = spec
         key_dim, value_dim = spec.sizes(width)
         self.qkv = QueryKeyValue(spec, width, qk_norm=True)
-        self.decay: nn.Module = (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
+        self.decay: LinearGate = (SignedDecay if spec.signed_decay else SigmoidDecay)(width, spec.heads)
         self.write = WriteStrength(width, spec.heads, bias=True)
         above = torch.full((spec.heads, key_dim), spec.lambda_init - spec.lambda_floor, dtype=torch.float64)
         self.ridge = nn.Parameter(inverse_softplus(above).to(torch.get_default_dtype()))
@@ -152,8 +152,8 @@ class _Mesa(MixerModule):
     ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any], Tensor | None]:
         """The op's inputs and gates, and the convolution's state."""
         q_BTHK, k_BTHK, v_BTHV, conv = self.qkv(x_BTD, cache)
-        beta_BTH = self.write(x_BTD)
-        log_decay_BTH, sign_BTH = self.decay(x_BTD) if self.spec.signed_decay else (self.decay(x_BTD), None)
+        beta_BTH, decay = gates_of(x_BTD, self.write, self.decay)
+        log_decay_BTH, sign_BTH = decay if self.spec.signed_decay else (decay, None)
         cap_BTH = torch.log1p(-(1 - self.spec.decay_cap) * beta_BTH.square())
         gates = {
             "log_decay": log_decay_BTH + cap_BTH,

@@ -6,12 +6,14 @@ B batch, T time, D model width, H heads, C channels, K key width
 from __future__ import annotations
 
 import math
-from typing import Literal
+from abc import ABC, abstractmethod
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recallmap.arch.kernels.select import fuses
 from recallmap.arch.parts.precision import widen
 
 RETENTION = 0.98  # of a token, before training; no source fixes it, and the 0.5 of a zero bias forgets within a token
@@ -31,7 +33,31 @@ def _bias_of_steps(*shape: int) -> Tensor:
     return inverse_softplus(torch.empty(shape).uniform_(math.log(STEPS[0]), math.log(STEPS[1])).exp())
 
 
-class WriteStrength(nn.Module):
+class LinearGate(nn.Module, ABC):
+    """A gate that is a function of one linear map of its input."""
+
+    linear: nn.Linear
+
+    def forward(self, x_BTD: Tensor) -> Any:
+        return self.of(widen(self.linear(x_BTD)))
+
+    @abstractmethod
+    def of(self, raw_BTH: Tensor) -> Any:
+        """The gate where the map gives `raw`, in fp32 at least."""
+
+
+def gates_of(x_BTD: Tensor, *gates: LinearGate) -> tuple[Any, ...]:
+    """What each gate gives for x. On a GPU, and not under the compiler, their maps are one product: x is read once, and written
+    once backward."""
+    if not fuses(x_BTD):
+        return tuple(gate(x_BTD) for gate in gates)
+    maps = [gate.linear for gate in gates]
+    raw = F.linear(x_BTD, torch.cat([own.weight for own in maps])).split([own.out_features for own in maps], dim=-1)
+    wide = (widen(part) if own.bias is None else widen(part) + own.bias for own, part in zip(maps, raw, strict=True))
+    return tuple(gate.of(part) for gate, part in zip(gates, wide, strict=True))
+
+
+class WriteStrength(LinearGate):
     """beta = most * sigmoid(x W + b): [B, T, D] -> [B, T, H] in (0, most)."""
 
     @staticmethod
@@ -46,11 +72,11 @@ class WriteStrength(nn.Module):
         if bias:
             nn.init.zeros_(self.linear.bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.most * torch.sigmoid(widen(self.linear(x_BTD)))
+    def of(self, raw_BTH: Tensor) -> Tensor:
+        return self.most * torch.sigmoid(raw_BTH)
 
 
-class SigmoidDecay(nn.Module):
+class SigmoidDecay(LinearGate):
     """log decay = log sigmoid(x W + b): [B, T, D] -> [B, T, H] (Mesa, and MesaNet's baselines; FoX).
 
     first  the share that a token keeps before training
@@ -66,11 +92,11 @@ class SigmoidDecay(nn.Module):
         self.linear = nn.Linear(width, heads)
         nn.init.constant_(self.linear.bias, math.log(first / (1 - first)))
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return F.logsigmoid(widen(self.linear(x_BTD))).clamp(min=LEAST_LOG_DECAY)
+    def of(self, raw_BTH: Tensor) -> Tensor:
+        return F.logsigmoid(raw_BTH).clamp(min=LEAST_LOG_DECAY)
 
 
-class SignedDecay(nn.Module):
+class SignedDecay(LinearGate):
     """decay = tanh((x W + b) / 2) in (-1, 1), as its log size and its sign +1 or -1: [B, T, D] -> [B, T, H] each.
 
     A negative decay turns the whole memory over, which counts parity.
@@ -88,8 +114,8 @@ class SignedDecay(nn.Module):
             self.linear.bias
         )  # from RETENTION no token turns over: the way leads through 0, where all is lost
 
-    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        return _size_and_sign(widen(self.linear(x_BTD)))
+    def of(self, raw_BTH: Tensor) -> tuple[Tensor, Tensor]:
+        return _size_and_sign(raw_BTH)
 
 
 class LowRankDecay(nn.Module):
@@ -111,7 +137,7 @@ class LowRankDecay(nn.Module):
         return log_decay_BTC.clamp(min=LEAST_LOG_DECAY)
 
 
-class SoftplusDecay(nn.Module):
+class SoftplusDecay(LinearGate):
     """step = softplus(x W + b), log decay = -exp(log_rate) * step: [B, T, D] -> [B, T, H] (Mamba-2, Gated DeltaNet).
 
     First values: exp(log_rate) uniform in `rates`, softplus(b) log-uniform in [1e-3, 1e-1].
@@ -128,8 +154,8 @@ class SoftplusDecay(nn.Module):
         self.bias = nn.Parameter(_bias_of_steps(heads))
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(*rates).log())
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.fade(self.step(x_BTD))
+    def of(self, raw_BTH: Tensor) -> Tensor:
+        return self.fade(F.softplus(raw_BTH + self.bias))
 
     def step(self, x_BTD: Tensor) -> Tensor:
         return F.softplus(widen(self.linear(x_BTD)) + self.bias)

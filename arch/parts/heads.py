@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recallmap.arch.kernels.norm_gate import GateActivation, norm_gate
+from recallmap.arch.kernels.select import fuses
+from recallmap.arch.kernels.short_conv import short_conv_qkv
 from recallmap.arch.parts.norm import RMSNorm, l2_norm
 from recallmap.arch.parts.short_conv import ShortConv
 
@@ -195,7 +197,20 @@ class QueryKeyValue(nn.Module):
         heads, (key_dim, value_dim) = self.dials.heads, self.sizes
         pairs = self.dials.writes * heads
         columns = [(heads + pairs) * key_dim, pairs * value_dim]
-        qk_BTC, v_BTC = self.linear(x_BTD).split(columns, dim=-1)
+        qkv_BTC = self.linear(x_BTD)
+        if self.conv is not None and cache is None and fuses(qkv_BTC):
+            shaped = short_conv_qkv(
+                qkv_BTC,
+                weight=self.conv.weight,
+                heads=heads,
+                pairs=pairs,
+                key_width=key_dim,
+                activation=self.dials.activation,
+                unit=self.qk_norm,
+            )
+            if shaped is not None:
+                return *shaped[0], shaped[1]
+        qk_BTC, v_BTC = qkv_BTC.split(columns, dim=-1)
         unit = key_dim if self.qk_norm else None
         if self.conv is not None and self.dials.conv_v:
             of_qk, of_v = (None, None) if cache is None else cache.split(columns, dim=-1)

@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3 and self.weight.ndim == 1 and fuses(x):
-            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=_read_in(x))[0].squeeze(2)
+            return norm_gate(x[:, :, None], weight=self.weight[None], eps=self.eps, output=read_in(x))[0].squeeze(2)
         wide = widen(x)
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.weight).to(x.dtype)
@@ -46,7 +46,7 @@ def norm_of_sum(norm: nn.Module, x_BTD: Tensor, added_BTD: Tensor | None) -> tup
     if added_BTD is None:
         return x_BTD, norm(x_BTD)
     if isinstance(norm, RMSNorm) and x_BTD.shape == added_BTD.shape and fuses(x_BTD):
-        dtype = _read_in(x_BTD)
+        dtype = read_in(x_BTD)
         (total, normed), _ = add_norm(
             x_BTD[:, :, None], added_BTD[:, :, None], weight=norm.weight, eps=norm.eps, output=dtype
         )
@@ -55,7 +55,7 @@ def norm_of_sum(norm: nn.Module, x_BTD: Tensor, added_BTD: Tensor | None) -> tup
     return total_BTD, norm(total_BTD)
 
 
-def _read_in(x: Tensor) -> torch.dtype:
+def read_in(x: Tensor) -> torch.dtype:
     """The dtype of a norm of x. What reads it rounds it to that of autocast: so it is written in it, and not rounded again by
     each of them."""
     kind = x.device.type

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from recallmap.arch.mlp import Mlp2, SwiGLU
+from recallmap.arch.parts import gates
 from recallmap.arch.parts.feature_map import SIGNED, FeatureMap, count_features, features
 from recallmap.arch.parts.gates import (
     LEAST_LOG_DECAY,
@@ -19,6 +20,7 @@ from recallmap.arch.parts.gates import (
     SignedDecay,
     SoftplusDecay,
     WriteStrength,
+    gates_of,
 )
 from recallmap.arch.parts.norm import RMSNorm, build_norm, l2_norm
 from recallmap.arch.parts.rotary import rotate
@@ -156,6 +158,20 @@ def test_gates_are_float32_where_inputs_are_bfloat16() -> None:
     x = torch.randn(2, 3, 4, dtype=torch.bfloat16)
     for gate in (SigmoidDecay(4, 6), LowRankDecay(4, 6), SoftplusDecay(4, 6, rates=(1.0, 16.0))):
         assert gate.bfloat16()(x).dtype == torch.float32
+
+
+def test_gates_that_a_gpu_reads_by_one_product_are_what_they_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = (WriteStrength(4, 6, bias=True, most=2), SoftplusDecay(4, 3, rates=(1.0, 16.0)), SigmoidDecay(4, 2))
+    x = torch.randn(2, 5, 4, requires_grad=True)
+    leaves = [x, *(parameter for gate in several for parameter in gate.parameters())]
+
+    def found() -> list[torch.Tensor]:
+        results = gates_of(x, *several)
+        return [*results, *torch.autograd.grad(sum(result.sin().sum() for result in results), leaves)]
+
+    alone = found()
+    monkeypatch.setattr(gates, "fuses", lambda x: True)
+    assert_close(found(), alone)
 
 
 @pytest.mark.parametrize("spec", [SwiGLU(expand=0.01), Mlp2(expand=0.01)], ids=lambda s: s.kind)

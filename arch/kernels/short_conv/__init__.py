@@ -14,7 +14,7 @@ from recallmap.arch.kernels import select
 from recallmap.arch.kernels.op_interface.input_checks import check_positive, expect, full_precision, state_or_zero
 from recallmap.arch.kernels.short_conv.recurrent import step as short_conv_step
 
-__all__ = ["Activation", "short_conv", "short_conv_step"]
+__all__ = ["Activation", "short_conv", "short_conv_qkv", "short_conv_step"]
 
 OP = "short_conv"
 Activation = Literal["identity", "silu"]
@@ -87,3 +87,28 @@ def short_conv(
             chunk=chunk,
         )
         return result
+
+
+def short_conv_qkv(
+    x: Tensor, *, weight: Tensor, heads: int, pairs: int, key_width: int, activation: Activation, unit: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor] | None:
+    """Queries, keys and values from what one linear map gives side by side, and the last taps - 1 inputs [B, taps - 1, C]. They
+    and the derivative of all are written where they belong, and nothing is cut or put together. None where the kernels cannot
+    serve: then call `short_conv` for each part.
+
+    x           [B, T, C'], C' = (heads + pairs) * key_width + pairs * value width
+    weight      [C, taps]; the C of C' channels that are convolved are those of queries and keys, or all
+    heads       of the queries; `pairs` those of keys and values
+    activation  of what is convolved
+    unit        whether every head of queries and keys is brought to length 1
+    """
+    sizes = {"taps": weight.shape[-1], "unit": int(unit), "key_width": key_width}
+    if not x.numel() or select.why_not(OP, "fused", device=x.device, dtype=x.dtype, sizes=sizes) is not None:
+        return None
+    select.load(OP, "fused")  # told to whoever records what serves
+    from recallmap.arch.kernels.short_conv.fused import fused_qkv
+
+    with full_precision(x.device):
+        return fused_qkv(
+            x, weight=weight, heads=heads, pairs=pairs, key_width=key_width, activation=activation, unit=unit
+        )

@@ -204,7 +204,8 @@ def _ahead(dz, row, head_channel, there, T, HK):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["T", "per_group", "pieces", "length"])
 def _outer_kernel(  # type: ignore[no-untyped-def]
-    dz, x, weight, initial, dx, d_initial, d_weight, d_bias, stride_b, stride_t, stride_h, T, per_group, pieces, length,
+    dz, x, weight, initial, dx, d_initial, d_weight, d_bias, stride_b, stride_t, stride_h, dx_b, dx_t,
+    T, per_group, pieces, length,
     H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -217,7 +218,7 @@ def _outer_kernel(  # type: ignore[no-untyped-def]
     weight += b // per_group * H * K * TAPS + head_channel * TAPS
     x += b * stride_b
     dz += b * T * H * K
-    dx += b * T * H * K
+    dx += b * dx_b
     if initial is not None:
         initial += b * PAST * H * K
         d_initial += b * PAST * H * K
@@ -253,7 +254,7 @@ def _outer_kernel(  # type: ignore[no-untyped-def]
             d += w3 * later
             sum3 += later * here
         now = ((row >= 0) & (row < T))[:, None] & there[None, :]
-        tl.store(dx + row[:, None] * (H * K) + head_channel[None, :], d.to(dx.dtype.element_ty), mask=now)
+        tl.store(dx + row[:, None] * dx_t + head_channel[None, :], d.to(dx.dtype.element_ty), mask=now)
         if initial is not None:
             before = (row < 0)[:, None] & there[None, :]
             tl.store(d_initial + (row + PAST)[:, None] * (H * K) + head_channel[None, :], d, mask=before)
@@ -273,15 +274,22 @@ def _outer_kernel(  # type: ignore[no-untyped-def]
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor]:
+    (y,) = _outputs(x, weight, bias, initial, silu, unit)
+    _launch_forward(y, x, weight, bias, initial, silu, unit)
+    return (y,)
+
+
+def _launch_forward(
+    y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
+) -> None:
+    """Fill y, which has no gaps."""
     x, weight, bias, initial = dense(x), weight.contiguous(), packed(bias), packed(initial)
     (batch, time, heads, width), taps = x.shape, weight.shape[-1]
-    (y,) = _outputs(x, weight, bias, initial, silu, unit)
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
     _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
         x, weight, bias, initial, y, *x.stride()[:3], time, batch // len(weight), blocks, EPS,
         H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, ROWS),
     )  # fmt: skip
-    return (y,)
 
 
 def _outputs(
@@ -293,9 +301,25 @@ def _outputs(
 def _backward(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, silu: bool, unit: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dx, _, nothing, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
+    by_weight, by_bias = _launch_backward(dx, d_initial, dy, x, weight, bias, initial, silu, unit)
+    return dx, by_weight, nothing if by_bias is None else by_bias, d_initial
+
+
+def _launch_backward(
+    dx: Tensor,
+    d_initial: Tensor | None,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial: Tensor | None,
+    silu: bool,
+    unit: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Fill dx, whose tokens have no gaps within, and d_initial where there is a state; the derivatives by weight and bias."""
     dy, x, weight, bias, initial = dense(dy), dense(x), weight.contiguous(), packed(bias), packed(initial)
     (batch, time, heads, width), taps, groups = x.shape, weight.shape[-1], len(weight)
-    dx, _, _, d_initial = _gradients(dy, x, weight, bias, initial, silu, unit)
     share = _shares(heads, width, unit)
     columns = triton.cdiv(heads, share.heads) * share.parts
     dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
@@ -311,13 +335,13 @@ def _backward(
     d_weight = dz.new_empty(batch * pieces, taps, heads, width, dtype=torch.float32)
     d_bias = None if bias is None else d_weight.new_empty(batch * pieces, heads, width)
     _outer_kernel[batch * pieces, columns](
-        dz, x, weight, initial, dx, None if initial is None else d_initial, d_weight, d_bias, *x.stride()[:3], time,
-        batch // groups, pieces, length, H=heads, K=width, **share.form(taps, FEW_ROWS),
+        dz, x, weight, initial, dx, None if initial is None else d_initial, d_weight, d_bias, *x.stride()[:3],
+        *dx.stride()[:2], time, batch // groups, pieces, length, H=heads, K=width, **share.form(taps, FEW_ROWS),
     )  # fmt: skip
     summed = d_weight.view(groups, -1, taps, heads, width).sum(1).permute(0, 2, 3, 1).to(weight.dtype).contiguous()
     if d_bias is None or bias is None:
-        return dx, summed, x.new_empty(groups), d_initial
-    return dx, summed, d_bias.view(groups, -1, heads, width).sum(1).to(bias.dtype), d_initial
+        return summed, None
+    return summed, d_bias.view(groups, -1, heads, width).sum(1).to(bias.dtype)
 
 
 def _gradients(
@@ -332,3 +356,112 @@ def _gradients(
 
 
 _short_conv = opaque("short_conv", _forward, _backward, outputs=_outputs, gradients=_gradients, differentiable=1)
+
+
+# Queries, keys and values that one linear map gives side by side: three results, and one derivative of all.
+
+
+def fused_qkv(
+    x: Tensor, *, weight: Tensor, heads: int, pairs: int, key_width: int, activation: str, unit: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """What `short_conv_qkv` gives."""
+    convolved = weight.shape[0]
+    q, k, v = _short_conv_qkv(x, weight[None], heads, pairs, key_width, activation == "silu", unit)
+    return (q, k, v), _last(x[..., None, :convolved], None, weight.shape[-1] - 1).squeeze(2)
+
+
+class _Part(NamedTuple):
+    """Some heads of as many channels each, from a channel on."""
+
+    first: int
+    heads: int
+    width: int
+
+    @property
+    def channels(self) -> slice:
+        return slice(self.first, self.first + self.heads * self.width)
+
+    def of(self, x: Tensor) -> Tensor:
+        """[B, T, H, K] of x [B, T, C]."""
+        return x[..., self.channels].unflatten(-1, (self.heads, self.width))
+
+    def weights(self, weight: Tensor) -> Tensor:
+        """[G, H, K, taps] of weights [G, C, taps]."""
+        return weight[:, self.channels].unflatten(1, (self.heads, self.width))
+
+
+def _qkv_parts(x: Tensor, heads: int, pairs: int, key_width: int) -> tuple[_Part, _Part, _Part]:
+    keys = (heads + pairs) * key_width
+    return (
+        _Part(0, heads, key_width),
+        _Part(heads * key_width, pairs, key_width),
+        _Part(keys, pairs, (x.shape[-1] - keys) // pairs),
+    )
+
+
+def _forward_qkv(
+    x: Tensor, weight: Tensor, heads: int, pairs: int, key_width: int, silu: bool, unit: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    results = _outputs_qkv(x, weight, heads, pairs, key_width, silu, unit)
+    for i, (part, y) in enumerate(zip(_qkv_parts(x, heads, pairs, key_width), results, strict=True)):
+        if part.first < weight.shape[1]:
+            _launch_forward(y, part.of(x), part.weights(weight), None, None, silu, unit and i < 2)
+        else:
+            y.copy_(part.of(x))
+    return results
+
+
+def _outputs_qkv(
+    x: Tensor, weight: Tensor, heads: int, pairs: int, key_width: int, silu: bool, unit: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (x.new_empty(*x.shape[:2], part.heads, part.width) for part in _qkv_parts(x, heads, pairs, key_width))
+    return q, k, v
+
+
+def _backward_qkv(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    heads: int,
+    pairs: int,
+    key_width: int,
+    silu: bool,
+    unit: bool,
+) -> tuple[Tensor, Tensor]:
+    dx, _ = _gradients_qkv(dq, dk, dv, x, weight, heads, pairs, key_width, silu, unit)
+    by_weight = []
+    for i, (part, dy) in enumerate(zip(_qkv_parts(x, heads, pairs, key_width), (dq, dk, dv), strict=True)):
+        if part.first < weight.shape[1]:
+            to, own = part.of(dx), part.weights(weight)
+            summed, _ = _launch_backward(to, None, dy, part.of(x), own, None, None, silu, unit and i < 2)
+            by_weight.append(summed.flatten(1, 2))
+        else:
+            part.of(dx).copy_(dy)
+    return dx, torch.cat(by_weight, 1)
+
+
+def _gradients_qkv(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    heads: int,
+    pairs: int,
+    key_width: int,
+    silu: bool,
+    unit: bool,
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+
+
+_short_conv_qkv = opaque(
+    "short_conv_qkv",
+    _forward_qkv,
+    _backward_qkv,
+    outputs=_outputs_qkv,
+    gradients=_gradients_qkv,
+    differentiable=3,
+)
