@@ -163,14 +163,17 @@ class Ledger:
         with unswept():
             return list(self.each(curves=curves))
 
-    def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
+    def each(
+        self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None, pool: Pool | None = None
+    ) -> Iterator[Record]:
         """Every record, one after another, as the ledger was when the first was asked for.
 
         curves    read their curves, which tables do not show
         ordered   columns to sort by; otherwise the order in which records were first kept
         left_out  collects damaged rows, so that the rest comes; without it damage raises LedgerError
+        pool      shared parts of records that are read before or after these
         """
-        pool = Pool()
+        pool = Pool() if pool is None else pool
         return self._walk(lambda row, layout: _record(row, layout, pool, curves=curves), ordered, left_out)
 
     def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
@@ -190,7 +193,7 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        each = partial(self.each, curves=False)  # no frame has them
+        each = partial(self.each, curves=False, pool=Pool())  # no frame has curves
         _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
@@ -157,12 +158,13 @@ class Record:
     created: str = ""  # ISO 8601, UTC
 
     def __post_init__(self) -> None:
-        for name in ("references", "scores", "validation", "published_choice"):
-            object.__setattr__(self, name, _finite(getattr(self, name)))
+        for name, scores in zip(_OF_SCORES, _SCORES(self), strict=True):
+            if (finite := _finite(scores)) is not scores:
+                object.__setattr__(self, name, finite)
         tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
         object.__setattr__(self, "tests", tests)
-        curve = {name: _finite_or_none(values) for name, values in self.curve.items()}
-        object.__setattr__(self, "curve", curve or _NO_CURVE)
+        curve = {name: _finite_or_none(values) for name, values in self.curve.items()} if self.curve else _NO_CURVE
+        object.__setattr__(self, "curve", curve)
 
     @property
     def score(self) -> float | None:
@@ -186,9 +188,11 @@ class Record:
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
-        if unknown := sorted(data.keys() - _KNOWN):
-            raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
-        own = dict(data)
+        try:
+            own = {_NAMES[name]: value for name, value in data.items()}
+        except KeyError:
+            unknown = ", ".join(sorted(data.keys() - _NAMES.keys()))
+            raise ValueError(f"a record of another version: unknown fields {unknown}") from None
         if pool is not None and isinstance(spec := data.get("spec"), dict):
             own["spec"] = pool.spec(spec) or spec
         if faults := _faults(own):
@@ -201,7 +205,9 @@ _NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
 _NO_CURVE: dict[str, list[Score | None]] = {}
 
 FIELDS = tuple(f.name for f in fields(Record))
-_KNOWN = frozenset(FIELDS)
+_NAMES = {name: name for name in FIELDS}  # by which a call finds arguments at once: names that JSON gave are others
+_OF_SCORES = ("references", "scores", "validation", "published_choice")
+_SCORES = attrgetter(*_OF_SCORES)
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
 _CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
 _ONLINE = check_of(Online)
