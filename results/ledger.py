@@ -194,13 +194,14 @@ class Ledger:
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
         each = partial(self.each, curves=False, pool=Pool())  # no frame has curves
-        _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
+        with unswept():
+            _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
         """Keep the records of others too, or none where one of them fails. Returns the number of those that were new here, or
         done where ours had failed."""
         self._hold()
-        with self._translate(f"cannot merge into {self.path}"), self._transaction():
+        with unswept(), self._translate(f"cannot merge into {self.path}"), self._transaction():
             return sum(
                 self.add(one) if isinstance(one, Record) else self._keep(one)
                 for other in others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
@@ -319,30 +319,41 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_whole(path, write)
 
 
-def read_records(path: Path) -> list[Record]:
-    """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first.
+def read_records(path: Path, *, keys: Collection[str] | None = None) -> list[Record]:
+    """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first. `keys`
+    limits them.
 
     Raises ValueError on a line that is no record, with file, line and field.
     """
-    return unique(records_in(path))
+    return unique(records_in(path, keys=keys))
 
 
-def records_in(path: Path, *, skipped: list[str] | None = None, passing: bool = False) -> Iterator[Record]:
+def records_in(
+    path: Path, *, skipped: list[str] | None = None, passing: bool = False, keys: Collection[str] | None = None
+) -> Iterator[Record]:
     """Records one by one, with every repetition of a key. Lines that are no records are passed over and listed in `skipped`,
-    where it is given. `passing` records are not kept (see `Pool`)."""
+    where it is given. `passing` records are not kept (see `Pool`). `keys` limits them: the lines of other keys must be JSON,
+    and are not looked into."""
     pool = Pool(passing=passing)
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     if text := line.decode("utf-8").strip():
-                        yield Record.from_dict(json.loads(text), pool)
+                        data = json.loads(text)
+                        if keys is None or not _is_of_others(data, keys):
+                            yield Record.from_dict(data, pool)
                 except (ValueError, RecursionError) as error:
                     why = "nested too deeply" if isinstance(error, RecursionError) else error
                     fault = f"{file}:{number}: not a record: {why}"
                     if skipped is None:
                         raise ValueError(fault) from error
                     skipped.append(fault)
+
+
+def _is_of_others(data: Any, keys: Collection[str]) -> bool:
+    key = data.get("key") if isinstance(data, dict) else None
+    return isinstance(key, str) and key not in keys
 
 
 def unique(records: Iterable[Record]) -> list[Record]:
