@@ -163,14 +163,17 @@ class Ledger:
         with unswept():
             return list(self.each(curves=curves))
 
-    def each(self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None) -> Iterator[Record]:
+    def each(
+        self, *, curves: bool = True, ordered: str = "", left_out: LeftOut | None = None, pool: Pool | None = None
+    ) -> Iterator[Record]:
         """Every record, one after another, as the ledger was when the first was asked for.
 
         curves    read their curves, which tables do not show
         ordered   columns to sort by; otherwise the order in which records were first kept
         left_out  collects damaged rows, so that the rest comes; without it damage raises LedgerError
+        pool      shared parts of records that are read before or after these
         """
-        pool = Pool()
+        pool = Pool() if pool is None else pool
         return self._walk(lambda row, layout: _record(row, layout, pool, curves=curves), ordered, left_out)
 
     def rows(self, *, left_out: LeftOut | None = None) -> Iterator[Row]:
@@ -190,14 +193,15 @@ class Ledger:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        each = partial(self.each, curves=False)  # no frame has them
-        _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
+        each = partial(self.each, curves=False, pool=Pool())  # no frame has curves
+        with unswept():
+            _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
         """Keep the records of others too, or none where one of them fails. Returns the number of those that were new here, or
         done where ours had failed."""
         self._hold()
-        with self._translate(f"cannot merge into {self.path}"), self._transaction():
+        with unswept(), self._translate(f"cannot merge into {self.path}"), self._transaction():
             return sum(
                 self.add(one) if isinstance(one, Record) else self._keep(one)
                 for other in others

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict, get_type_hints
 
@@ -157,12 +158,13 @@ class Record:
     created: str = ""  # ISO 8601, UTC
 
     def __post_init__(self) -> None:
-        for name in ("references", "scores", "validation", "published_choice"):
-            object.__setattr__(self, name, _finite(getattr(self, name)))
+        for name, scores in zip(_OF_SCORES, _SCORES(self), strict=True):
+            if (finite := _finite(scores)) is not scores:
+                object.__setattr__(self, name, finite)
         tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
         object.__setattr__(self, "tests", tests)
-        curve = {name: _finite_or_none(values) for name, values in self.curve.items()}
-        object.__setattr__(self, "curve", curve or _NO_CURVE)
+        curve = {name: _finite_or_none(values) for name, values in self.curve.items()} if self.curve else _NO_CURVE
+        object.__setattr__(self, "curve", curve)
 
     @property
     def score(self) -> float | None:
@@ -186,9 +188,11 @@ class Record:
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"must be a mapping of fields, got {type(data).__name__}")
-        if unknown := sorted(data.keys() - _KNOWN):
-            raise ValueError(f"a record of another version: unknown fields {', '.join(unknown)}")
-        own = dict(data)
+        try:
+            own = {_NAMES[name]: value for name, value in data.items()}
+        except KeyError:
+            unknown = ", ".join(sorted(data.keys() - _NAMES.keys()))
+            raise ValueError(f"a record of another version: unknown fields {unknown}") from None
         if pool is not None and isinstance(spec := data.get("spec"), dict):
             own["spec"] = pool.spec(spec) or spec
         if faults := _faults(own):
@@ -201,7 +205,9 @@ _NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
 _NO_CURVE: dict[str, list[Score | None]] = {}
 
 FIELDS = tuple(f.name for f in fields(Record))
-_KNOWN = frozenset(FIELDS)
+_NAMES = {name: name for name in FIELDS}  # by which a call finds arguments at once: names that JSON gave are others
+_OF_SCORES = ("references", "scores", "validation", "published_choice")
+_SCORES = attrgetter(*_OF_SCORES)
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)
 _CHECKS = {name: check_of(hint) for name, hint in get_type_hints(Record, include_extras=True).items()}
 _ONLINE = check_of(Online)
@@ -313,30 +319,41 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_whole(path, write)
 
 
-def read_records(path: Path) -> list[Record]:
-    """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first.
+def read_records(path: Path, *, keys: Collection[str] | None = None) -> list[Record]:
+    """Records from a file of JSON lines, or from every `*.jsonl` of a folder; a key twice counts once, `done` first. `keys`
+    limits them.
 
     Raises ValueError on a line that is no record, with file, line and field.
     """
-    return unique(records_in(path))
+    return unique(records_in(path, keys=keys))
 
 
-def records_in(path: Path, *, skipped: list[str] | None = None, passing: bool = False) -> Iterator[Record]:
+def records_in(
+    path: Path, *, skipped: list[str] | None = None, passing: bool = False, keys: Collection[str] | None = None
+) -> Iterator[Record]:
     """Records one by one, with every repetition of a key. Lines that are no records are passed over and listed in `skipped`,
-    where it is given. `passing` records are not kept (see `Pool`)."""
+    where it is given. `passing` records are not kept (see `Pool`). `keys` limits them: the lines of other keys must be JSON,
+    and are not looked into."""
     pool = Pool(passing=passing)
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     if text := line.decode("utf-8").strip():
-                        yield Record.from_dict(json.loads(text), pool)
+                        data = json.loads(text)
+                        if keys is None or not _is_of_others(data, keys):
+                            yield Record.from_dict(data, pool)
                 except (ValueError, RecursionError) as error:
                     why = "nested too deeply" if isinstance(error, RecursionError) else error
                     fault = f"{file}:{number}: not a record: {why}"
                     if skipped is None:
                         raise ValueError(fault) from error
                     skipped.append(fault)
+
+
+def _is_of_others(data: Any, keys: Collection[str]) -> bool:
+    key = data.get("key") if isinstance(data, dict) else None
+    return isinstance(key, str) and key not in keys
 
 
 def unique(records: Iterable[Record]) -> list[Record]:

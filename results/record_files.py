@@ -61,7 +61,7 @@ def _read(path: Path, curves: bool = True, keys: Collection[str] | None = None) 
         with Ledger.open(path) as ledger:
             return ledger.all(curves=curves) if keys is None else ledger.of(keys, curves=curves)
     try:
-        return [record for record in read_records(path) if keys is None or record.key in keys]
+        return read_records(path, keys=keys)
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # it names the file and the line

@@ -119,7 +119,8 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
     if on == "test":  # what validation chose may have more seeds
         seeds = set.intersection(*({r.seed for r in trials} for trials in cells.values()))
         judged = [[r for r in trials if not seeds or r.seed in seeds] for trials in done]
-    at = _best(judged, on)
+    mean = _Mean(on)
+    at = _best(judged, mean)
     best = [] if at is None else done[at]
     others = {r.seed for hyper, trials in cells.items() if best and hyper != whole(best[0].spec) for r in trials}
     return Choice(
@@ -128,7 +129,7 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         failed=tuple(r for r in group if r.score is None),
         candidates=len(cells),
         fresh=frozenset(r.seed for r in best) - others,
-        held_out=_held_out(cells, done, on),
+        held_out=_held_out(cells, done, mean),
         edge=_edge(best[0], group) if best else "",
     )
 
@@ -137,23 +138,42 @@ def _same(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def _best(judged: Sequence[Sequence[Record]], on: On) -> int | None:
+class _Mean:
+    """The mean criterion of some trials of a group (see `_judged`), which is looked up once a trial."""
+
+    def __init__(self, on: On) -> None:
+        self._on = on
+        self._known: dict[int, tuple[float, float]] = {}  # by the identity of records, which the group holds
+
+    def __call__(self, trials: Sequence[Record]) -> tuple[float, float]:
+        known, score, loss = self._known, 0.0, 0.0
+        for record in trials:
+            if (judged := known.get(id(record))) is None:
+                judged = known[id(record)] = _judged(record, self._on)
+            score += judged[0]
+            loss += judged[1]
+        return score / len(trials), loss / len(trials)
+
+
+def _best(judged: Sequence[Sequence[Record]], mean: _Mean) -> int | None:
     """The place of the hyper-parameters under which the most seeds finished, and of these the best; None where none did."""
     most = max(map(len, judged))
     able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
     if len(able) < 2:
         return able[0] if able else None
-    return max(able, key=lambda at: tuple(np.mean([_judged(r, on) for r in judged[at]], axis=0)))
+    return max(able, key=lambda at: mean(judged[at]))
 
 
-def _held_out(cells: Mapping[str, Sequence[Record]], done: Sequence[Sequence[Record]], on: On) -> tuple[Record, ...]:
+def _held_out(
+    cells: Mapping[str, Sequence[Record]], done: Sequence[Sequence[Record]], mean: _Mean
+) -> tuple[Record, ...]:
     """The trial of every seed under what the other seeds choose, see `Choice`; `cells` hold failed trials too."""
     tried = [sorted(r.seed for r in trials) for trials in cells.values()]
     if len(tried) < 2 or len(tried[0]) < 2 or any(seeds != tried[0] for seeds in tried):
         return ()
     found = []
     for seed in tried[0]:
-        at = _best([[r for r in trials if r.seed != seed] for trials in done], on)
+        at = _best([[r for r in trials if r.seed != seed] for trials in done], mean)
         found += [r for r in done[at] if r.seed == seed] if at is not None else []
     return tuple(found)
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from recallmap.results.analysis.labels import flatten
-from recallmap.results.plain_data.shared_parts import Joined, figures_of
+from recallmap.results.plain_data.shared_parts import Joined, in_order, names_of
 from recallmap.results.record import Record
 
 if TYPE_CHECKING:
@@ -47,15 +47,20 @@ def columns_of(records: Iterable[Record]) -> dict[str, str]:
     return own | of_specs
 
 
-def parted_columns(records: Iterable[Record]) -> tuple[dict[str, str], dict[str, str]]:
+def parted_columns(
+    records: Iterable[Record], cells: Cells | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """Columns as of `columns_of`: those in which records have figures of their own, and those in which only their specs have
     any. The records are walked through once and not kept, because a table may be written in pieces that all have these
-    columns."""
+    columns.
+
+    cells  has the cells of specs afterwards, for another walk through records of these specs
+    """
     own: dict[str, _Column] = {name: _Column() for name in FIELDS}
     specs: dict[str, _Column] = {}
     alike: dict[tuple[tuple[str, ...], tuple[type, ...]], _Alike] = {}
     often: Counter[int] = Counter()  # how many rows have the cells of a spec
-    cells, rows = Cells(), 0
+    cells, rows = cells or Cells(), 0
     for rows, record in enumerate(records, start=1):  # noqa: B007
         found = cells.own(record)
         kinds = tuple(found), tuple(map(type, found.values()))
@@ -97,30 +102,33 @@ class Cells:
         self.known: list[dict[str, Any]] = []  # of specs
         self._places: dict[tuple[Any, ...], tuple[int, Any]] = {}
         self._columns: dict[tuple[tuple[str, ...], ...], list[list[str]]] = {}  # of scores, by their names
+        self._said_twice: dict[tuple[type, int], tuple[str, ...]] = {}  # names in a spec that its record has, too
 
     def own(self, record: Record) -> dict[str, Any]:
         """The fields and scores of a record."""
         found = {name: value for name, value in zip(FIELDS, _OWN(record), strict=True) if value is not None}
-        scored = [scores for _, scores in _scores_of(record)]
-        names = tuple(map(tuple, scored))
+        scored = _SCORES(record)
+        names = tuple(map(names_of, scored))
         if names not in self._columns:
             self._columns[names] = _columns_of_scores(names)
-        for scores, called, columns in zip(scored, names, self._columns[names], strict=True):
-            found.update(zip(columns, figures_of(scores, called), strict=True))
+        for scores, columns in zip(scored, self._columns[names], strict=True):
+            if columns:
+                found.update(zip(columns, in_order(scores), strict=True))
         return found
 
     def place(self, record: Record) -> int:
         """The index in `known` of the cells of its spec."""
         spec = record.spec
         shared = spec.shared if isinstance(spec, Joined) else spec
-        names = tuple(tuple(scores) for _, scores in _scores_of(record))
-        apart = tuple(
-            (name, repr(spec[name])) for name in spec if name in _OF_BOTH and spec[name] != getattr(record, name)
-        )
+        names = tuple(map(names_of, _SCORES(record)))
+        twice = self._said_twice.get((type(spec), id(shared)))
+        if twice is None:
+            twice = self._said_twice[type(spec), id(shared)] = tuple(name for name in spec if name in _OF_BOTH)
+        apart = tuple((name, repr(spec[name])) for name in twice if spec[name] != getattr(record, name))
         found = self._places.get((id(shared), names, apart))
         if found is None:  # the spec is held, so that nothing else gets its place in memory
             found = self._places[id(shared), names, apart] = len(self.known), shared
-            taken = {*FIELDS, *(f"{prefix}{name}" for prefix, scores in _scores_of(record) for name in scores)}
+            taken = {*FIELDS, *(f"{prefix}{name}" for prefix, own in zip(_PREFIXES, names, strict=True) for name in own)}
             leaf = {f"spec.{path}" if path in taken else path: value for path, value in leaves(record)}
             self.known.append({sys.intern(name): value for name, value in leaf.items() if value is not None})
         return found[0]
@@ -128,14 +136,13 @@ class Cells:
 
 _OWN = attrgetter(*FIELDS)
 
+_FIELDS = frozenset(FIELDS)
+
 _OF_BOTH = frozenset(FIELDS) - {"arch", "task"}  # what a spec and its record both say; those are parts of a spec
 
+_SCORES = attrgetter("scores", "validation", "published_choice")
 
-def _scores_of(record: Record) -> tuple[tuple[str, Mapping[str, float]], ...]:
-    return tuple(zip(_PREFIXES, (record.scores, record.validation, record.published_choice), strict=True))
-
-
-_PREFIXES = ("", "validation_", "published_")
+_PREFIXES = ("", "validation_", "published_")  # of their columns
 
 
 def _columns_of_scores(names: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -153,7 +160,7 @@ def _columns_of_scores(names: Sequence[Sequence[str]]) -> list[list[str]]:
 def leaves(record: Record) -> Iterator[tuple[str, Any]]:
     """Every leaf of the spec by its path, without those that are fields of the record; an empty list is a leaf."""
     for path, value in flatten(record.spec, empty=True):
-        if path not in FIELDS or getattr(record, path) != value:
+        if path not in _FIELDS or getattr(record, path) != value:
             yield path, value
 
 

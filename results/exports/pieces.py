@@ -21,15 +21,18 @@ AT_ONCE = 2000  # records in memory, and in a group of rows of .parquet: each gr
 def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
     """Write records as `.parquet` or `.csv`, with the columns of `frame`. `each` gives all of them whenever it is called; it
     is called twice, first for the columns. Raises OSError."""
-    own, of_specs = parted_columns(each())
+    cells = Cells()
+    own, of_specs = parted_columns(each(), cells)
     write = _parquet if path.suffix == ".parquet" else _csv
-    write_whole(path, lambda draft: write(draft, own, of_specs, each()))
+    write_whole(path, lambda draft: write(draft, own, of_specs, each(), cells))
 
 
-def _csv(draft: Path, own: Mapping[str, str], of_specs: Mapping[str, str], records: Iterable[Record]) -> None:
+def _csv(
+    draft: Path, own: Mapping[str, str], of_specs: Mapping[str, str], records: Iterable[Record], cells: Cells
+) -> None:
     """Write a frame as pandas does, with no text or column name that a spreadsheet would take for a formula. The end of a
     line, which is that of all records of a spec, is made once."""
-    cells, known = Cells(), list[tuple[list[Any], str]]()
+    known = list[tuple[list[Any], str]]()
     columns = {**own, **of_specs}
     places = {name: (place, dtype) for place, (name, dtype) in enumerate(columns.items())}
     with draft.open("w", encoding="utf-8", newline="") as file:
@@ -67,7 +70,9 @@ def _fill(line: list[Any], values: Mapping[str, Any], places: Mapping[str, tuple
 _safe = lru_cache(maxsize=100_000)(cell)
 
 
-def _parquet(draft: Path, own: Mapping[str, str], of_specs: Mapping[str, str], records: Iterable[Record]) -> None:
+def _parquet(
+    draft: Path, own: Mapping[str, str], of_specs: Mapping[str, str], records: Iterable[Record], cells: Cells
+) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow.parquet import ParquetWriter
@@ -75,7 +80,7 @@ def _parquet(draft: Path, own: Mapping[str, str], of_specs: Mapping[str, str], r
     columns = {**own, **of_specs}
     schema = pa.Schema.from_pandas(frame([], columns), preserve_index=False)
     kinds = dict(zip(schema.names, schema.types, strict=True))
-    cells, rest = Cells(), iter(records)
+    rest = iter(records)
 
     def arrays(rows: Iterable[Mapping[str, Any]], count: int) -> dict[str, pa.Array]:
         """Arrays of the columns that any of so many rows has."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import marshal
 import math
+import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -64,6 +65,16 @@ class Scores(Mapping[str, float]):
         """The figures of these names."""
         places, figures, start = self._places, self._figures, self._start
         return [figures[start + places[name]] for name in names]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in their order."""
+        return tuple(self._places)
+
+    @property
+    def in_order(self) -> array[float]:
+        """All figures, in the order of their names."""
+        return self._figures[self._start : self._start + len(self._places)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
@@ -157,7 +168,8 @@ class Pool:
             data = json.loads(text)
             spec, tests = self._spec_of_parts(data.pop("spec")), data.pop("tests")
             figures = [names and self._places(tuple(names)) for names in data.pop("figures")]
-            found = self._read[address] = InCommon(self._shared(data), spec, tests, figures)
+            fields = {sys.intern(name): value for name, value in self._shared(data).items()}
+            found = self._read[address] = InCommon(fields, spec, tests, figures)
         self._last = text, found
         return found
 
@@ -176,7 +188,7 @@ class Pool:
             Scores(places, together, start) if places else values or NOTHING
             for (places, values), start in zip(given, starts, strict=False)
         ]
-        return data
+        return {sys.intern(name): value for name, value in data.items()}  # a call finds such names ten times as fast
 
     def _shared(self, data: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -265,6 +277,16 @@ _OWN = ("status", "error", "steps", "selected_step", "peak_bytes")
 def are_floats(scores: Mapping[str, float]) -> bool:
     """True where all figures are floats, so that eight bytes each hold them as they are written."""
     return type(scores) is Scores or _FLOAT.issuperset(map(type, scores.values()))
+
+
+def names_of(scores: Mapping[str, float]) -> tuple[str, ...]:
+    """The names of figures, in their order."""
+    return scores.names if type(scores) is Scores else tuple(scores)
+
+
+def in_order(scores: Mapping[str, float]) -> Iterable[float]:
+    """All figures, in the order of their names."""
+    return scores.in_order if type(scores) is Scores else scores.values()
 
 
 def figures_of(scores: Mapping[str, float], names: Iterable[str]) -> list[float]:

@@ -227,9 +227,11 @@ def records_of(
     curves: bool = True,
 ) -> Found:
     """The records that a command is to show; a note about them goes to stderr."""
+    from recallmap.results.ledger import unswept
     from recallmap.search.cli import sources
 
-    found = with_note(sources.found(source, ledger, sets, patient=patient, curves=curves))
+    with unswept():  # a study brings torch, which takes a sixth longer to import while garbage is looked for
+        found = with_note(sources.found(source, ledger, sets, patient=patient, curves=curves))
     return found._replace(records=sources.only(found.records, only)) if only else found
 
 

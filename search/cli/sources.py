@@ -81,7 +81,7 @@ def of_study(
     search = isinstance(study.space, Search)
     own = {content_key.key(trial) for file in (files(path) if search else [path]) for trial in trials_of(study, file)}
     if ledger is None and not patient and source in built_in.builtin("study") and not os.path.exists(path):
-        records = [record for record in read(record_files.kept()) if record.key in own]
+        records = read(record_files.kept(), keys=own)
         if records:
             few = f", of the {len(own)} trials of {study.name}" if len(records) < len(own) else ""
             note = f"no ledger at {path}; using {len(records)} records kept with recallmap in {KEPT}{few}"
