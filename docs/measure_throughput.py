@@ -1,7 +1,7 @@
 """Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE SECONDS [PART]
 
 OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, mad and step. Studies run for SECONDS:
-hybrid_search with an empty cache of Triton, for OLD and for this checkout, and MAD's paper tier at two epochs. The table is
+hybrid_search with an empty cache of Triton, for this checkout and half as long for OLD, and MAD's paper tier at two epochs. The table is
 written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
 """
 
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from recallmap.results.ledger import Ledger
+from recallmap.search.engines.gpu_sharing import cohorts_at_once
 from recallmap.search.measurement import gpu_busy
 
 ROOT = Path(__file__).parents[1]
@@ -68,15 +69,14 @@ def _hybrids(old: Path, here: str, folder: Path, seconds: int, note: Callable[..
     ledger = folder / "old.sqlite"
     command = [sys.executable, "-c", OLD_MAIN, "run", *HYBRIDS, "--ledger", str(ledger)]
     cold = {"TRITON_CACHE_DIR": f"{folder}/old", "PYTHONPATH": str(old)}
-    wall, busy = _run(command, cold, old, seconds - GRACE)
+    wall, busy = _run(command, cold, old, seconds // 2 - GRACE)
     done = sqlite3.connect(ledger).execute("SELECT count(*) FROM records").fetchone()[0]
     note("hybrid_search, cold cache", _commit(old), seconds=wall, trials_an_hour=done / wall * 3600, gpu_busy=busy)
-    for at_once, kept in ((4, "cold"), (1, "warm")):
-        ledger = folder / f"{at_once}.sqlite"
-        more = ["--ledger", str(ledger), "--for", f"{seconds}s", "--cohorts-per-gpu", str(at_once)]
-        wall, busy = _run(_ours("run", *HYBRIDS, *more), {"TRITON_CACHE_DIR": f"{folder}/new"}, ROOT, seconds)
-        name = f"hybrid_search, {kept} cache, cohorts at once {at_once}"
-        note(name, here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
+    ledger = folder / "new.sqlite"
+    command = _ours("run", *HYBRIDS, "--ledger", str(ledger), "--for", f"{seconds}s")
+    wall, busy = _run(command, {"TRITON_CACHE_DIR": f"{folder}/new"}, ROOT, seconds)
+    name = f"hybrid_search, cold cache, cohorts at once {cohorts_at_once(torch.device('cuda'))}"
+    note(name, here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
 
 
 def _mad(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
