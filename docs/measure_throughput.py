@@ -1,8 +1,8 @@
 """Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE SECONDS [PART]
 
 OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, mad and step. Studies run for SECONDS:
-hybrid_search with an empty cache of Triton, for this checkout and half as long for OLD, and MAD's paper tier at two epochs. The table is
-written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
+hybrid_search with an empty cache of Triton, for this checkout and half as long for OLD, and MAD's paper tier at two epochs.
+The table is written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
 """
 
 from __future__ import annotations
