@@ -89,7 +89,7 @@ def test_a_fused_file_that_is_not_there_is_told_on_every_device(
 
 
 def test_an_op_that_is_not_there_is_told() -> None:
-    with pytest.raises(ValueError, match="there is no op 'dleta'; there are attention, delta"):
+    with pytest.raises(ValueError, match="there is no op 'dleta'; there are add_norm, attention, delta"):
         select.implementations("dleta")
 
 
