@@ -7,7 +7,8 @@ sum_t q_t . (u_t X_t): so x_t is the derivative by u_t where q_t is that by the 
 come back they are u: the outputs are then the derivative by q, and the derivatives by writes, keys, decays and the first
 state are those of the scores.
 
-Scores are fp32, the weights' answers of the inputs' type. Forward is three calls of those kernels, backward is three.
+All of it is fp32: softmax's derivative is a difference, for which 16 bits are too few. Forward is three calls of those
+kernels, backward is three.
 
 B batch, T time, H heads, M slots, K key width, V value width
 """
@@ -22,7 +23,6 @@ from recallmap.arch.kernels.gated_linear.fused import WIDEST
 from recallmap.arch.kernels.gated_linear.fused.launch import backward, forward, gated_linear_op
 from recallmap.arch.kernels.gated_linear.fused.plan import Inputs
 from recallmap.arch.kernels.op_interface.custom_op import opaque
-from recallmap.arch.kernels.op_interface.input_checks import promoted
 from recallmap.arch.kernels.slots.state import SlotsState
 
 
@@ -104,13 +104,12 @@ def fused(
     chunk: int | None,
 ) -> tuple[Tensor, SlotsState | None]:
     """The whole sequence. `chunk` has no meaning here."""
-    heads, narrow = v.shape[2], promoted(q, k, v)
-    q, k = (x.float().expand(-1, -1, heads, -1) for x in (q, k))
+    q, k = (x.float().expand(-1, -1, v.shape[2], -1) for x in (q, k))
     keys, values = initial_state or (None, None)
     write, log_decay = write.float(), None if log_decay is None else log_decay.float()
     scores, last_keys = _slots_read(*_Read(q, k, write, log_decay, keys, return_state))
     weights = (scale * scores).softmax(-1)
-    given = Inputs(weights.to(narrow), write.to(narrow), v.to(narrow), log_decay, None, None, values, 1.0, return_state)
+    given = Inputs(weights, write, v.float(), log_decay, None, None, values, 1.0, return_state)
     o, last_values, _ = gated_linear_op(*given)
     return o.to(v.dtype), SlotsState(last_keys, last_values) if return_state else None
 

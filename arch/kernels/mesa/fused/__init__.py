@@ -63,7 +63,9 @@ def fused(
     """The whole sequence, and the solver's steps [B, T, H]; `chunk` has no meaning here."""
     dtype = promoted(q, k, v)
     kk, kv = initial_state or (None, None)
-    if solver.ridge is not None:
+    if solver.ridge is not None:  # keys learn by it, too: both derivatives are summed ahead of rounding
+        dtype = torch.float32
+        k = k.float()
         lam = solver.ridge * length(_square(k, log_decay, beta, kk, v.shape[2]))
     else:
         assert lam is not None
@@ -99,7 +101,6 @@ def fused(
 
 def _square(k: Tensor, log_decay: Tensor | None, beta: Tensor | None, kk: Tensor | None, heads: int) -> Tensor:
     """|kk_t|^2 of every token [B, T, H]."""
-    k = k.float()
     values = k.expand(-1, -1, heads, -1)
     read, *_ = gated_linear_op(*Linear(k, k, values, log_decay, beta, None, kk, 1.0, False))
     through = (read * values).sum(-1)
