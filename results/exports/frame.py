@@ -47,9 +47,7 @@ def columns_of(records: Iterable[Record]) -> dict[str, str]:
     return own | of_specs
 
 
-def parted_columns(
-    records: Iterable[Record], cells: Cells | None = None
-) -> tuple[dict[str, str], dict[str, str]]:
+def parted_columns(records: Iterable[Record], cells: Cells | None = None) -> tuple[dict[str, str], dict[str, str]]:
     """Columns as of `columns_of`: those in which records have figures of their own, and those in which only their specs have
     any. The records are walked through once and not kept, because a table may be written in pieces that all have these
     columns.
@@ -128,7 +126,10 @@ class Cells:
         found = self._places.get((id(shared), names, apart))
         if found is None:  # the spec is held, so that nothing else gets its place in memory
             found = self._places[id(shared), names, apart] = len(self.known), shared
-            taken = {*FIELDS, *(f"{prefix}{name}" for prefix, own in zip(_PREFIXES, names, strict=True) for name in own)}
+            taken = {
+                *FIELDS,
+                *(f"{prefix}{name}" for prefix, own in zip(_PREFIXES, names, strict=True) for name in own),
+            }
             leaf = {f"spec.{path}" if path in taken else path: value for path, value in leaves(record)}
             self.known.append({sys.intern(name): value for name, value in leaf.items() if value is not None})
         return found[0]

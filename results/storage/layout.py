@@ -141,7 +141,7 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
     common_text, own_text, curve_text, *_ = row[HEAD:]
     try:
         common, spec, without_scores, names = pool.read(common_text)
-        own = pool.own(json.loads(own_text.decode()), names)
+        own = pool.own(_read(own_text.decode())[0], names)  # its checksum says that nothing follows
         seed = own.pop("spec")
         scores, validation, published, *tests = own.pop("figures")
         return Record(
@@ -195,6 +195,8 @@ def _texts(record: Record, known: Known) -> tuple[str, str, str]:
     own = dict(zip(_APART, _PARTS(record), strict=True), spec=seed, figures=values)
     return known[told][1], text_of(own), text_of(record.curve)
 
+
+_read = json.JSONDecoder().raw_decode
 
 _APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
 
