@@ -6,7 +6,6 @@ import hashlib
 import json
 import marshal
 import math
-import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -167,8 +166,7 @@ class Pool:
             data = json.loads(text)
             spec, tests = self._spec_of_parts(data.pop("spec")), data.pop("tests")
             figures = [names and self._places(tuple(names)) for names in data.pop("figures")]
-            fields = {sys.intern(name): value for name, value in self._shared(data).items()}
-            found = self._read[address] = InCommon(fields, spec, tests, figures)
+            found = self._read[address] = InCommon(self._shared(data), spec, tests, figures)
         self._last = text, found
         return found
 
@@ -190,7 +188,7 @@ class Pool:
             Scores(places, together, start) if places else values or NOTHING
             for (places, values), start in zip(given, starts, strict=True)
         ]
-        return {sys.intern(name): value for name, value in data.items()}  # a call finds such names ten times as fast
+        return data
 
     def _shared(self, data: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
