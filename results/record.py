@@ -161,9 +161,9 @@ class Record:
         for name, scores in zip(_OF_SCORES, _SCORES(self), strict=True):
             if (finite := _finite(scores)) is not scores:
                 object.__setattr__(self, name, finite)
-        tests = [_finite_test(test) for test in self.tests] if self.tests else _NO_TESTS
+        tests = [_finite_test(test) for test in self.tests] if self.tests else NO_TESTS
         object.__setattr__(self, "tests", tests)
-        curve = {name: _finite_or_none(values) for name, values in self.curve.items()} if self.curve else _NO_CURVE
+        curve = {name: _finite_or_none(values) for name, values in self.curve.items()} if self.curve else NO_CURVE
         object.__setattr__(self, "curve", curve)
 
     @property
@@ -200,12 +200,24 @@ class Record:
         return Record(**(own if pool is None else pool.share(own)))
 
 
-_NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
+def sound_record(fields: Mapping[str, Any]) -> Record:
+    """A record of fields that a ledger keeps, and that were sound when it took them: without a look at each, it takes half of
+    the time. Raises KeyError on a field that this version does not know."""
+    if len(fields) < len(FIELDS):
+        return Record(**{_NAMES[name]: value for name, value in fields.items()})
+    record = object.__new__(Record)
+    for name, value in fields.items():
+        _PUT[name](record, value)
+    return record
 
-_NO_CURVE: dict[str, list[Score | None]] = {}
+
+NO_TESTS: list[Mapping[str, Any]] = []  # one for all records that have none
+
+NO_CURVE: dict[str, list[Score | None]] = {}  # and one for those without a curve
 
 FIELDS = tuple(f.name for f in fields(Record))
 _NAMES = {name: name for name in FIELDS}  # by which a call finds arguments at once: names that JSON gave are others
+_PUT = {name: Record.__dict__[name].__set__ for name in FIELDS}  # past the lock of a frozen class
 _OF_SCORES = ("references", "scores", "validation", "published_choice")
 _SCORES = attrgetter(*_OF_SCORES)
 _NEEDED = frozenset(f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING)

@@ -48,14 +48,19 @@ class Cut:
     strands: tuple[Strand, ...]
 
 
-def by_parts(measures: Sequence[Measure]) -> list[Cut]:
+def by_parts(measures: Sequence[Measure], *, but: Collection[str] = ()) -> list[Cut]:
     """A cut for every way in which the task breaks its answers down. `measures` are of one task; each gives a strand. Where
     settings differ only in the parameter of the cut (a length that includes the shorter ones), the one with the most parts
-    counts. More than MOST_PARTS parts (the depths of RULER's grid) are joined with their neighbours, with equal weights."""
+    counts. More than MOST_PARTS parts (the depths of RULER's grid) are joined with their neighbours, with equal weights.
+
+    but  ways that give no cut
+    """
     cells: dict[str, dict[str, tuple[Measure, dict[str, Measure]]]] = defaultdict(dict)
     metrics: dict[str, str] = {}
     for measure in measures:
         for by, (metric, values) in _parts(measure).items():
+            if by in but:
+                continue
             metrics[by] = metric
             rest = {name: value for name, value in measure.dials.items() if name != by}
             place = json.dumps([measure.row, rest], sort_keys=True, default=str)

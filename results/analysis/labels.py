@@ -135,20 +135,24 @@ class TextsOfParts:
     written once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, str]] = {}
-        self._names: dict[str, str] = {}
+        self._known: dict[tuple[str, int], tuple[Any, str]] = {}
+        self._words: dict[tuple[str, type, Any], str] = {}
 
     def __call__(self, mapping: Mapping[str, Any]) -> str:
-        known, names, said = self._known, self._names, []
+        known, words, said = self._known, self._words, []
         for name in sorted(mapping):
             part = mapping[name]
-            if name not in names:
-                names[name] = canonical_text(name)
-            if type(part) is not dict and type(part) is not list:
-                said.append(f"{names[name]}: {canonical_text(part)}")
-                continue
-            found = known.get(id(part))
-            if found is None:  # the part is held, so that nothing else gets its place in memory
-                found = known[id(part)] = part, canonical_text(part)
-            said.append(f"{names[name]}: {found[1]}")
+            kind = type(part)
+            if kind is dict or kind is list:
+                found = known.get((name, id(part)))
+                if found is None:  # the part is held, so that nothing else gets its place in memory
+                    found = known[name, id(part)] = part, f"{canonical_text(name)}: {canonical_text(part)}"
+                said.append(found[1])
+            elif kind is str or kind is int:
+                text = words.get((name, kind, part))
+                if text is None:
+                    text = words[name, kind, part] = f"{canonical_text(name)}: {canonical_text(part)}"
+                said.append(text)
+            else:
+                said.append(f"{canonical_text(name)}: {canonical_text(part)}")
         return f"{{{', '.join(said)}}}"

@@ -52,7 +52,8 @@ def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") 
     """
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     text = TextsOfParts()
-    asked = Memo(lambda spec: f"[{text(_but(spec, 'training', 'seed'))}, {canonical_text(extent(spec))}]")
+    read = Memo(lambda training: canonical_text(extent({"training": training})))
+    asked = Memo(lambda spec: f"[{text(_but(spec, 'training', 'seed'))}, {read(spec.get('training', _UNTRAINED))}]")
     whole = Memo(lambda spec: text(_but(spec, "seed")))
     for record in records:
         groups[record.task, record.setting, record.protocol, record.arch, asked(record.spec)].append(record)
@@ -76,6 +77,8 @@ def one_cell(records: Iterable[Record]) -> list[Record]:
         found += cells[max(judged, key=lambda cell: judged[cell] or (0, ()))]
     return found
 
+
+_UNTRAINED: dict[str, Any] = {}  # the training of a spec that has none of its own
 
 _OF_SETTING = (
     "training",

@@ -6,10 +6,8 @@ import hashlib
 import json
 import marshal
 import math
-import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from recallmap.results.plain_data.record_checks import HUGE
@@ -168,8 +166,7 @@ class Pool:
             data = json.loads(text)
             spec, tests = self._spec_of_parts(data.pop("spec")), data.pop("tests")
             figures = [names and self._places(tuple(names)) for names in data.pop("figures")]
-            fields = {sys.intern(name): value for name, value in self._shared(data).items()}
-            found = self._read[address] = InCommon(fields, spec, tests, figures)
+            found = self._read[address] = InCommon(self._shared(data), spec, tests, figures)
         self._last = text, found
         return found
 
@@ -181,14 +178,17 @@ class Pool:
                 data[name] = self._values[type(value)].setdefault(value, value)
         data["references"] = self._words("references", data["references"])
         given = list(zip(figures, data["figures"], strict=True))
-        # One array a record: an array of each would be larger than what it holds.
-        together = array("d", [figure for places, values in given if places for figure in values])
-        starts = accumulate((len(values) if places else 0 for places, values in given), initial=0)
+        every, starts = list[float](), list[int]()
+        for places, values in given:
+            starts.append(len(every))
+            if places:
+                every += values
+        together = array("d", every)  # one a record: an array of each would be larger than what it holds
         data["figures"] = [
             Scores(places, together, start) if places else values or NOTHING
-            for (places, values), start in zip(given, starts, strict=False)
+            for (places, values), start in zip(given, starts, strict=True)
         ]
-        return {sys.intern(name): value for name, value in data.items()}  # a call finds such names ten times as fast
+        return data
 
     def _shared(self, data: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}

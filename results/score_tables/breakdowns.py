@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from recallmap.results.analysis.averages import interquartile_mean, scaled_scores
+from recallmap.results.analysis.averages import interquartile_mean, mean, scaled_scores
 from recallmap.results.analysis.breakdown import (
     OF_EVERY_TASK,
     Cut,
@@ -126,7 +126,7 @@ def _further(found: Iterable[Measure], task: str, protocol: str) -> list[Table]:
     for name in further_scores(found):
         own = [other for m in found if (other := m.of(name)).values]
         tables.append(task_table(own, task, protocol, "validation", None, score=name))
-    cuts = [cut for cut in by_parts(found) if cut.by != OF_EVERY_TASK]
+    cuts = by_parts(found, but=(OF_EVERY_TASK,))
     return tables + [_cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
 
 
@@ -209,7 +209,7 @@ def _own_cell(measure: Measure) -> Cell:
     """The cell of a single measure."""
     values = list(measure.values.values())
     return Cell(
-        mean=float(np.mean(values)) if values else None,
+        mean=mean(values) if values else None,
         seeds=len(values),
         chance=measure.chance,
         ceiling=measure.ceiling,

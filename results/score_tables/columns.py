@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recallmap.results.analysis.averages import mean
 from recallmap.results.analysis.confidence import deviation, gap_between_peaks, mean_interval
 from recallmap.results.analysis.measures import Measure, edge_of, trait
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
@@ -46,14 +47,14 @@ class Sheet:
             return Cell(failed=failed)
 
         def average(value: Callable[[Measure], float]) -> float:
-            return float(np.mean([_over_tasks(g, p, value) for g, p in zip(scored, parts, strict=True)]))
+            return mean([_over_tasks(g, p, value) for g, p in zip(scored, parts, strict=True)])
 
         seeds = sorted(set.intersection(*(set(m.values) for group in scored for m in group)))
         several = len(seeds) > 1  # then of these alone, so that the interval is that of the mean
         by_seed = means_by_seed(scored, parts, seeds)
         chance, ceiling = (self._average_bound(scored, parts, name) for name in ("chance", "ceiling"))
         return Cell(
-            mean=float(np.mean(by_seed)) if several else average(lambda m: float(np.mean(list(m.values.values())))),
+            mean=mean(by_seed) if several else average(lambda m: mean(list(m.values.values()))),
             seeds=len(seeds) if several else min(len(m.values) for group in scored for m in group),
             chance=chance,
             ceiling=ceiling,
@@ -71,7 +72,7 @@ class Sheet:
         if any(getattr(m, name) is None for group in scored for m in group):
             return None
         found = [_over_tasks(g, p, lambda m: float(getattr(m, name))) for g, p in zip(scored, parts, strict=True)]
-        return _mean(found)
+        return mean(found)
 
     def bound(self, column: Column, name: str) -> float | None:
         """Chance or ceiling of a column, every setting once."""
@@ -81,7 +82,7 @@ class Sheet:
             if {m.task for m in own} != set(part.tasks):
                 return None
             values.append(_over_tasks(own, part, lambda m: float(getattr(m, name))))
-        return float(np.mean(values))
+        return mean(values)
 
     def alike(self, column: Column) -> bool:
         """True where a column of ours averages as many settings as the published one states."""
@@ -133,11 +134,7 @@ def _of(own: Iterable[Measure], column: Column) -> list[Measure]:
 
 def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], float]) -> float:
     """Mean over the settings of a task, then over the tasks of a column."""
-    return _mean([_mean([value(m) for m in own if m.task == task]) for task in column.tasks])
-
-
-def _mean(values: list[float]) -> float:
-    return values[0] if len(values) == 1 else float(np.mean(values))  # most are one, and numpy's takes 50 times as long
+    return mean([mean([value(m) for m in own if m.task == task]) for task in column.tasks])
 
 
 def over_seeds(values: Sequence[float], chance: float | None, ceiling: float | None) -> dict[str, Any]:

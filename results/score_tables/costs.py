@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from recallmap.results.analysis.averages import mean
 from recallmap.results.analysis.labels import leaves_of, row_names
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number
@@ -45,7 +44,7 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
         unknown = {"state"} if has_unknown_state(leaves) else set()
         for name, (_, of) in COSTS.items():
             values = [value for record in own if name not in unknown and (value := of(record)) is not None]
-            cells.append(Cell(mean=float(np.mean(values)) if values else None, seeds=len(values)))
+            cells.append(Cell(mean=mean(values) if values else None, seeds=len(values)))
         labels = (row, task, str(len(own)))
         lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves)))
     devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from recallmap.results.plain_data.shared_parts import FIGURES, Joined, Pool, are_floats, figures_of, text_of, unjoined
-from recallmap.results.record import FIELDS, SHORT, Record, address, faults_of
+from recallmap.results.record import FIELDS, NO_CURVE, NO_TESTS, SHORT, Record, address, faults_of, sound_record
 
 LAYOUT = 2  # raise it when a reader of the layout before could not read the file
 
@@ -141,19 +141,16 @@ def record_of(row: Row, pool: Pool, *, curves: bool = True) -> Record:
     common_text, own_text, curve_text, *_ = row[HEAD:]
     try:
         common, spec, without_scores, names = pool.read(common_text)
-        own = pool.own(json.loads(own_text.decode()), names)
+        own = pool.own(_read(own_text.decode())[0], names)  # its checksum says that nothing follows
         seed = own.pop("spec")
         scores, validation, published, *tests = own.pop("figures")
-        return Record(
-            **common,
-            **own,
-            spec=Joined(spec, "seed", seed["seed"]) if seed else spec,
-            scores=scores,
-            validation=validation,
-            published_choice=published,
-            tests=[Joined(test, "scores", figures) for test, figures in zip(without_scores, tests, strict=True)],
-            curve=json.loads(curve_text.decode()) if curves or "phases" in spec else {},
-        )
+        own |= common
+        own["spec"] = Joined(spec, "seed", seed["seed"]) if seed else spec
+        own["scores"], own["validation"], own["published_choice"] = scores, validation, published
+        tested = [Joined(test, "scores", figures) for test, figures in zip(without_scores, tests, strict=True)]
+        curve = json.loads(curve_text.decode()) if curves or "phases" in spec else None
+        own["tests"], own["curve"] = tested or NO_TESTS, curve or NO_CURVE
+        return sound_record(own)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a record of another version: {error}") from error
 
@@ -195,6 +192,8 @@ def _texts(record: Record, known: Known) -> tuple[str, str, str]:
     own = dict(zip(_APART, _PARTS(record), strict=True), spec=seed, figures=values)
     return known[told][1], text_of(own), text_of(record.curve)
 
+
+_read = json.JSONDecoder().raw_decode
 
 _APART = tuple(name for name in FIELDS if name not in (*COMMON, *FIGURES, "spec", "tests", "curve"))
 
