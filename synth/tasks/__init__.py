@@ -16,6 +16,7 @@ from recallmap.synth.tasks.memorization import Memorization
 from recallmap.synth.tasks.missing_duplicate import MissingDuplicate
 from recallmap.synth.tasks.modular_arithmetic import ModularArithmetic
 from recallmap.synth.tasks.mqar import Mqar
+from recallmap.synth.tasks.mqar_continuous import MqarContinuous
 from recallmap.synth.tasks.mqar_pairs import MqarPairs
 from recallmap.synth.tasks.mqar_updates import MqarUpdates
 from recallmap.synth.tasks.needle import Needle
@@ -65,4 +66,5 @@ Task = (
     | ArithmeticTree
     | TopologicalOrder
     | Grammar
+    | MqarContinuous
 )
