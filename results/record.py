@@ -235,10 +235,15 @@ def _faults(data: Mapping[str, Any]) -> Faults:
     """All faults of the fields of a record. Parts in a pool are sound."""
     found: Faults = [(name, "is missing") for name in sorted(_NEEDED - data.keys())]
     for name, value in data.items():
-        if not (type(value) in _SHARED and _is_shared(value)) and (wrong := _CHECKS[name](value)):
+        kind = type(value)
+        if (kind is str and name in _TEXTS and value.isascii()) or (kind in _SHARED and _is_shared(value)):
+            continue
+        if wrong := _CHECKS[name](value):
             found += [(f"{name}{path}", said) for path, said in wrong]
     return found or _disagreements(data)
 
+
+_TEXTS = frozenset(name for name, hint in get_type_hints(Record).items() if hint is str)
 
 _SHARED = frozenset({list, Joined, Scores})  # isinstance of an abstract mapping takes ten times as long
 
@@ -251,17 +256,18 @@ def _disagreements(data: Mapping[str, Any]) -> Faults:
     """Faults of fields that are sound alone and do not go together."""
     spec, curve = data["spec"], data.get("curve") or {}
     found: Faults = [("metric", "must say which score is the headline, got ''")] if data.get("metric") == "" else []
-    for name, where, path in (
-        ("seed", spec, "seed"),
-        ("task", spec["task"], "task.kind"),
-        ("protocol", spec["task"], "task.protocol"),
+    task = spec["task"]
+    for name, where, key, path in (
+        ("seed", spec, "seed", "seed"),
+        ("task", task, "kind", "task.kind"),
+        ("protocol", task, "protocol", "task.protocol"),
     ):
-        said = where.get(path.rpartition(".")[2], data[name])
+        said = where.get(key, data[name])
         if said != data[name]:
             found.append((f"spec.{path}", f"must be the record's {name} {data[name]!r}, got {said!r}"))
-    bounds = {"": data, **{f"tests[{number}].": test for number, test in enumerate(data.get("tests", ()))}}
-    for path, one in bounds.items():
+    for number, one in enumerate((data, *data.get("tests", ()))):
         if one.get("chance", 0.0) > (ceiling := one.get("ceiling", 1.0)):
+            path = f"tests[{number - 1}]." if number else ""
             found.append((f"{path}chance", f"must be at most the ceiling, {ceiling}, got {one['chance']}"))
     if spec.get("kind") == "online":
         found += [(f"spec{path}", said) for path, said in _ONLINE(dict(spec)) or ()]
@@ -269,12 +275,16 @@ def _disagreements(data: Mapping[str, Any]) -> Faults:
         found.append(("spec.training", "is missing, and a phase has none of its own"))
     if curve:
         found += [(f"curve.{name}", "is missing") for name in CURVES if name not in curve]
-        if not all(isinstance(step, int | float) and 0 <= step < math.inf for step in curve.get("step", ())):
+        if not all((type(step) is int and step >= 0) or _is_step(step) for step in curve.get("step", ())):
             found.append(("curve.step", "must be numbers of at least 0, none of them null"))
         if len(set(map(len, curve.values()))) > 1:
             said = ", ".join(f"{len(values)} of {name}" for name, values in curve.items())
             found.append(("curve", f"must have as many figures of each name, got {said}"))
     return found
+
+
+def _is_step(step: Any) -> bool:
+    return isinstance(step, int | float) and 0 <= step < math.inf
 
 
 def canonical(data: Any) -> str:
