@@ -36,6 +36,8 @@ SIDES: Mapping[Verdict, str] = {
 
 FOLDER = "tables"  # next to the report, with one file for every record file
 
+VALIDITY = "validity"  # a table that documents ask for as they do for excerpts, and that is made whole
+
 _HEAD = """# What the records say
 
 Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew.
@@ -141,7 +143,7 @@ def report(
     ]
     made_whole = {}
     if language is not None:
-        made_whole["validity"] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
+        made_whole[VALIDITY] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
     return Report(text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole)
 
 
