@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test stamp
+.PHONY: demo test types tests stamp
 
 demo: .venv/ready
 	$(BIN)/recallmap run demo
@@ -14,7 +14,12 @@ demo: .venv/ready
 test: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --jobs=2 types tests
+
+types:
 	$(BIN)/mypy
+
+tests:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
 
 stamp:

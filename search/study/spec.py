@@ -51,7 +51,7 @@ class StudySpec:
     budgets: Node = field(default_factory=lambda: Node({}, Place("budgets")))
     budget: str | None = None
     only: Node = field(default_factory=lambda: Node({}, Place("only")))
-    extend: bool = False
+    extend: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
