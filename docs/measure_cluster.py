@@ -16,12 +16,14 @@ import csv
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +164,6 @@ def _figure(rows: Sequence[Row]) -> str:
     low, high = 1.0, 2048.0
 
     def at(value: float) -> float:
-        from math import log
-
         return log(value / low) / log(high / low)
 
     def x(value: float) -> float:
@@ -215,8 +215,6 @@ def _figure(rows: Sequence[Row]) -> str:
 
 def _trained(gpus: int, seconds: int) -> Row:
     """What hybrid_search trains on so many GPUs, after its kernels were compiled."""
-    import signal
-
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "search.sqlite"

@@ -200,7 +200,7 @@ def _places(resources: dict[str, float]) -> int:
     import ray
 
     there = ray.cluster_resources()
-    return int(min(there.get(name.upper(), 0.0) / share for name, share in resources.items()))
+    return int(round(min(there.get(name.upper(), 0.0) / share for name, share in resources.items()), 6))
 
 
 def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:

@@ -574,6 +574,18 @@ def test_cohorts_that_share_a_gpu_take_no_cpu() -> None:
     assert ray_tune._resources("cpu", 4) == {"cpu": 1}
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+@pytest.mark.parametrize(
+    ("kind", "at_once", "places"), [("cpu", 1, 16), ("cuda", 1, 2), ("cuda", 3, 6), ("cuda", 8, 16)]
+)
+def test_as_many_cohorts_may_wait_as_train(
+    kind: str, at_once: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune ends a worker for which none waits."""
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 16.0, "GPU": 2.0})
+    assert ray_tune._places(ray_tune._resources(kind, at_once)) == places
+
+
 def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
