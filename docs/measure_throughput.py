@@ -1,8 +1,9 @@
 """Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE SECONDS [PART]
 
-OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, mad and step. Studies run for SECONDS:
-hybrid_search with an empty cache of Triton, for this checkout and half as long for OLD, and MAD's paper tier at two epochs.
-The table is written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
+OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, zoology, mad and step. Studies run for
+SECONDS at most, and a third as long for OLD: hybrid_search and, with three mixers and an epoch a trial, mqar_zoology, each with
+an empty cache of Triton; all 66 settings of MAD's paper tier, an epoch a trial, without OLD. The table is written as a CSV, a
+row a measurement. Needs one GPU, which nothing else may use meanwhile.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from typing import Any
 import torch
 
 from recallmap.results.ledger import Ledger
+from recallmap.results.record import Record
 from recallmap.search.engines.gpu_sharing import cohorts_at_once
 from recallmap.search.measurement import gpu_busy
 
 ROOT = Path(__file__).parents[1]
 HYBRIDS = ["hybrid_search", "--set", "budget=mini"]
-MAD = ["mad", "--set", "budget=paper", "--set", "trial.training.epochs=2", "--set", "space.axes.trial.seed=[0]"]
-PARTS = ("hybrids", "mad", "step")
+ONE_EPOCH = ["--set", "trial.training.epochs=1", "--set", "trial.training.evaluations=1"]
+ZOOLOGY = ["mqar_zoology", "--set", "only.arch=[conv_attention,conv_gated_deltanet,conv_mesa]", *ONE_EPOCH]
+MAD = ["mad", "--set", "budget=paper", "--set", "space.axes.trial.seed=[0]", *ONE_EPOCH]
+MAD_TRIALS, MAD_EPOCHS = 528, 200  # of a row of its table: 66 settings, eight cells
+PARTS = ("hybrids", "zoology", "mad", "step")
 GRACE = 20  # seconds beyond its time after which a run is interrupted; after as many more it is killed
 OLD_MAIN = "import sys; from search.cli import main; sys.argv[0] = 'recallmap'; main()"
 
@@ -58,33 +63,44 @@ def main(old: Path, table: Path, seconds: int, parts: Sequence[str]) -> None:
     here = _commit(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         if "hybrids" in parts:
-            _hybrids(old, here, Path(folder), seconds, note)
+            _beside("hybrid_search", HYBRIDS, old, here, Path(folder), seconds, note)
+        if "zoology" in parts:
+            _beside("mqar_zoology, an epoch", ZOOLOGY, old, here, Path(folder), seconds, note)
         if "mad" in parts:
             _mad(here, Path(folder), seconds, note)
         if "step" in parts:
             _steps(here, Path(folder), seconds, note)
 
 
-def _hybrids(old: Path, here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
-    ledger = folder / "old.sqlite"
-    command = [sys.executable, "-c", OLD_MAIN, "run", *HYBRIDS, "--ledger", str(ledger)]
-    cold = {"TRITON_CACHE_DIR": f"{folder}/old", "PYTHONPATH": str(old)}
-    wall, busy = _run(command, cold, old, seconds // 2 - GRACE)
+def _beside(
+    name: str, study: Sequence[str], old: Path, here: str, folder: Path, seconds: int, note: Callable[..., None]
+) -> None:
+    """The old commit, then this one, each with an empty cache."""
+    ledger = folder / f"{study[0]}_old.sqlite"
+    command = [sys.executable, "-c", OLD_MAIN, "run", *study, "--ledger", str(ledger)]
+    cold = {"TRITON_CACHE_DIR": f"{folder}/{study[0]}_old", "PYTHONPATH": str(old)}
+    wall, busy = _run(command, cold, old, seconds // 3 - GRACE)
     done = sqlite3.connect(ledger).execute("SELECT count(*) FROM records").fetchone()[0]
-    note("hybrid_search, cold cache", _commit(old), seconds=wall, trials_an_hour=done / wall * 3600, gpu_busy=busy)
-    ledger = folder / "new.sqlite"
-    command = _ours("run", *HYBRIDS, "--ledger", str(ledger), "--for", f"{seconds}s")
-    wall, busy = _run(command, {"TRITON_CACHE_DIR": f"{folder}/new"}, ROOT, seconds)
-    name = f"hybrid_search, cold cache, cohorts at once {cohorts_at_once(torch.device('cuda'))}"
-    note(name, here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
+    note(f"{name}, cold cache", _commit(old), seconds=wall, trials_an_hour=done / wall * 3600, gpu_busy=busy)
+    ledger = folder / f"{study[0]}.sqlite"
+    command = _ours("run", *study, "--ledger", str(ledger), "--for", f"{seconds}s")
+    wall, busy = _run(command, {"TRITON_CACHE_DIR": f"{folder}/{study[0]}"}, ROOT, seconds)
+    at_once = cohorts_at_once(torch.device("cuda"))
+    note(f"{name}, cold cache, cohorts at once {at_once}", here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall))
 
 
 def _mad(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
     for arch in ("attention", "gated_deltanet_mesanet"):
         ledger = folder / f"{arch}.sqlite"
-        more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds // 2}s"]
-        wall, busy = _run(_ours("run", *MAD, *more), {}, ROOT, seconds // 2)
-        note(f"MAD paper tier, two epochs, {arch}", here, seconds=wall, gpu_busy=busy, **_trained(ledger, wall))
+        more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds}s"]
+        wall, busy = _run(_ours("run", *MAD, *more), {}, ROOT, seconds)
+        done = _trained(ledger)
+        hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
+        short = [record for record in done if record.length == 128]
+        what = f"MAD paper tier, an epoch, {arch}"
+        note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
+        if short:
+            note(f"{what}, settings of 128 tokens", here, us_a_step_and_trial=_us(short))
 
 
 def _steps(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
@@ -107,9 +123,12 @@ def _run(
 ) -> tuple[float, float | None]:
     """Run a command until it ends, or interrupt it; its seconds, and the mean share of them in which the GPU worked."""
     began = time.monotonic()
-    with gpu_busy.sampled(gpu_busy.reader([torch.device("cuda")])) as busy:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+        gpu_busy.sampled(gpu_busy.reader([torch.device("cuda")])) as busy,
+    ):
         process = subprocess.Popen(
-            command, env=os.environ | environment, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True
+            command, env=os.environ | environment, cwd=folder, stdout=said, text=True, start_new_session=True
         )
         try:
             process.wait(seconds + GRACE)
@@ -119,16 +138,26 @@ def _run(
                 process.wait(GRACE)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
+        said.seek(0)
+        print("".join(line for line in said if line.startswith("time:")), end="", flush=True)
     return time.monotonic() - began, busy.mean
 
 
-def _trained(path: Path, wall: float) -> Row:
-    """Trials an hour, and the mean over them of the microseconds of a step."""
+def _trained(path: Path) -> list[Record]:
     with Ledger.open(path) as ledger:
-        done = [record for record in ledger.all() if record.status == "done"]
-    steps = sum(record.steps for record in done)
-    spent = sum(record.seconds for record in done)
-    return {"trials_an_hour": len(done) / wall * 3600, "us_a_step_and_trial": 1e6 * spent / steps if steps else None}
+        return [record for record in ledger.all() if record.status == "done"]
+
+
+def _figures(path: Path, wall: float) -> Row:
+    """Trials an hour, and the mean over them of the microseconds of a step."""
+    done = _trained(path)
+    return {"trials_an_hour": len(done) / wall * 3600, "us_a_step_and_trial": _us(done)}
+
+
+def _us(records: Sequence[Record]) -> float | None:
+    """Microseconds of a step and trial."""
+    steps = sum(record.steps for record in records)
+    return 1e6 * sum(record.seconds for record in records) / steps if steps else None
 
 
 def _commit(folder: Path) -> str:
