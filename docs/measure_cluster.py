@@ -158,7 +158,7 @@ def _processor_seconds() -> float:
 
 
 def _figure(rows: Sequence[Row]) -> str:
-    """Trials a second that were offered and taken, on logarithmic axes, a line a number of actors."""
+    """Trials a second that were offered and taken, on logarithmic axes, a line a number of actors and of cores."""
     rows = [row for row in rows if row["what"] == "actors asleep"]
     left, bottom, width, height = 70, 40, 560, 320
     low, high = 1.0, 2048.0
@@ -194,19 +194,19 @@ def _figure(rows: Sequence[Row]) -> str:
         f"<text {below}>trials a second that actors finish</text>",
         f"<text {aside}>trials a second in the ledger</text>",
     ]
-    for color, actors in zip(
-        ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), sorted({int(row["actors"]) for row in rows}), strict=False
-    ):
+    kinds = sorted({(int(row["actors"]), int(row["cores"])) for row in rows})
+    for color, (actors, cores) in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), kinds, strict=False):
         own = sorted(
             (float(row["offered_trials_a_second"]), float(row["trials_a_second"]))
             for row in rows
-            if int(row["actors"]) == actors
+            if (int(row["actors"]), int(row["cores"])) == (actors, cores)
         )
         line = " ".join(f"{x(offered):.1f},{y(taken):.1f}" for offered, taken in own)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts += [f'<circle cx="{x(o):.1f}" cy="{y(t):.1f}" r="4" fill="{color}"/>' for o, t in own]
         offered, taken = own[-1]
-        parts.append(f'<text x="{x(offered) + 8:.0f}" y="{y(taken) + 4:.0f}" fill="{color}">{actors} actors</text>')
+        said = f"{actors} actors, {cores} cores"
+        parts.append(f'<text x="{x(offered) + 8:.0f}" y="{y(taken) + 14:.0f}" fill="{color}">{said}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
