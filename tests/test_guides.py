@@ -20,6 +20,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from recallmap.results.ledger import Ledger
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 
@@ -53,6 +54,20 @@ def blocks(path: Path) -> list[Block]:
     return [Block(m["info"], m["text"], m["file"] or "") for m in found]
 
 
+def lay_down(block: Block, folder: Path) -> None:
+    """Write the file that a block is, where it does not belong into a checkout."""
+    if block.file.endswith((".yaml", ".py")) and "/" not in block.file:
+        (folder / block.file).write_text(block.text, encoding="utf-8")
+
+
+def type_in(block: Block) -> None:
+    """Run the commands of a block, all of which must succeed."""
+    for program, *words in block.lines():
+        assert program == "recallmap"
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}{result.exception!r}"
+
+
 def parsed(words: list[str]) -> None:
     """Raises UsageError on a command, an option or a value that recallmap does not have; runs nothing."""
     group = typer.main.get_command(app)
@@ -68,13 +83,26 @@ def test_the_commands_of_a_guide_run_in_an_empty_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(ROOT / "results")
     for block in blocks(guide):
-        if block.file.endswith((".yaml", ".py")) and "/" not in block.file:  # others are of a checkout
-            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+        lay_down(block, tmp_path)
         if block.info == "sh":
-            for program, *words in block.lines():
-                assert program == "recallmap"
-                result = CliRunner().invoke(app, words)
-                assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}{result.exception!r}"
+            type_in(block)
+
+
+@pytest.mark.slow
+def test_the_timed_walk_puts_a_new_mixer_on_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = blocks(ROOT / "docs/bring-your-own-mixer.md")
+    for block in guide:
+        lay_down(block, tmp_path)
+    (walk,) = (block for block in guide if block.info == "sh slow" and "gate.yaml" in block.text)
+    type_in(walk)
+    assert (tmp_path / "gate.html").is_file()
+    with Ledger.open(tmp_path / "runs/gate.sqlite") as ledger:
+        best = {
+            name: max(r.scores["accuracy"] for r in ledger.all() if r.arch == name)
+            for name in ("mine", "delta", "mesa_2")
+        }
+    assert min(best.values()) > 0.95
 
 
 @pytest.mark.parametrize(

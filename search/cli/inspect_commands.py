@@ -209,7 +209,7 @@ def bench(
         typer.Option(
             "--shape",
             metavar="B,T,H,K,V",
-            help="Shape for ops: batch, time, heads, key and value width; or S1, S2, S4, L1.",
+            help="Shape for ops: batch, time, heads, key and value width; or S1, S2, S4, L1, L2.",
         ),
     ] = None,
     variant: Annotated[str | None, typer.Option(help="Kind of inputs of an op.  [default: its first]")] = None,
@@ -279,7 +279,7 @@ def bench(
         if what in ("kernels", "growth"):
             rows = []
             for row in (
-                bench_kernels(shapes or ["S1", "S2", "S4", "L1"], dtype=dtype.value, device=where)
+                bench_kernels(shapes or ["S1", "S2", "S4", "L1", "L2"], dtype=dtype.value, device=where)
                 if what == "kernels"
                 else bench_growth(dtype=dtype.value, device=where)
             ):

@@ -176,7 +176,7 @@ def bench_op(
     op: str, shapes: Sequence[str], *, dtype: str, device: str, variant: str | None = None, beside: bool = False
 ) -> list[Row]:
     """Rows of milliseconds of an op's implementations, and with `beside` of a published kernel, at shapes "B,T,H,K,V" or S1,
-    S2, S4, L1 (`SHAPES`). Raises ValueError on a bad shape, on an unknown op or variant, and where an implementation
+    S2, S4, L1, L2 (`SHAPES`). Raises ValueError on a bad shape, on an unknown op or variant, and where an implementation
     disagrees with the definition."""
     which = [_shape(text) for text in shapes]
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)

@@ -46,12 +46,13 @@ class Shape:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-# The regime of small models, and one of language models: S1 and S2 are MAD's, with 32 and 128 sequences (or 4 times 32).
+# The regime of small models, and two of language models: S1 and S2 are MAD's, with 32 and 128 sequences (or 4 times 32).
 SHAPES = {
     "S1": Shape(batch=32, time=128, heads=8, key_width=16, value_width=16),
     "S2": Shape(batch=128, time=128, heads=8, key_width=16, value_width=16),
     "S4": Shape(batch=64, time=256, heads=2, key_width=64, value_width=64),
     "L1": Shape(batch=4, time=2048, heads=8, key_width=128, value_width=128),
+    "L2": Shape(batch=1, time=8192, heads=16, key_width=128, value_width=128),
 }
 
 
