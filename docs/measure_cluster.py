@@ -12,11 +12,13 @@ are added to the table, a CSV. `figure` draws the actors' rows as an SVG.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ from recallmap.search.training.trial_record import record_of
 
 ROOT = Path(__file__).parents[1]
 MEMBERS, REPORTS = 16, 6
+BEGUN = 45.0  # seconds by which Ray and its workers have begun
 SLEEPS = (8.0, 2.0, 0.5)  # seconds of a cohort
 COHORTS = 4  # that each actor trains, and more where they sleep short
 LEAST = 10.0  # seconds of a measurement, at least
@@ -227,9 +230,11 @@ def _trained(gpus: int, seconds: int) -> Row:
                 env=os.environ | visible,
                 start_new_session=True,
             )
-            try:
-                process.wait(seconds + 30)
-            except subprocess.TimeoutExpired:
+            counts: list[tuple[float, int]] = []
+            while process.poll() is None and time.monotonic() - began < seconds + 30:
+                time.sleep(1)
+                counts.append((time.monotonic() - began, _count(path)))
+            if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(30)
         wall = time.monotonic() - began
@@ -241,11 +246,30 @@ def _trained(gpus: int, seconds: int) -> Row:
         "gpus": gpus,
         "seconds": round(wall, 1),
         "trials_an_hour": round(len(records) / wall * 3600),
+        "trials_an_hour_then": _rate_once_begun(counts),
         "gpu_busy": busy.mean and round(busy.mean, 3),
         "us_a_step_and_trial": round(1e6 * sum(record.seconds for record in records) / steps) if steps else None,
         "trials_a_cohort": round(sum(record.cohort for record in records) / len(records), 1) if records else None,
         "device": torch.cuda.get_device_name(),
     }
+
+
+def _count(path: Path) -> int:
+    """Records in a ledger that another process writes."""
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as ledger:
+        (there,) = ledger.execute("SELECT count(*) FROM sqlite_master WHERE name = 'records'").fetchone()
+        return int(ledger.execute("SELECT count(*) FROM records").fetchone()[0]) if there else 0
+
+
+def _rate_once_begun(counts: Sequence[tuple[float, int]]) -> int | None:
+    """Trials an hour from BEGUN seconds to the last record: without the start, and without what was under way at the end."""
+    later = [(at, count) for at, count in counts if at >= BEGUN]
+    if not later or later[-1][1] == later[0][1]:
+        return None
+    first, last = later[0], next(one for one in later if one[1] == later[-1][1])
+    return round((last[1] - first[1]) / (last[0] - first[0]) * 3600)
 
 
 def _commit() -> str:

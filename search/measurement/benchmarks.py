@@ -183,7 +183,8 @@ def bench_op(
 
 
 def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
-    """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes.
+    """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes, and
+    on a GPU for another library's, where an op has it.
     One that cannot be timed has a row with the reason, so that the table is complete."""
     for op, variant, more in KERNELS:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
@@ -198,6 +199,8 @@ def _rows_of(
 ) -> Iterator[Row]:
     where, precision = torch.device(device), getattr(torch, dtype)
     able = [select.choose(op, device=where, dtype=precision)]
+    if where.type == "cuda" and "library" in select.implementations(op):
+        able.append("library")
     for text in shapes:
         try:
             rows = bench(
