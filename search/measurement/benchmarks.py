@@ -67,10 +67,11 @@ KERNELS: list[tuple[str, str, dict[str, int]]] = [
 ]
 
 # Shapes for the growth of time and memory: one axis at a time, from a small model's heads. Batches shrink as sequences
-# lengthen.
+# lengthen. A cohort's members fold into the batch: each has 32 sequences, as in MAD.
 GROWTH = {
-    "T": [f"{max(1, 8192 // time)},{time},4,64,64" for time in (128, 256, 512, 1024, 2048, 4096, 8192)],
+    "T": [f"{max(1, 8192 // time)},{time},4,64,64" for time in (128 * 2**i for i in range(9))],
     "K": [f"16,512,4,{width},{width}" for width in (16, 32, 64, 128, 256)],
+    "members": [f"{32 * members},128,8,16,16" for members in (1, 2, 4, 8, 16, 32)],
 }
 
 CG_STEPS = (1, 2, 5, 10, 15, 20, 30)
@@ -158,7 +159,7 @@ def bench_step(
 
 
 def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
-    """Rows of time and memory of every op by sequence length and width of heads, and of Mesa's by steps, for the
+    """Rows of time and memory of every op by sequence length, width of heads and members, and of Mesa's by steps, for the
     implementation that "auto" takes. One that cannot be timed has a row with the reason."""
     asked = [
         (axis, op, variant, dict[str, int](), text)
