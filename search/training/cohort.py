@@ -32,10 +32,19 @@ Result = TypeVar("Result")
 
 TOKENS_AT_ONCE = 2**17  # of all members of a lane together in one evaluation pass; bounds the memory of the logits
 
+LOGITS_AT_ONCE = 2**26  # the same of logits, where a GPU takes more tokens
+
 # Operations of a member's step (a spec's effort) from which a single member is faster on more than one core. On two cores at
 # widths 32 to 512 (measured by hand), a step below 2e8 takes as long on both as on one, or longer; above 6e8 up to 1.8 times
 # less.
 LARGE = 4e8
+
+
+def sequences_at_once(kind: str, *, members: int, length: int, batch: int, logits: int) -> int:
+    """Sequences of each member in one evaluation pass, on a device of this kind. A GPU takes as many as two training steps,
+    which hold what the way back needs besides, where the logits of a sequence are few: short passes leave it idle."""
+    least = max(1, TOKENS_AT_ONCE // (members * length))
+    return least if kind == "cpu" else max(least, min(2 * batch, LOGITS_AT_ONCE // (members * max(1, logits))))
 
 
 class Cohort:
@@ -213,7 +222,9 @@ class Cohort:
         flat_NP = model.layout.padded(rows)
         pool = tests.pool(members)
         length, count = pool.inputs.shape[2], int(pool.counts_N.max())
-        at_once = max(1, TOKENS_AT_ONCE // (len(members) * length))
+        read = max(positions * vocab for positions, vocab in (spec.read_out for spec in specs))
+        batch = specs[0].training.batch * specs[0].task.shape[0] // length
+        at_once = sequences_at_once(self.device.type, members=len(members), length=length, batch=batch, logits=read)
         wanting = [n for n, member in enumerate(members) if tests.tasks[member].wants_probabilities]
         predictions, probabilities, loss, by_sequence = [], [], [], []
         for start in range(0, count, at_once):

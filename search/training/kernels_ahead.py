@@ -27,7 +27,7 @@ from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.kernels.ahead import Target, cache_folder, compiling_for, fingerprint, target_here
 from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
-from recallmap.search.training.cohort import TOKENS_AT_ONCE
+from recallmap.search.training.cohort import sequences_at_once
 from recallmap.search.training.foreign import wraps
 from recallmap.search.training.lane import answers, training_losses
 from recallmap.search.training.padding import row_of
@@ -95,7 +95,7 @@ def compile_block(one: Wanted) -> int:
     models = [arch.build(vocab=VOCAB, seed=seed).use(one.implementation) for seed in range(one.members)]
     model = Stacked(models[0], [VOCAB] * one.members, torch.device("cpu"))
     flat_NP = model.layout.padded([row_of(model) for model in models]).requires_grad_()
-    evaluated = max(1, TOKENS_AT_ONCE // (one.members * one.length))
+    evaluated = sequences_at_once("cuda", members=one.members, length=one.length, batch=one.batch, logits=VOCAB)
 
     def drawn(sequences: int) -> tuple[Stacked, bool, Tensor, Tensor]:
         inputs_NBT = torch.zeros(one.members, sequences, one.length, dtype=torch.int64)

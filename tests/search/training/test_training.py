@@ -30,7 +30,7 @@ from recallmap.search import codec
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.batches import Feed
 from recallmap.search.training.best_checkpoint import evaluation_steps
-from recallmap.search.training.cohort import Cohort
+from recallmap.search.training.cohort import Cohort, sequences_at_once
 from recallmap.search.training.cuda_graph import CapturedStep, compiled
 from recallmap.search.training.lane import COMPILING, Lane
 from recallmap.search.training.loop import train
@@ -577,3 +577,11 @@ def test_a_mix_may_take_no_step() -> None:
     none = replace(trial(steps=0), mix=(Portion(task=TASK, examples=8),))
     (record,) = run_cohort([none])
     assert (record.status, record.steps) == ("done", 0)
+
+
+def test_a_gpu_evaluates_as_many_sequences_at_once_as_two_steps_train_where_logits_are_few() -> None:
+    few = {"members": 24, "length": 128, "batch": 64}
+    assert sequences_at_once("cpu", **few, logits=8 * 64) == 2**17 // (24 * 128) == 42
+    assert sequences_at_once("cuda", **few, logits=8 * 64) == 128
+    assert sequences_at_once("cuda", **few, logits=128 * 8192) == 42
+    assert sequences_at_once("cuda", members=4096, length=1024, batch=1, logits=0) == 2
