@@ -254,7 +254,7 @@ class Cohort:
     def parameters(self, member: int, row: Tensor) -> dict[str, Tensor]:
         """A member's own parameters by name."""
         layout = Layout(self.base_of(member), [self.specs[member].task.shape[1]], self.device)
-        return {name: value[0] for name, value in layout.parameters(row[None]).items()}
+        return layout.of_one(row)
 
     def base_of(self, member: int) -> Backbone:
         """A model that lends a member its form."""

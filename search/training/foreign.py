@@ -59,6 +59,13 @@ def why_alone(trials: Sequence[Trial], device: torch.device) -> str:
     return ""
 
 
+def has_outside(trials: Sequence[Trial]) -> bool:
+    """True where a block has a kind from outside."""
+    parts = [part for trial in trials for part in getattr(trial, "parts", (trial,))]
+    archs = {part.arch for part in parts if isinstance(part.arch, BackboneSpec)}
+    return any(kind for arch in archs for block in flatten(arch.stack) for kind in _from_outside(block))
+
+
 @cache
 def _apart(block: Any, width: int, norm: Norm, device: torch.device) -> str:
     """How a block's outputs or gradients under torch.vmap differ from those alone; "" where they agree."""

@@ -19,6 +19,7 @@ from recallmap.arch.kernels.select import fuses
 from recallmap.search.training.adamw import AdamW, learning_rate
 from recallmap.search.training.cuda_graph import MOST, CapturedStep, Operations, compiled
 from recallmap.search.training.padding import row_of
+from recallmap.search.training.recorded_step import RecordedStep, pays
 from recallmap.search.training.stacked_model import Stacked
 from recallmap.search.trials.pools import Pool
 
@@ -100,6 +101,7 @@ class Lane:
         self.whole: Callable[..., Tensor] | None = None  # the same compiled
         self.optimize: Callable[..., None] = self.optimizer.step
         self.captured = CapturedStep(self) if device.type == "cuda" and captured else None
+        self.recorded = RecordedStep(self) if pays(specs, device) else None
         self.saved = self.steps * SAVED_A_STEP + sum(s.effort for s in specs) * SAVED_OF_EFFORT  # seconds, if compiled
         self.low_precision = first.training.dtype == "bfloat16"
 
@@ -134,7 +136,7 @@ class Lane:
     def train_step(self, pool: Pool, rows_NB: Tensor) -> Tensor:
         """One optimizer step of every member; its losses [N], not yet brought to the host."""
         batch = pool.batch(rows_NB)
-        loss_N = self.captured(*batch) if self.captured else self.update(*batch)
+        loss_N = (self.captured or self.recorded or self.update)(*batch)
         self.loss_sum.add_(loss_N)
         return loss_N
 
@@ -173,8 +175,9 @@ class Lane:
         self.flat = self.flat[index]
         self.optimizer.keep(index)
         self.rates, self.bad_step, self.loss_sum = self.rates[:, index], self.bad_step[index], self.loss_sum[index]
-        if self.captured:
-            self.captured.forget()
+        for known in (self.captured, self.recorded):
+            if known:
+                known.forget()
 
     def _rows(self) -> list[Tensor]:
         """All tensors of members that steps write, [N, ...] each, in the order in which they are saved."""

@@ -50,6 +50,13 @@ class Layout:
             for (name, _), shape, piece in zip(self.forms, self.shapes, pieces, strict=True)
         }
 
+    def of_one(self, flat_P: Tensor) -> dict[str, Tensor]:
+        """Views of one row by parameter name: those of `parameters` without its first axis."""
+        pieces = flat_P.split(self.sizes)
+        return {
+            name: piece.view(shape) for (name, _), shape, piece in zip(self.forms, self.shapes, pieces, strict=True)
+        }
+
     def padded(self, rows: Sequence[Tensor]) -> Tensor:
         """[N, P] from each member's own parameters in a row."""
         if self.beyond is None:
@@ -72,8 +79,8 @@ class Layout:
     def _own(self, flat_P: Tensor, vocab: int) -> list[Tensor]:
         """Views of one row: a member's own parameters."""
         return [
-            value[0].narrow(self.axes[name], 0, vocab) if name in self.axes else value[0]
-            for name, value in self.parameters(flat_P[None]).items()
+            value.narrow(self.axes[name], 0, vocab) if name in self.axes else value
+            for name, value in self.of_one(flat_P).items()
         ]
 
     def _shapes(self, vocab: int) -> list[tuple[int, ...]]:

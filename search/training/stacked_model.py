@@ -32,13 +32,14 @@ class Stacked:
 
     def unmasked(self, flat_NP: Tensor, inputs_NBT: Tensor, at_NBQ: Tensor | None) -> Tensor:
         """The same, of some finite value at token ids that a member does not have."""
-        base, parameters = self.base, self.layout.parameters(flat_NP)
+        base = self.base
         if len(flat_NP) == 1:  # the same numbers without the cost of vmap
-            alone = {name: value[0] for name, value in parameters.items()}
             at_BQ = None if at_NBQ is None else at_NBQ[0]
-            return functional_call(base, alone, (inputs_NBT[0],), {"at": at_BQ})[None]
+            return functional_call(base, self.layout.of_one(flat_NP[0]), (inputs_NBT[0],), {"at": at_BQ})[None]
 
         def member(own: dict[str, Tensor], inputs_BT: Tensor, at_BQ: Tensor | None) -> Tensor:
             return functional_call(base, own, (inputs_BT,), {"at": at_BQ})
 
-        return vmap(member, in_dims=(0, 0, None if at_NBQ is None else 0))(parameters, inputs_NBT, at_NBQ)
+        return vmap(member, in_dims=(0, 0, None if at_NBQ is None else 0))(
+            self.layout.parameters(flat_NP), inputs_NBT, at_NBQ
+        )
