@@ -4,6 +4,8 @@ A shell without a terminal starts jobs deaf to SIGINT, `nohup` to SIGHUP, and al
 would wait for ever.
 """
 
+import inspect
+import math
 import os
 import signal
 from contextlib import suppress
@@ -21,35 +23,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def hurry_the_interpreter() -> None:
-    """What Triton's interpreter does over and over, to no effect, takes two thirds of its time. It exchanges its whole language
-    each time that a kernel calls a function, where once a kernel is enough. It builds a table of types for each number. It
-    compares each whole number with the largest one, and throws the answer away, since no kernel is debugged. It broadcasts
-    blocks of one shape."""
+    """What Triton's interpreter does over and over, to no effect, takes most of its time. It exchanges its whole language
+    each time that a kernel calls a function, where once a kernel is enough. It builds a table of types for each number, and a
+    type with its shape for each block. It asks each operation twice whether it is one. It compares each whole number with the
+    largest one, and throws the answer away, since no kernel is debugged. It broadcasts blocks of one shape."""
     import triton.language as tl
     from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
 
     function: Any = interpreter.InterpretedFunction
     call, numpy_type, broadcast = function.__call__, interpreter._get_np_dtype, TritonSemantic.broadcast_impl_value
-    known: dict[str, Any] = {}
+    block_type: Any = tl.core.block_type
+    make_type = block_type.__init__
+    numpy_types: dict[str, Any] = {}
+    types: dict[Any, dict[str, Any]] = {}
+    shapes: dict[Any, tuple[Any, Any]] = {}
+    languages: dict[Any, list[Any]] = {}
 
     def call_within_a_kernel(self: Any, *args: Any, **kwargs: Any) -> Any:
-        languages = [x for x in self.fn.__globals__.values() if x is tl or x is tl.core]
-        if not languages or any(tl.core.is_builtin(x.load) for x in languages):  # not exchanged yet
+        if self.fn not in languages:
+            languages[self.fn] = [x for x in self.fn.__globals__.values() if x is tl or x is tl.core]
+        own = languages[self.fn]
+        if not own or any(tl.core.is_builtin(x.load) for x in own):  # not exchanged yet
             return call(self, *args, **kwargs)
         return self.rewrite()(*args, **kwargs)
 
+    def exchanged(of: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        plain = inspect.unwrap(member)
+
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = interpreter.interpreter_semantic
+            return plain(*args, **kwargs)
+
+        scope.set_attr(of, name, operation)
+
     def known_numpy_type(of: Any) -> Any:
-        if of.name not in known:
-            known[of.name] = numpy_type(of)
-        return known[of.name]
+        if of.name not in numpy_types:
+            numpy_types[of.name] = numpy_type(of)
+        return numpy_types[of.name]
+
+    def known_type(self: Any, element_ty: Any, shape: Any) -> None:
+        own = (element_ty.name, *(x.value if type(x) is tl.constexpr else x for x in shape))
+        if own not in types:
+            make_type(self, element_ty, shape)
+            types[own] = dict(vars(self))
+        vars(self).update(types[own])
+
+    def tensor_of_a_known_shape(self: Any, handle: Any, type: Any) -> None:
+        sizes = tuple(type.shape) if type.is_block() else ()
+        if sizes not in shapes:
+            shapes[sizes] = tl.core.tuple([tl.constexpr(x) for x in sizes]), tl.constexpr(math.prod(sizes))
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shapes[sizes]
 
     def broadcast_other_shapes(self: Any, x: Any, y: Any) -> Any:
         blocks = x.type.is_block() and y.type.is_block()
         return (x, y) if blocks and x.handle.data.shape == y.handle.data.shape else broadcast(self, x, y)
 
     function.__call__ = call_within_a_kernel
+    interpreter._patch_attr = exchanged
     interpreter._get_np_dtype = known_numpy_type
+    block_type.__init__ = known_type
+    tl.core.tensor.__init__ = tensor_of_a_known_shape
     TritonSemantic.broadcast_impl_value = broadcast_other_shapes
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)

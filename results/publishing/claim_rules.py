@@ -50,13 +50,14 @@ class Which:
     grown: bool | None = None
 
     def holds(self, measure: Measure) -> bool:
+        if self.archs and measure.arch not in self.archs:
+            return False
         values: dict[str, list[Any]] = {}
         for path, value in measure.leaves.items():
             values.setdefault(path.rsplit(".", 1)[-1], []).append(value)
         kinds = values.get("kind", [])
         return (
-            (not self.archs or measure.arch in self.archs)
-            and (not self.has or any(kind in kinds for kind in self.has))
+            (not self.has or any(kind in kinds for kind in self.has))
             and not any(kind in kinds for kind in self.lacks)
             and all(any(value in may for value in values.get(name, ())) for name, may in self.parameters.items())
             and all(measure.dials.get(name) == value for name, value in self.at.items())
@@ -122,8 +123,9 @@ class Above(RuleSpec):
 
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         scored = [m for measure in measures if (m := self.scored(measure)).values]
+        worse = [*filter(self.worse.holds, scored)]
         for a in filter(self.better.holds, scored):
-            for b in filter(self.worse.holds, scored):
+            for b in worse:
                 if a is not b and self._same_question(a, b) and self.alike(a, b):
                     yield self.compare(a, b)
 

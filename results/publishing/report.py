@@ -23,9 +23,10 @@ from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
+from recallmap.results.score_tables.columns import tables_about
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
-from recallmap.results.score_tables.table import Table
+from recallmap.results.score_tables.table import MAD, Table
 
 SIDES: Mapping[Verdict, str] = {
     "reproduced": "for",
@@ -215,9 +216,17 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
 
 def _scores(records: Sequence[Record], sources: Sequence[Published]) -> list[Table]:
     """The score tables of one file: one for every source with a figure to compare, and one without where no source has."""
-    compared = [table for source in sources for table in table_of(records, source) if _compares(table)]
+    compared = [
+        table for source in sources for table in table_of(_asked_by(source, records), source) if _compares(table)
+    ]
     titles = {table.title for table in compared}
     return [*compared, *(table for table in table_of(records) if table.title not in titles)]
+
+
+def _asked_by(source: Published, records: Sequence[Record]) -> list[Record]:
+    """The records of which a source may have figures: of its tasks, and of all of MAD where it has any of MAD."""
+    mad = any(tables_about(source, task) for task in ("mad", *MAD))
+    return [r for r in records if (mad if r.task in MAD else tables_about(source, r.task))]
 
 
 def _tables(name: str, records: Sequence[Record], scores: Sequence[Table]) -> str:

@@ -75,10 +75,8 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     members = members_of(hint)
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, numbers.Integral):
-        return float(value) if float in members and int not in members else int(value)
     if isinstance(value, numbers.Real):
-        return float(value) + 0.0  # -0.0 says the same as 0.0
+        return _number(value, members)
     if isinstance(value, tuple | list):
         parts = next((get_args(m) for m in members if get_origin(m) in (tuple, list)), ())
         each = parts if len(parts) == len(value) and ... not in parts else (parts[:1] or (Any,)) * len(value)
@@ -89,6 +87,12 @@ def plain(value: Any, hint: Any = Any, *, whole: bool = False) -> Any:
     raise TypeError(
         f"a spec holds {type(value).__name__} {value!r}, expected numbers, text, tuples, mappings and specs"
     )
+
+
+def _number(value: Any, members: tuple[Any, ...]) -> int | float:
+    if isinstance(value, float) or not isinstance(value, numbers.Integral):
+        return float(value) + 0.0  # -0.0 says the same as 0.0
+    return float(value) if float in members and int not in members else int(value)
 
 
 def _plain_spec(value: Any, whole: bool) -> dict[str, Any]:
@@ -130,7 +134,9 @@ def _canonical_of_data(value: Any, hint: Any) -> str:
         return encode_basestring_ascii(value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, tuple) and value and all(is_dataclass(part) for part in value):
+    if type(value) in (int, float) and math.isfinite(value):  # as below, without its detours: most parts are numbers
+        return repr(_number(value, members_of(hint)))
+    if isinstance(value, tuple) and all(is_dataclass(part) for part in value):
         return f"[{','.join([canonical(part) for part in value])}]"
     return json.dumps(plain(value, hint), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -297,9 +303,8 @@ def _is_mapping(hint: Any) -> bool:
     return isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping)
 
 
-Memo = dict[
-    tuple[Any, int], tuple[Node, Any]
-]  # by hint and identity of the node, which is kept so that it stays unique
+# By hint and identity of the node, or by spec, keys and identity of their parts. The node is kept, so that these stay unique.
+Memo = dict[tuple[Any, ...], tuple[Node, Any]]
 
 
 class _Reader:
@@ -406,6 +411,19 @@ class _Reader:
         return self.refuse(node.place, path, f"unknown kind '{node.value}', expected {_quoted(kinds)}{meant}")
 
     def _dataclass(self, spec: type, node: Node, path: str) -> Any:
+        own = (
+            spec,
+            *node.value,
+            *map(id, node.value.values()),
+        )  # a patch may have brought the same parts together before
+        if own in self.memo:
+            return self.memo[own][1]
+        value = self._made(spec, node, path)
+        if value is not _BAD:
+            self.memo[own] = (node, value)
+        return value
+
+    def _made(self, spec: type, node: Node, path: str) -> Any:
         hints, known = hints_of(spec), {f.name: f for f in dials(spec)}
         before = len(self.faults)
         values = {}
