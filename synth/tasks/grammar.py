@@ -22,7 +22,7 @@ _TOO_LONG = 1e-4  # the share of sentences that may be drawn anew, so that the f
 _GRAIN = 2**30  # parts of a nat
 _DEEPEST = 7  # levels; sentences of more have thousands of tokens
 
-# The published grammars: levels from the top, parted by "/"; their symbols by "|"; a rule's digits are symbols of the next level.
+# As published: levels from the top, parted by "/"; their symbols by "|"; a rule's digits are symbols of the next level.
 _PUBLISHED = {
     "cfg3f": (
         "12 102 200 11 / 202 12 22 | 00 01 102 | 21 10 012 02 / 22 020 10 11 | 210 12 21 | 120 200 02 / "
