@@ -42,9 +42,9 @@ class TopologicalOrder(Task):
 
     Under protocol "brevo" the last node is asked for; under "repaired" one of the last quarter, as the public code means to.
 
-    Headline: `legal`, the share of choices that are an ancestor or the node itself, not yet named, whose parents all are. A word
-    is legal where all its tokens are: each begins, with those shown before it, a word that may be chosen. What comes before a
-    choice is the order shown, so it is not the share of free answers that are right.
+    Headline: `legal`, the share of choices that are an ancestor or the node itself, not yet named, whose parents all are. A
+    word is legal where all its tokens are: each begins, with those shown before it, a word that may be chosen. What comes
+    before a choice is the order shown, so it is not the share of free answers that are right.
     """
 
     kind: Literal["topological_order"] = "topological_order"
