@@ -164,9 +164,9 @@ class TopologicalOrder(Task):
     def _names(self, rng: np.random.Generator, parents: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [n, nodes]: the number of the word that names each node, -1 where it has no edge."""
         count, most = parents.shape[:2]
-        shown = (parents >= 0).any(axis=2)
-        row, node, parent = np.nonzero(parents >= 0)
-        shown[row, parents[row, node, parent]] = True
+        there = parents >= 0
+        shown: NDArray[np.bool_] = there.any(axis=2)
+        shown[np.nonzero(there)[0], parents[there]] = True
         if self.symbols is None:
             return np.where(shown, distinct(rng, count, most, self.words.number), -1)
         nodes = shown.sum(axis=1)
