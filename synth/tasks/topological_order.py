@@ -152,11 +152,11 @@ class TopologicalOrder(Task):
         due = np.full(wide.shape, IGNORE)
         wide[:, pairs + 2 + size : -1] = spelled = spelling[answer].reshape(count, -1)
         due[:, pairs + 2 + size : -1] = np.where(spelled > 0, spelled, IGNORE)
+        used = wide > 0
         targets = np.full(wide.shape, IGNORE)
-        targets[:, :-1] = packed(due, wide > 0, IGNORE)[:, 1:]
-        return Batch(
-            inputs=packed(wide, wide > 0, 0), targets=targets, aux={"name": names, "ready": 1 + highest, "rank": rank}
-        )  # by node
+        targets[:, :-1] = packed(due, used, IGNORE)[:, 1:]
+        aux = {"name": names, "ready": 1 + highest, "rank": rank}  # by node
+        return Batch(inputs=packed(wide, used, 0), targets=targets, aux=aux)
 
     def drawn_bytes(self, count: int) -> float:
         return 2 * super().drawn_bytes(count)
