@@ -165,7 +165,7 @@ class TopologicalOrder(Task):
         """int64 [n, nodes]: the number of the word that names each node, -1 where it has no edge."""
         count, most = parents.shape[:2]
         there = parents >= 0
-        shown: NDArray[np.bool_] = there.any(axis=2)
+        shown = parents.max(axis=2) >= 0
         shown[np.nonzero(there)[0], parents[there]] = True
         if self.symbols is None:
             return np.where(shown, distinct(rng, count, most, self.words.number), -1)
