@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,10 +20,11 @@ from recallmap.results.analysis.breakdown import (
     by_settings,
     further_scores,
 )
-from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.labels import canonical_text, differing, words
 from recallmap.results.analysis.measures import Measure, edge_of, measures
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.published_figures import Column, Published
+from recallmap.results.analysis.reach import Reach, reaches
 from recallmap.results.record import Record
 from recallmap.results.score_tables.columns import over_seeds, sampling_error
 from recallmap.results.score_tables.costs import cost_tables
@@ -126,8 +128,50 @@ def _further(found: Iterable[Measure], task: str, protocol: str) -> list[Table]:
     for name in further_scores(found):
         own = [other for m in found if (other := m.of(name)).values]
         tables.append(task_table(own, task, protocol, "validation", None, score=name))
+    tables += _reach_tables(reaches(found), task, protocol)
     cuts = by_parts(found, but=(OF_EVERY_TASK,))
     return tables + [_cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
+
+
+def _reach_tables(found: Sequence[Reach], task: str, protocol: str) -> list[Table]:
+    """How far the median and the worst seed reach, a table for every setting that was trained and tested alike."""
+    asked: dict[tuple[str, tuple[float, ...]], list[Reach]] = defaultdict(list)
+    for reach in found:
+        asked[canonical_text([reach.option, reach.dials]), reach.tested].append(reach)
+    telling = differing([reach.dials for reach in found])
+    tables = []
+    for own in asked.values():
+        option, trained, tested = own[0].option, own[0].trained, own[0].tested
+        lines = [_reach_line(reach) for reach in own]
+        reached = f"reach in {readable(option)} from {trained:,g} to {tested[-1]:,g}"
+        said = f"trained at {trained:,g}, tested at {', '.join(f'{value:,g}' for value in tested)}"
+        notes = (
+            f"The largest {readable(option)} up to which a seed is above midway between chance and the ceiling: {said}. 0: not "
+            "where it was trained either.",
+            "Of the seeds the lower median, and the worst.",
+        )
+        tables.append(
+            Table(
+                title=", ".join([f"{task}{protocol_of(protocol)}", *words(own[0].dials, telling), reached]),
+                corner=("architecture", "state", "seeds"),
+                columns=("median", "worst"),
+                lines=tuple(best(sorted(lines, key=lambda line: -(line.cells[0].mean or 0.0)), more=True)),
+                notes=notes,
+                units=("count", "count"),
+                protocol=protocol,
+            )
+        )
+    return tables
+
+
+def _reach_line(reach: Reach) -> Line:
+    values = list(reach.of.values())
+    cells = tuple(Cell(mean=of(values), seeds=len(values)) for of in (statistics.median_low, min))
+    return Line(
+        labels=(reach.own[0].row, states_of(reach.own), str(len(values))),
+        cells=cells,
+        remark=remark(reach.own[0].leaves),
+    )
 
 
 def tables_by(records: Sequence[Record], by: str) -> list[Table]:

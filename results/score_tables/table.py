@@ -19,6 +19,8 @@ MAD = {  # the six tasks of MAD, in the order of its paper
 
 SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are always in capitals
 
+_LESS = ("loss", "nats", "tvd", "error", "steps")  # last words of scores of which less is better
+
 Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 
 
@@ -130,12 +132,13 @@ def size(count: int) -> str:
 
 def is_share(metric: str) -> bool:
     """True for a metric that is a share, to be shown as percent."""
-    return "accuracy" in metric or metric.startswith("exact_match")
+    return "accuracy" in metric or metric.startswith(("exact_match", "legal"))
 
 
 def more_is_better(metric: str) -> bool:
-    """True for losses, distances and counts of steps, which are better where they are small."""
-    return is_share(metric) or metric.startswith("explained")
+    """False for losses, distances and counts of steps, which are better where they are small; True for the rest, such as the
+    headline of every task."""
+    return metric.partition("/")[0].rpartition("_")[2] not in _LESS
 
 
 def is_count(metric: str) -> bool:

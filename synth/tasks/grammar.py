@@ -22,12 +22,19 @@ _TOO_LONG = 1e-4  # the share of sentences that may be drawn anew, so that the f
 _GRAIN = 2**30  # parts of a nat
 _DEEPEST = 7  # levels; sentences of more have thousands of tokens
 
-# Levels from the top, parted by "/"; their symbols by "|"; a rule's digits are symbols of the next level.
-_CFG3F = (
-    "12 102 200 11 / 202 12 22 | 00 01 102 | 21 10 012 02 / 22 020 10 11 | 210 12 21 | 120 200 02 / "
-    "12 212 021 | 02 202 21 022 | 011 110 00 221 / 122 202 022 | 11 20 200 | 020 21 112 / "
-    "110 211 201 21 | 200 01 220 | 010 22 00"
-)
+# As published: levels from the top, parted by "/"; their symbols by "|"; a rule's digits are symbols of the next level.
+_PUBLISHED = {
+    "cfg3f": (
+        "12 102 200 11 / 202 12 22 | 00 01 102 | 21 10 012 02 / 22 020 10 11 | 210 12 21 | 120 200 02 / "
+        "12 212 021 | 02 202 21 022 | 011 110 00 221 / 122 202 022 | 11 20 200 | 020 21 112 / "
+        "110 211 201 21 | 200 01 220 | 010 22 00"
+    ),
+    "cfg3k": (
+        "01 22 21 / 20 211 22 02 | 121 122 11 01 | 21 12 002 / 120 20 202 221 | 111 02 110 210 | 21 020 100 122 / "
+        "21 12 212 100 | 121 200 22 | 11 20 011 / 022 112 22 | 01 011 100 11 | 21 00 12 / "
+        "00 11 220 020 | 102 000 010 | 01 110 202 12 / 22 020 10 | 12 001 20 011 | 022 11 000 212"
+    ),
+}
 
 
 class Rules(NamedTuple):
@@ -48,8 +55,8 @@ class Grammar(Task):
     The grammar has levels of three symbols, the first of one. A symbol becomes, by one of 3 or 4 rules, each as likely, 2 or 3
     symbols of the next level; right sides differ within a level. The symbols of the last level are the tokens.
 
-    rules   cfg3f: the published grammar, of 6 levels. drawn: one drawn from `seed`
-    levels  of rules, 6 in cfg3f
+    rules   cfg3f, cfg3k: a published grammar, of 6 or of 7 levels. drawn: one drawn from `seed`
+    levels  of rules
     seed    of the grammar that is drawn, not of its sentences
     length  most tokens of a row, the begin mark included
 
@@ -60,7 +67,7 @@ class Grammar(Task):
 
     kind: Literal["grammar"] = "grammar"
     protocol: Literal["repaired"] = "repaired"
-    rules: Literal["cfg3f", "drawn"] = "cfg3f"
+    rules: Literal["cfg3f", "cfg3k", "drawn"] = "cfg3f"
     levels: int = 6
     seed: int = 0
     length: int = 512
@@ -72,11 +79,12 @@ class Grammar(Task):
         super().__post_init__()
         if self.protocol != "repaired":
             raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
-        if self.rules not in ("cfg3f", "drawn"):
-            raise ValueError(f"rules must be 'cfg3f' or 'drawn', got '{self.rules}'")
-        if self.rules == "cfg3f" and (self.levels, self.seed) != (6, 0):
+        if self.rules not in (*_PUBLISHED, "drawn"):
+            raise ValueError(f"rules must be 'cfg3f', 'cfg3k' or 'drawn', got '{self.rules}'")
+        if self.rules != "drawn" and (self.levels, self.seed) != (len(_published(self.rules)), 0):
             raise ValueError(
-                f"rules 'cfg3f' has levels 6 and needs seed 0, got levels {self.levels}, seed {self.seed}: use rules 'drawn'"
+                f"rules '{self.rules}' has levels {len(_published(self.rules))} and needs seed 0, got levels {self.levels}, "
+                f"seed {self.seed}: use rules 'drawn'"
             )
         if not 1 <= self.levels <= _DEEPEST:
             raise ValueError(f"levels must lie in 1..{_DEEPEST}, got {self.levels}")
@@ -93,7 +101,7 @@ class Grammar(Task):
     @property
     def grammar(self) -> tuple[Rules, ...]:
         """The rules of every level, from the top."""
-        return _published() if self.rules == "cfg3f" else _drawn(self.levels, self.seed)
+        return _drawn(self.levels, self.seed) if self.rules == "drawn" else _published(self.rules)
 
     @property
     def vocab(self) -> int:
@@ -209,11 +217,11 @@ def _ruled(symbols: list[list[tuple[int, ...]]]) -> Rules:
     return Rules(count, count.cumsum() - count, np.array(padded), np.array([len(right) for right in rights]))
 
 
-@lru_cache(maxsize=1)
-def _published() -> tuple[Rules, ...]:
+@lru_cache(maxsize=len(_PUBLISHED))
+def _published(rules: str) -> tuple[Rules, ...]:
     return tuple(
         _ruled([[tuple(map(int, right)) for right in symbol.split()] for symbol in level.split("|")])
-        for level in _CFG3F.split("/")
+        for level in _PUBLISHED[rules].split("/")
     )
 
 

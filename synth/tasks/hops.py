@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,9 +13,9 @@ from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.draws import dealt, distinct, distinct_as, orders
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
+from recallmap.synth.words import Words, packed
 
 _FEWEST = 3  # words of a cycle under "depo"
-_MOST_WORDS = 2**20  # words whose spellings we hold
 _BEGIN = 1
 
 
@@ -61,39 +60,28 @@ class Hops(Task):
             raise ValueError(f"drawn must be 'fixed' or 'depo', got '{self.drawn}'")
         if self.protocol == "depo" and self.drawn != "depo":
             raise ValueError(f"protocol 'depo' needs drawn 'depo', got '{self.drawn}': use protocol 'repaired'")
-        for name, least in (("nodes", _FEWEST), ("hops", 1), ("queries", 1), ("symbols", 1), ("min_tokens", 1)):
+        for name, least in (("nodes", _FEWEST), ("hops", 1), ("queries", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.max_tokens < self.min_tokens:
-            raise ValueError(f"max_tokens must be at least min_tokens, {self.min_tokens}, got {self.max_tokens}")
+        words = self.words
         if self.hops >= self.nodes:
             raise ValueError(
                 f"hops must be below nodes, {self.nodes}, or an answer can be the start itself; got {self.hops}"
             )
         if self.queries > self.nodes:
             raise ValueError(f"queries must be at most nodes, {self.nodes}, for starts differ; got {self.queries}")
-        if self.symbols > _MOST_WORDS or self.max_tokens > _MOST_WORDS.bit_length() or self._words > _MOST_WORDS:
+        if self.nodes > words.most:
             raise ValueError(
-                f"{self.symbols:,} symbols make more than {_MOST_WORDS:,} words of up to {self.max_tokens} tokens: lower "
-                "symbols or max_tokens"
-            )
-        most = self._words if self.min_tokens == self.max_tokens else self._words // 2  # beyond, draws repeat for long
-        if self.nodes > most:
-            raise ValueError(
-                f"{self.symbols} symbols make {self._words} words of {self.min_tokens} to {self.max_tokens} tokens, of "
-                f"which a cycle can have {most}, got nodes {self.nodes}: raise symbols or max_tokens, or lower nodes"
+                f"{self.symbols} symbols make {words.number} words of {self.min_tokens} to {self.max_tokens} tokens, of "
+                f"which a cycle can have {words.most}, got nodes {self.nodes}: raise symbols or max_tokens, or lower nodes"
             )
         if self.shape[0] > 2**22:
             raise ValueError(f"{self.nodes:,} nodes take {self.shape[0]:,} positions, at most 2^22 can be: lower nodes")
 
     @property
-    def _words(self) -> int:
-        return sum(self.symbols**size for size in range(self.min_tokens, self.max_tokens + 1))
-
-    @property
-    def _inner(self) -> int:
-        """Tokens that stand within a word, before its last."""
-        return self.symbols if self.max_tokens > 1 else 0
+    def words(self) -> Words:
+        """Those that a cycle is of."""
+        return Words(symbols=self.symbols, min_tokens=self.min_tokens, max_tokens=self.max_tokens)
 
     @property
     def vocab(self) -> int:
@@ -106,7 +94,7 @@ class Hops(Task):
 
     def roles(self) -> Roles:
         found, first = {"pad": range(1), "begin": range(_BEGIN, _BEGIN + 1)}, _BEGIN + 1
-        for name, size in (("inner", self._inner), ("final", self.symbols), ("hop", self.hops), ("mark", 1)):
+        for name, size in (("inner", self.words.inner), ("final", self.symbols), ("hop", self.hops), ("mark", 1)):
             found[name], first = range(first, first + size), first + size
         return Roles(found)
 
@@ -126,7 +114,7 @@ class Hops(Task):
         row = np.arange(count)[:, None] * self.nodes
         words, pairs = words.ravel(), np.stack([row + fact, row + following], axis=2)
 
-        spelling = _spelling(self.symbols, self.min_tokens, self.max_tokens)
+        spelling = self.words.spelling(_BEGIN + 1)
         pairs, starts, answers = words.take(pairs), words.take(row + start), words.take(row + answer)
         ragged = self.drawn == "depo" or self.min_tokens < self.max_tokens
         if ragged:
@@ -151,10 +139,7 @@ class Hops(Task):
         if ragged:
             block[~asked], told[~asked] = 0, -1
             used = wide > 0
-            left = np.arange(wide.shape[1]) < used.sum(axis=1)[:, None]
-            return Batch(
-                inputs=_packed(wide, used, left, 0), targets=_packed(targets, used, left, IGNORE), aux={"told": told}
-            )
+            return Batch(inputs=packed(wide, used, 0), targets=packed(targets, used, IGNORE), aux={"told": told})
         return Batch(inputs=wide.astype(np.int64), targets=targets, aux={"told": told})
 
     def drawn_bytes(self, count: int) -> float:
@@ -171,18 +156,9 @@ class Hops(Task):
     def _cycle(self, rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [n, nodes]: the number of each word of the cycle, in its order."""
         if self.min_tokens == self.max_tokens:
-            few = 8 * self.nodes > self._words
-            return (dealt if few else distinct)(rng, len(nodes), self.nodes, self._words)
-        sizes = np.arange(self.min_tokens, self.max_tokens + 1)
-        spellings = self.symbols**sizes
-        firsts = spellings.cumsum() - spellings
-
-        def draw(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-            size = rng.integers(sizes.size, size=rows.size)
-            word: NDArray[np.int64] = firsts[size] + rng.integers(spellings[-1], size=rows.size) % spellings[size]
-            return word
-
-        words = distinct_as(draw, np.arange(self.nodes) < nodes[:, None], self._words)
+            few = 8 * self.nodes > self.words.number
+            return (dealt if few else distinct)(rng, len(nodes), self.nodes, self.words.number)
+        words = self.words.distinct(rng, np.arange(self.nodes) < nodes[:, None])
         return np.take_along_axis(words, self._order(rng, nodes), axis=1)
 
     def _order(self, rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -280,28 +256,3 @@ class Hops(Task):
     def _query(self, batch: Batch) -> NDArray[np.int64]:
         """int64 [n, T]: which query the answer at each position belongs to; -1 before the first mark."""
         return self._marks(batch).cumsum(axis=1) - 1
-
-
-def _packed(wide: NDArray[Any], used: NDArray[np.bool_], left: NDArray[np.bool_], rest: int) -> NDArray[np.int64]:
-    """The used tokens of every row moved to the left, and `rest` behind them."""
-    packed = np.full(wide.shape, rest, dtype=np.int64)
-    packed[left] = wide[used]
-    return packed
-
-
-@lru_cache(maxsize=64)
-def _spelling(symbols: int, fewest: int, most: int) -> NDArray[np.int64]:
-    """int32 [words + 1, most]: the tokens of every word, padded by 0; the last row is no word."""
-    inner = _BEGIN + 1
-    final = inner + (symbols if most > 1 else 0)
-    parts = []
-    for size in range(fewest, most + 1):
-        numbers = np.arange(symbols**size)
-        tokens = np.zeros((numbers.size, most), dtype=np.int32)
-        for place in range(size):
-            tokens[:, place] = inner + numbers // symbols**place % symbols
-        tokens[:, size - 1] += final - inner
-        parts.append(tokens)
-    table = np.concatenate([*parts, np.zeros((1, most), dtype=np.int32)])
-    table.setflags(write=False)
-    return table

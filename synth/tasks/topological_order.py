@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.draws import distinct
+from recallmap.synth.draws import distinct, orders
+from recallmap.synth.score import Scoring
 from recallmap.synth.task import LONGEST, MOST_IDS, Split, Task
 from recallmap.synth.vocab import Roles
+from recallmap.synth.words import Words, packed
 
 _EXAM = 4096  # sequences that chance is computed on
 _DEGREE = 4  # most parents, and most children, of a node
-_BEGIN, _ASK, _ANSWER, _END, _FIRST = 1, 2, 3, 4, 5  # token ids; _FIRST is the first node, 0 the padding
+_BEGIN, _ASK, _ANSWER, _END, _FIRST = 1, 2, 3, 4, 5  # token ids; _FIRST is the first of nodes, 0 the padding
+_MARKS = ("pad", "begin", "ask", "answer", "end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +32,19 @@ class TopologicalOrder(Task):
     1 to 4 parents among earlier nodes with fewer than 4 children. Of the orders that are right a random one is shown: from the
     last on, of the nodes all of whose children are taken, each is as likely. Rows are padded on the right.
 
-    nodes  of a graph
-    names  of which each graph takes some for its nodes; None: `nodes`
-    drawn  fixed: every graph has `nodes` nodes. brevo: training draws 3 to `nodes`, n in proportion to 1 / (n + sqrt(nodes))
+    nodes       of a graph
+    names       of one token, of which each graph takes some for its nodes; None: `nodes`
+    drawn       fixed: every graph has `nodes` nodes. brevo: training draws 3 to `nodes`, n in proportion to
+                1 / (n + sqrt(nodes))
+    symbols     None: a node's name is one token. Otherwise it is a word of `min_tokens` to `max_tokens` tokens, each of
+                `symbols`; the last token is of a role of its own. All sizes are equally likely, and a word that is there
+                already is drawn anew
 
     Under protocol "brevo" the last node is asked for; under "repaired" one of the last quarter, as the public code means to.
 
-    Headline: `legal`, the share of choices that are an ancestor or the node itself, not yet named, whose parents all are. What
-    comes before a choice is the order shown, so it is not the share of free answers that are right.
+    Headline: `legal`, the share of choices that are an ancestor or the node itself, not yet named, whose parents all are. A
+    word is legal where all its tokens are: each begins, with those shown before it, a word that may be chosen. What comes
+    before a choice is the order shown, so it is not the share of free answers that are right.
     """
 
     kind: Literal["topological_order"] = "topological_order"
@@ -44,6 +52,9 @@ class TopologicalOrder(Task):
     nodes: int = 20
     names: int | None = None
     drawn: Literal["fixed", "brevo"] = "fixed"
+    symbols: int | None = field(default=None, metadata={"later": True})
+    min_tokens: int = field(default=1, metadata={"later": True})
+    max_tokens: int = field(default=1, metadata={"later": True})
 
     metric: ClassVar[str] = "legal"
     exam: ClassVar[int] = _EXAM
@@ -61,8 +72,28 @@ class TopologicalOrder(Task):
             raise ValueError(
                 f"names must be at least nodes, {self.nodes}, and at most {MOST_IDS - _FIRST:,}, got {self.names:,}"
             )
+        if self.symbols is None and (self.min_tokens, self.max_tokens) != (1, 1):
+            raise ValueError(
+                f"names of {self.min_tokens} to {self.max_tokens} tokens need symbols: give them, or leave out min_tokens and "
+                "max_tokens"
+            )
+        if self.symbols is not None and self.names is not None:
+            raise ValueError(
+                f"a node's name is one of {self.names:,} names or a word of symbols, not both: leave out names or symbols"
+            )
+        if self.nodes > self.words.most:
+            raise ValueError(
+                f"{self.symbols} symbols make {self.words.number} words of {self.min_tokens} to {self.max_tokens} tokens, of "
+                f"which a graph can have {self.words.most}, got nodes {self.nodes}: raise symbols or max_tokens, or lower nodes"
+            )
         if self.shape[0] > LONGEST:
             raise ValueError(f"nodes take {self.shape[0]:,} positions, at most {LONGEST:,}: lower them")
+
+    @property
+    def words(self) -> Words:
+        """Those that name nodes."""
+        symbols = self.symbols if self.symbols is not None else self.names or self.nodes
+        return Words(symbols=symbols, min_tokens=self.min_tokens, max_tokens=self.max_tokens)
 
     @property
     def _edges(self) -> int:
@@ -70,19 +101,24 @@ class TopologicalOrder(Task):
         return 4 * self.nodes - 10  # the first nodes have fewer earlier ones than 4
 
     @property
+    def _last(self) -> int:
+        """The first id of tokens that end a node's name."""
+        return _FIRST + self.words.inner
+
+    @property
     def vocab(self) -> int:
         """Number of token ids."""
-        return _FIRST + (self.names or self.nodes)
+        return self._last + self.words.symbols
 
     @property
     def shape(self) -> tuple[int, int]:
-        return 2 * self._edges + self.nodes + 5, self.vocab
+        return 4 + (2 * self._edges + 1 + self.nodes) * self.max_tokens, self.vocab
 
     def roles(self) -> Roles:
-        marks = {"pad": 0, "begin": _BEGIN, "ask": _ASK, "answer": _ANSWER, "end": _END}
-        return Roles(
-            {name: range(token, token + 1) for name, token in marks.items()} | {"node": range(_FIRST, self.vocab)}
-        )
+        found = {name: range(token, token + 1) for name, token in zip(_MARKS, range(_FIRST), strict=True)}
+        if self.symbols is None:
+            return Roles(found | {"node": range(_FIRST, self.vocab)})
+        return Roles(found | {"inner": range(_FIRST, self._last), "final": range(self._last, self.vocab)})
 
     def sample(self, rng: np.random.Generator, count: int, split: Split) -> Batch:
         each, most = np.arange(count), self.nodes
@@ -96,37 +132,47 @@ class TopologicalOrder(Task):
         for parent in range(_DEGREE):
             at = parents[:, :, parent]
             highest = np.maximum(highest, np.where(at >= 0, np.take_along_axis(rank, np.maximum(at, 0), axis=1), -1))
-        names = distinct(rng, count, most, self.vocab - _FIRST)
-
         there = (parents >= 0).reshape(count, -1)
         edges = there.sum(axis=1)
+        names = self._names(rng, parents)
         shuffled = np.argsort(np.where(there, rng.random(there.shape), 2.0), axis=1)[:, : self._edges]
-        child = np.take_along_axis(names, shuffled // _DEGREE, axis=1)
         told = np.take_along_axis(parents.reshape(count, -1), shuffled, axis=1)
         told = np.take_along_axis(names, np.maximum(told, 0), axis=1)
-        inputs = np.zeros((count, self.shape[0]), dtype=np.int64)
-        inputs[:, 0] = _BEGIN
-        facts = inputs[:, 1 : 1 + 2 * self._edges].reshape(count, self._edges, 2)
-        shown = np.arange(self._edges) < edges[:, None]
-        facts[:, :, 0], facts[:, :, 1] = (np.where(shown, _FIRST + name, 0) for name in (told, child))
-        inputs[:, 1 : 1 + 2 * self._edges] = facts.reshape(count, -1)
-        ask = 1 + 2 * edges
-        inputs[each, ask], inputs[each, ask + 2] = _ASK, _ANSWER
-        inputs[each, ask + 1] = _FIRST + names[each, asked]
-        row, place = np.nonzero(np.arange(most) < named[:, None])
-        answer = _FIRST + names[row, order[row, place]]
-        inputs[row, ask[row] + 3 + place] = answer
-        inputs[each, ask + 3 + named] = _END
-        targets = np.full(inputs.shape, IGNORE)
-        targets[row, ask[row] + 2 + place] = answer
+        child = np.take_along_axis(names, shuffled // _DEGREE, axis=1)
 
-        by_name = np.full((2, count, self.vocab - _FIRST), -1)
-        for of, values in zip(by_name, (1 + highest, rank), strict=True):
-            np.put_along_axis(of, names, values, axis=1)
-        return Batch(inputs=inputs, targets=targets, aux={"ready": by_name[0], "rank": by_name[1]})  # by name
+        size, pairs = self.max_tokens, 1 + 2 * self._edges * self.max_tokens
+        spelling = self.words.spelling(_FIRST)
+        wide = np.zeros((count, self.shape[0]), dtype=np.int64)
+        wide[:, 0], wide[:, pairs], wide[:, pairs + 1 + size], wide[:, -1] = _BEGIN, _ASK, _ANSWER, _END
+        shown = np.arange(self._edges) < edges[:, None]
+        pair = np.where(shown[:, :, None], np.stack([told, child], axis=2), -1)  # -1 is no word
+        wide[:, 1:pairs] = spelling[pair].reshape(count, -1)
+        wide[:, pairs + 1 : pairs + 1 + size] = spelling[names[each, asked]]
+        answer = np.where(np.arange(most) < named[:, None], np.take_along_axis(names, order, axis=1), -1)
+        due = np.full(wide.shape, IGNORE)
+        wide[:, pairs + 2 + size : -1] = spelled = spelling[answer].reshape(count, -1)
+        due[:, pairs + 2 + size : -1] = np.where(spelled > 0, spelled, IGNORE)
+        used = wide > 0
+        targets = np.full(wide.shape, IGNORE)
+        targets[:, :-1] = packed(due, used, IGNORE)[:, 1:]
+        aux = {"name": names, "ready": 1 + highest, "rank": rank}  # by node
+        return Batch(inputs=packed(wide, used, 0), targets=targets, aux=aux)
 
     def drawn_bytes(self, count: int) -> float:
         return 2 * super().drawn_bytes(count)
+
+    def _names(self, rng: np.random.Generator, parents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [n, nodes]: the number of the word that names each node, -1 where it has no edge."""
+        count, most = parents.shape[:2]
+        there = parents >= 0
+        shown = parents.max(axis=2) >= 0
+        shown[np.nonzero(there)[0], parents[there]] = True
+        if self.symbols is None:
+            return np.where(shown, distinct(rng, count, most, self.words.number), -1)
+        nodes = shown.sum(axis=1)
+        words = self.words.distinct(rng, np.arange(most) < nodes[:, None])
+        words = np.take_along_axis(words, orders(rng, nodes, most), axis=1)
+        return np.where(shown, np.take_along_axis(words, shown.cumsum(axis=1) - 1, axis=1), -1)
 
     def _sizes(self, rng: np.random.Generator, count: int, split: Split) -> NDArray[np.int64]:
         """int64 [n]: nodes of every graph."""
@@ -190,7 +236,8 @@ class TopologicalOrder(Task):
         return order, rank, named
 
     def chance(self) -> float:
-        """A guess among the nodes of edges that are not yet named, on 4,096 sequences."""
+        """A guess among the nodes of edges that are not yet named, at every token anew among those whose names begin as shown,
+        on 4,096 sequences."""
         return _chance(self)
 
     def ceiling(self) -> float:
@@ -198,13 +245,21 @@ class TopologicalOrder(Task):
 
     def places(self, batch: Batch) -> NDArray[np.int64]:
         """int64 [n, T]: at each scored position how many nodes are named already, elsewhere -1."""
-        scored = batch.targets != IGNORE
-        return np.where(scored, scored.cumsum(axis=1) - 1, -1)
+        ends = self._ends(batch)
+        return np.where(batch.targets != IGNORE, ends.cumsum(axis=1) - ends, -1)
 
     def slices(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """How many nodes are named already, rounded up to a power of two; the first choice, 0, needs the whole plan."""
         places = self.places(batch)
         return {"place_up_to": np.where(places > 0, score.up_to(places), places)}
+
+    def scoring(self, batch: Batch) -> Scoring:
+        """That of choices, each of which stands at the last token of its word."""
+        if self not in batch.scorings:
+            due = np.where(self._ends(batch), batch.targets, IGNORE)
+            batch.scorings[self] = Scoring(due, self.slices(batch))
+        found: Scoring = batch.scorings[self]
+        return found
 
     def score(
         self, batch: Batch, predictions: NDArray[Any], probabilities: NDArray[Any] | None = None
@@ -220,13 +275,31 @@ class TopologicalOrder(Task):
     ) -> dict[str, float]:
         return _renamed(self.scoring(batch).standard_errors(self._legal(batch, predictions)))
 
+    def _ends(self, batch: Batch) -> NDArray[np.bool_]:
+        """bool [n, T]: where the last token of a node's name is due."""
+        found: NDArray[np.bool_] = batch.targets >= self._last
+        return found
+
     def _legal(self, batch: Batch, predictions: NDArray[Any]) -> NDArray[Any]:
-        """The targets where a choice is legal, elsewhere what is none."""
-        node = np.clip(predictions - _FIRST, 0, self.vocab - _FIRST - 1)
-        ready, rank = (np.take_along_axis(batch.aux[name], node, axis=1) for name in ("ready", "rank"))
-        places = self.places(batch)
-        legal = (predictions >= _FIRST) & (predictions < self.vocab) & (ready <= places) & (places <= rank)
-        return np.where(legal, batch.targets, 0)
+        """At the last token of each choice the target where the choice is legal; elsewhere what is none."""
+        row, at = np.nonzero(batch.targets != IGNORE)
+        ends = self._ends(batch)[row, at]
+        choice = ends.cumsum() - ends  # of each scored token
+        first = np.flatnonzero(np.diff(choice, prepend=-1))
+        token, row, last = np.arange(at.size) - first[choice], row[first], at[ends]
+        due, said = np.zeros((2, row.size, self.max_tokens), dtype=np.int64)
+        due[choice, token], said[choice, token] = (of[row[choice], at] for of in (batch.targets, predictions))
+
+        place = self.places(batch)[row, last][:, None]
+        may = (batch.aux["ready"][row] <= place) & (place <= batch.aux["rank"][row])  # choose the node
+        spelled = self.words.spelling(_FIRST)[batch.aux["name"][row]]  # [choices, nodes, tokens]
+        right = np.ones(row.size, dtype=bool)
+        for token_due, token_said, tokens in zip(due.T, said.T, spelled.transpose(2, 0, 1), strict=True):
+            right &= (token_due == 0) | (may & (tokens == token_said[:, None])).any(axis=1)
+            may &= tokens == token_due[:, None]
+        found = np.zeros_like(batch.targets)
+        found[row[right], last[right]] = batch.targets[row[right], last[right]]
+        return found
 
 
 def _renamed(scores: dict[str, float]) -> dict[str, float]:
@@ -238,15 +311,23 @@ def _renamed(scores: dict[str, float]) -> dict[str, float]:
 @lru_cache(maxsize=64)
 def _chance(task: TopologicalOrder) -> float:
     batch = task.sample(np.random.default_rng(0), _EXAM, "test")
-    ready, rank = batch.aux["ready"], batch.aux["rank"]
-    facts = 1 + np.arange(2 * task._edges)
-    before = np.where((batch.inputs == _ASK).cumsum(axis=1) == 0, batch.inputs, 0)[:, facts]
-    shown = np.zeros((_EXAM, task.vocab), dtype=bool)
-    np.put_along_axis(shown, before, True, axis=1)
-    nodes = shown[:, _FIRST:].sum(axis=1)
+    name, ready, rank = (batch.aux[of] for of in ("name", "ready", "rank"))
+    spelled = task.words.spelling(_FIRST)[name]
     guessed = []
     for place in range(int(rank.max()) + 1):
-        legal = ((ready <= place) & (place <= rank)).sum(axis=1)
-        asked = rank.max(axis=1) >= place
-        guessed.append(legal[asked] / (nodes[asked] - place))
+        row, node = np.nonzero(rank == place)
+        free = (name[row] >= 0) & ((rank[row] < 0) | (rank[row] >= place))
+        may = (ready[row] <= place) & (place <= rank[row])
+        right = np.ones(row.size)
+        for token in range(task.max_tokens):
+            said, due = spelled[row, :, token], spelled[row, node, token]
+            legal = np.zeros((row.size, task.vocab), dtype=bool)
+            where, which = np.nonzero(may)
+            legal[where, said[where, which]] = True
+            right *= np.where(
+                due > 0, (free & np.take_along_axis(legal, said, axis=1)).sum(axis=1) / free.sum(axis=1), 1
+            )
+            free &= said == due[:, None]
+            may &= said == due[:, None]
+        guessed.append(right)
     return float(np.concatenate(guessed).mean())

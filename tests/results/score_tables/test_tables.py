@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,8 @@ from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import all_tables, further_tables
 from recallmap.results.score_tables.rendering import html, latex, markdown, render
 from recallmap.results.score_tables.scores import table_of
-from recallmap.results.score_tables.table import MAD, Cell, Line, Table, size
+from recallmap.results.score_tables.table import MAD, Cell, Line, Table, more_is_better, size
+from recallmap.synth.tasks import Task
 
 Make = Callable[..., Record]
 
@@ -367,6 +368,21 @@ def test_what_was_not_trained_did_not_fail(make: Make) -> None:
 def test_the_best_shares_its_mark_with_what_reads_the_same(make: Make) -> None:
     (table,) = table_of([make(arch=a, score=s) for a, s in (("a", 0.90001), ("b", 0.9), ("c", 0.8))])
     assert [one.cells[0].mark for one in table.lines[:3]] == ["best", "best", ""]
+
+
+def test_of_the_headline_of_every_task_more_is_better_and_of_losses_and_distances_less() -> None:
+    assert [task.kind for task in get_args(Task) if not more_is_better(task.metric)] == []
+    less = ("loss", "nats", "tvd", "squared_error", "relative_error", "cg_steps", "loss/position=3_to_4")
+    assert [name for name in less if more_is_better(name)] == []
+
+
+def test_the_highest_is_the_best_of_a_score_that_is_no_accuracy(make: Make) -> None:
+    records = [
+        replace(make(arch=arch, metric="legal"), scores={"legal": score}, validation={"legal": score})
+        for arch, score in (("gla", 0.6), ("mesa", 0.7))
+    ]
+    best = [line.labels[0] for line in table_of(records)[0].lines if line.cells[0].mark == "best"]
+    assert best == ["mesa"]
 
 
 def test_sizes_of_one_architecture_stand_together_by_state(make: Make) -> None:

@@ -37,18 +37,26 @@ def entropy(shares: Any) -> float:
     return float(-np.sum([share * np.log(share) for share in shares]))
 
 
-def test_the_published_grammar_has_the_published_lengths_tokens_and_floor(draw: Draw) -> None:
-    """Lengths 64 to 729, mean 249.9, deviation 69.4; tokens .427, .267, .306; 186.2 nats a sentence, .742 a prediction."""
-    task = Grammar()
+@pytest.mark.parametrize(
+    ("task", "mean", "deviation", "shares", "nats", "floor"),
+    [
+        (Grammar(), 249.9, 69.4, [0.427, 0.267, 0.306], 186.2, 0.742),
+        (Grammar(rules="cfg3k", levels=7, length=1024), 516.0, 92.9, [0.405, 0.242, 0.353], 421.7, 0.815),
+    ],
+)
+def test_published_grammars_have_the_published_lengths_tokens_and_floors(
+    task: Grammar, mean: float, deviation: float, shares: list[float], nats: float, floor: float, draw: Draw
+) -> None:
+    """Sentences drawn by the public code, and the entropy of its rules: nats a sentence and a prediction."""
     batch = draw(task, count=2000)
     sizes = (batch.targets != IGNORE).sum(axis=1) - 1
-    assert sizes.min() >= 64
-    assert sizes.mean() == pytest.approx(249.9, abs=4 * 69.4 / np.sqrt(2000))
-    assert sizes.std() == pytest.approx(69.4, abs=4 * 69.4 / np.sqrt(2 * 2000))
+    assert sizes.mean() == pytest.approx(mean, abs=4 * deviation / np.sqrt(2000))
+    assert sizes.std() == pytest.approx(deviation, abs=4 * deviation / np.sqrt(2 * 2000))
+    assert sizes.min() >= 2**task.levels
     tokens = batch.inputs[batch.inputs > END]
-    assert np.bincount(tokens)[END + 1 :] / tokens.size == pytest.approx([0.427, 0.267, 0.306], abs=0.002)
-    assert task.floor == pytest.approx(0.742, abs=0.0005)
-    assert task.floor * 250.86 == pytest.approx(186.2, abs=0.05)
+    assert np.bincount(tokens)[END + 1 :] / tokens.size == pytest.approx(shares, abs=0.002)
+    assert task.floor == pytest.approx(floor, abs=0.0005)
+    assert task.floor * (mean + 1) == pytest.approx(nats, abs=0.001 * nats)
 
 
 def test_the_next_token_is_due_and_then_the_end(draw: Draw) -> None:
@@ -106,7 +114,8 @@ def test_a_drawn_grammar_has_three_or_four_rules_a_symbol_and_no_right_side_twic
 @pytest.mark.parametrize(
     ("dials", "said"),
     [
-        ({"rules": "cfg3k"}, "rules must be 'cfg3f' or 'drawn'"),
+        ({"rules": "cfg3g"}, "rules must be 'cfg3f', 'cfg3k' or 'drawn'"),
+        ({"rules": "cfg3k"}, "'cfg3k' has levels 7 and needs seed 0, got levels 6, seed 0: use rules 'drawn'"),
         ({"levels": 4}, "has levels 6 and needs seed 0, got levels 4, seed 0: use rules 'drawn'"),
         ({"rules": "drawn", "levels": 8}, r"levels must lie in 1\.\.7"),
         ({"seed": -1, "rules": "drawn"}, "seed must be at least 0"),
