@@ -56,7 +56,7 @@ def _load(x, at, there):
 
 
 @triton.jit(do_not_specialize=["rows", "blocks"])
-def _forward_kernel(
+def _add_norm_forward_kernel(
     x, added, weight, total, norm, rows, blocks, eps, V: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     group, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
@@ -72,7 +72,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "pieces", "length"])
-def _backward_kernel(
+def _add_norm_backward_kernel(
     d_total, d_norm, weight, total, dx, d_added, d_weight, rows, pieces, length, eps,
     V: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -105,7 +105,7 @@ def _forward(x: Tensor, added: Tensor, weight: Tensor, eps: float, output: torch
     groups, width = weight.shape
     rows, form = x.numel() // (groups * width), _form(width, TILE)
     blocks = triton.cdiv(rows, form["ROWS"])
-    _forward_kernel[(groups * blocks,)](x, added, weight, total, norm, rows, blocks, eps, **form)
+    _add_norm_forward_kernel[(groups * blocks,)](x, added, weight, total, norm, rows, blocks, eps, **form)
     return total, norm
 
 
@@ -132,7 +132,7 @@ def _backward(
     length = form["ROWS"] * triton.cdiv(blocks, min(blocks, triton.cdiv(PROGRAMS, groups)))
     pieces = triton.cdiv(rows, length)
     d_weight = total.new_empty(groups, pieces, width, dtype=torch.float32)
-    _backward_kernel[(groups * pieces,)](
+    _add_norm_backward_kernel[(groups * pieces,)](
         d_total, d_norm, weight, total, dx, d_added, d_weight, rows, pieces, length, eps, **form
     )
     return dx, d_added, d_weight.sum(1).to(weight.dtype)

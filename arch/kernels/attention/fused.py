@@ -110,7 +110,7 @@ def _absorb(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _attention_forward_kernel(  # type: ignore[no-untyped-def]
     q, k, v, sums, o, kept, lse, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, T, S, H, window, prefix, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, KEEP: tl.constexpr,
@@ -179,7 +179,7 @@ def _query_step(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_queries_kernel(  # type: ignore[no-untyped-def]
+def _attention_backward_queries_kernel(  # type: ignore[no-untyped-def]
     do, q, k, v, sums, o, lse, delta, slip, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
@@ -264,7 +264,7 @@ def _key_step(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_keys_kernel(  # type: ignore[no-untyped-def]
+def _attention_backward_keys_kernel(  # type: ignore[no-untyped-def]
     do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
@@ -409,7 +409,7 @@ def _forward(
     o, lse, kept = _outputs(q, k, v, sums, window, prefix, scale)
     time, keys, heads = q.shape[1], v.shape[1], v.shape[2]
     tiles = _forward_tiles(*_plan(q, v))
-    _forward_kernel[(triton.cdiv(time, tiles.queries) * q.shape[0] * heads,)](
+    _attention_forward_kernel[(triton.cdiv(time, tiles.queries) * q.shape[0] * heads,)](
         q, k, v, sums, o, kept, lse, *_strides(q), *_strides(k), *_strides(v), time, keys, heads, window, prefix,
         scale / math.log(2), **_widths(q, v), **_launched(tiles, window < keys, keys, sums), KEEP=not _at_once(q, v),
     )  # fmt: skip
@@ -450,11 +450,11 @@ def _backward(
     whole, delta, slip = _at_once(q, v), lse, lse
     if not whole:
         delta, slip = torch.empty_like(lse), torch.empty_like(lse)
-        _backward_queries_kernel[(triton.cdiv(time, over_queries.queries) * sequences,)](
+        _attention_backward_queries_kernel[(triton.cdiv(time, over_queries.queries) * sequences,)](
             do, q, k, v, sums, o, lse, delta, slip, dq, *sizes, **_widths(q, v),
             **_launched(over_queries, window < keys, keys, sums),
         )  # fmt: skip
-    _backward_keys_kernel[(triton.cdiv(keys, over_keys.keys) * sequences,)](
+    _attention_backward_keys_kernel[(triton.cdiv(keys, over_keys.keys) * sequences,)](
         do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, *sizes, **_widths(q, v),
         **_launched(over_keys, window < keys, keys, sums), WHOLE=whole,
     )  # fmt: skip

@@ -36,7 +36,7 @@ def _block(targets, vocabs, rows, blocks, V, ROWS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "V"])
-def _forward_kernel(
+def _cross_entropy_forward_kernel(
     logits, targets, vocabs, loss, log_sum, rows, blocks, V, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     row, there, at, target, vocab = _block(targets, vocabs, rows, blocks, V, ROWS)
@@ -55,7 +55,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "V"])
-def _backward_kernel(
+def _cross_entropy_backward_kernel(
     d_loss, logits, targets, vocabs, log_sum, d_logits, rows, blocks, V, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     row, there, at, target, vocab = _block(targets, vocabs, rows, blocks, V, ROWS)
@@ -76,7 +76,7 @@ def _forward(logits: Tensor, targets: Tensor, vocabs: Tensor) -> tuple[Tensor, T
     loss, log_sum = _outputs(logits, targets, vocabs)
     members, rows, count = logits.shape
     blocks = triton.cdiv(rows, ROWS)
-    _forward_kernel[(members * blocks,)](
+    _cross_entropy_forward_kernel[(members * blocks,)](
         logits, targets, vocabs, loss, log_sum, rows, blocks, count, ROWS, COLUMNS, num_warps=WARPS
     )
     return loss, log_sum
@@ -96,7 +96,7 @@ def _backward(
     results = _gradients(d_loss, logits, targets, vocabs, log_sum)
     members, rows, count = logits.shape
     blocks = triton.cdiv(rows, ROWS)
-    _backward_kernel[(members * blocks,)](
+    _cross_entropy_backward_kernel[(members * blocks,)](
         d_loss, logits, targets, vocabs.contiguous(), log_sum.contiguous(), results[0], rows, blocks, count, ROWS,
         COLUMNS, num_warps=WARPS,
     )  # fmt: skip

@@ -43,7 +43,7 @@ def fused_norm(ids: Tensor, weight: Tensor, scale: Tensor, eps: float, output: t
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "ids_of_all"])
-def _forward_kernel(
+def _embedding_forward_kernel(
     ids, weight, scale, y, normed, rows, blocks, ids_of_all, eps, D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     group, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
@@ -60,7 +60,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "pieces", "length", "ids_of_all"])
-def _backward_kernel(
+def _embedding_backward_kernel(
     dy, d_normed, ids, weight, scale, d_weight, d_scale, rows, pieces, length, ids_of_all, eps,
     D: tl.constexpr, IDS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +104,7 @@ def _launch_forward(
     block = min(TILE, triton.next_power_of_2(width))
     tokens, rows = ids.numel() // groups, max(1, min(MOST_ROWS, TILE // block))
     blocks = triton.cdiv(tokens, rows)
-    _forward_kernel[(groups * blocks, triton.cdiv(width, block))](
+    _embedding_forward_kernel[(groups * blocks, triton.cdiv(width, block))](
         ids, weight, scale, y, normed, tokens, blocks, count, eps, width, rows, block, num_warps=WARPS
     )
 
@@ -122,7 +122,7 @@ def _launch_backward(
     pieces = triton.cdiv(tokens, length)
     d_weight = weight.new_empty(groups, pieces, count, width, dtype=torch.float32)
     d_scale = None if scale is None else d_weight.new_empty(groups, pieces, width)
-    _backward_kernel[(groups * pieces, *tables)](
+    _embedding_backward_kernel[(groups * pieces, *tables)](
         dy, packed(d_normed), ids, weight, scale, d_weight, d_scale, tokens, pieces, length, count, eps, width, IDS,
         channels, TOKENS, num_warps=WARPS,
     )  # fmt: skip

@@ -61,7 +61,7 @@ def _gates(r, i, x, t_S, T, strength_C, FIRST: tl.constexpr):  # type: ignore[no
 
 
 @triton.jit(do_not_specialize=["T", "per_group"])
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _gated_scan_forward_kernel(  # type: ignore[no-untyped-def]
     x, r, i, rate, initial, h, final, ahead, T, C, per_group,
     S: tl.constexpr, L: tl.constexpr, BC: tl.constexpr, FINAL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
@@ -102,7 +102,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T", "per_group"])
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _gated_scan_backward_kernel(  # type: ignore[no-untyped-def]
     do, dfinal, x, r, i, rate, initial, ahead, dx, dr, di, drate, dinitial, T, C, per_group,
     S: tl.constexpr, L: tl.constexpr, BC: tl.constexpr, FINAL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
@@ -186,7 +186,7 @@ def _forward(
     initial = None if initial is None else initial.contiguous()
     h, state, ahead = _outputs(x, r, i, rate, initial, final)
     (batch, time, channels), tiles = x.shape, _table(*x.shape)
-    _forward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
+    _gated_scan_forward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         x, r, i, rate, initial, h, state, ahead, time, channels, batch // len(rate),
         **tiles.launched(), FINAL=final, AHEAD=time > tiles.tokens,
     )  # fmt: skip
@@ -221,7 +221,7 @@ def _backward(
     dx, dr, di, _, dinitial = _gradients(do, dfinal, x, r, i, rate, initial, final, ahead)
     (batch, time, channels), tiles = x.shape, _table(*x.shape)
     drate = rate.new_empty(batch, channels, dtype=torch.float32)
-    _backward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
+    _gated_scan_backward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         do, dfinal, x, r, i, rate, initial, ahead, dx, dr, di, drate, dinitial, time, channels, batch // len(rate),
         **tiles.launched(), FINAL=final, AHEAD=time > tiles.tokens,
     )  # fmt: skip

@@ -81,7 +81,7 @@ def _weights(t, high_t, low_t, key, G, b, T, C: tl.constexpr):  # type: ignore[n
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _kernel_attention_forward_kernel(  # type: ignore[no-untyped-def]
     q, k, v, G, b, o, T, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     C: tl.constexpr, PRECISION: tl.constexpr,
@@ -104,7 +104,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_queries_kernel(  # type: ignore[no-untyped-def]
+def _kernel_attention_backward_queries_kernel(  # type: ignore[no-untyped-def]
     do, q, k, v, G, b, dq, dG, T, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     C: tl.constexpr, PRECISION: tl.constexpr,
@@ -133,7 +133,7 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_keys_kernel(  # type: ignore[no-untyped-def]
+def _kernel_attention_backward_keys_kernel(  # type: ignore[no-untyped-def]
     do, q, k, v, G, b, dk, dv, db, moved, T, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
     C: tl.constexpr, PRECISION: tl.constexpr,
@@ -210,7 +210,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, G: Tensor, b: Tensor, scale: float
     (o,) = _outputs(q, k, v, G, b, scale)
     form = _launched(q, v, b)
     time = q.shape[2]
-    _forward_kernel[(triton.cdiv(time, form["BT"]) * q.shape[0] * q.shape[1],)](q, k, v, G, b, o, time, scale, **form)
+    _kernel_attention_forward_kernel[(triton.cdiv(time, form["BT"]) * q.shape[0] * q.shape[1],)](
+        q, k, v, G, b, o, time, scale, **form
+    )
     return (o,)
 
 
@@ -226,10 +228,10 @@ def _backward(
     form = _launched(q, v, b)
     (time, window), sequences = (q.shape[2], b.shape[2]), q.shape[0] * q.shape[1]
     own, moved = q.new_empty(G.shape), torch.empty_like(db)  # dG_t, and by b what -dG_s takes of later tokens
-    _backward_queries_kernel[(triton.cdiv(time, form["BT"]) * sequences,)](
+    _kernel_attention_backward_queries_kernel[(triton.cdiv(time, form["BT"]) * sequences,)](
         do, q, k, v, G, b, dq, own, time, scale, **form
     )
-    _backward_keys_kernel[(triton.cdiv(k.shape[2], form["BS"]) * sequences,)](
+    _kernel_attention_backward_keys_kernel[(triton.cdiv(k.shape[2], form["BS"]) * sequences,)](
         do, q, k, v, G, b, dk, dv, db, moved, time, scale, **form
     )
     moved = moved * b

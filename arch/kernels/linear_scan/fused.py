@@ -37,7 +37,7 @@ def _decays(log_a, L: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T"])
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _linear_scan_forward_kernel(  # type: ignore[no-untyped-def]
     x, log_a, initial, h, final, ahead, T, C,
     S: tl.constexpr, L: tl.constexpr, BC: tl.constexpr,
     INITIAL: tl.constexpr, FINAL: tl.constexpr, AHEAD: tl.constexpr,
@@ -68,7 +68,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T"])
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _linear_scan_backward_kernel(  # type: ignore[no-untyped-def]
     do, dfinal, x, log_a, initial, ahead, dx, dlog_a, dinitial, T, C,
     S: tl.constexpr, L: tl.constexpr, BC: tl.constexpr,
     INITIAL: tl.constexpr, FINAL: tl.constexpr, AHEAD: tl.constexpr,
@@ -122,7 +122,7 @@ def _forward(x: Tensor, log_a: Tensor, initial: Tensor | None, final: bool) -> t
     initial = None if initial is None else initial.contiguous()
     h, state, ahead = _outputs(x, log_a, initial, final)
     (batch, time, channels), tiles = x.shape, tiles_for(*x.shape)
-    _forward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
+    _linear_scan_forward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         x, log_a, x if initial is None else initial, h, state, ahead, time, channels,
         **tiles.launched(), INITIAL=initial is not None, FINAL=final, AHEAD=time > tiles.tokens,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def _backward(
     initial = None if initial is None else initial.contiguous()
     dx, dlog_a, dinitial = _gradients(do, dfinal, x, log_a, initial, final, ahead)
     (batch, time, channels), tiles = x.shape, tiles_for(*x.shape)
-    _backward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
+    _linear_scan_backward_kernel[(batch * triton.cdiv(channels, tiles.channels),)](
         do, dfinal, x, log_a, x if initial is None else initial, ahead, dx, dlog_a, dinitial, time, channels,
         **tiles.launched(), INITIAL=initial is not None, FINAL=final, AHEAD=time > tiles.tokens,
     )  # fmt: skip

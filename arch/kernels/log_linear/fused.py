@@ -113,7 +113,7 @@ def _mixed(scores, rows):
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _forward_kernel(
+def _log_linear_forward_kernel(
     q, k, v, G, levels, o, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +141,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_queries_kernel(
+def _log_linear_backward_queries_kernel(
     do, q, k, v, G, levels, dq, d_levels, dG, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -185,7 +185,7 @@ def _backward_queries_kernel(
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def _backward_keys_kernel(
+def _log_linear_backward_keys_kernel(
     do, q, k, v, G, levels, dk, dv, dG, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -245,7 +245,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, G: Tensor | None, levels: Tensor, 
     G = None if G is None else G.contiguous()
     (o,) = _outputs(q, k, v, G, levels, position)
     programs, counts, form = _launched(q, v, levels, position)
-    _forward_kernel[(programs,)](q, k, v, G, levels, o, *counts, **form)
+    _log_linear_forward_kernel[(programs,)](q, k, v, G, levels, o, *counts, **form)
     return (o,)
 
 
@@ -261,8 +261,8 @@ def _backward(
     dq, dk, dv, dG, d_levels = _gradients(do, q, k, v, G, levels, position)
     programs, counts, form = _launched(q, v, levels, position)
     taken, given = (None if G is None else levels.new_empty(G.shape) for _ in range(2))
-    _backward_queries_kernel[(programs,)](do, q, k, v, G, levels, dq, d_levels, taken, *counts, **form)
-    _backward_keys_kernel[(programs,)](do, q, k, v, G, levels, dk, dv, given, *counts, **form)
+    _log_linear_backward_queries_kernel[(programs,)](do, q, k, v, G, levels, dq, d_levels, taken, *counts, **form)
+    _log_linear_backward_keys_kernel[(programs,)](do, q, k, v, G, levels, dk, dv, given, *counts, **form)
     if taken is not None and given is not None:
         dG = (taken - given).to(dG.dtype)
     return dq, dk, dv, dG, d_levels

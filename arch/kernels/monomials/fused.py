@@ -54,7 +54,7 @@ def _load(at, there, other):
 
 
 @triton.jit(do_not_specialize=["B", "per_group"])
-def _forward_kernel(
+def _monomials_forward_kernel(
     x, roots, y, B, per_group, K: tl.constexpr, F: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
@@ -80,7 +80,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["B", "per_group"])
-def _backward_kernel(
+def _monomials_backward_kernel(
     dy, x, roots, dx, by_degree, B, per_group, K: tl.constexpr, KP: tl.constexpr, F: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
     """by_degree [B, 3]: what a vector adds to the derivative by the roots."""
@@ -113,7 +113,7 @@ def _forward(x: Tensor, roots: Tensor) -> tuple[Tensor]:
     block = min(256, triton.next_power_of_2(features))
     grid = triton.cdiv(count, TILE // block), triton.cdiv(features, block)
     sizes: dict[str, Any] = {"K": width, "F": features, "BN": TILE // block, "BF": block}
-    _forward_kernel[grid](x.contiguous(), roots.contiguous(), y, count, count // len(roots), **sizes)
+    _monomials_forward_kernel[grid](x.contiguous(), roots.contiguous(), y, count, count // len(roots), **sizes)
     return (y,)
 
 
@@ -129,7 +129,7 @@ def _backward(dy: Tensor, x: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
     by_degree = roots.new_empty(count, DEGREE + 1)
     given = dy.contiguous(), x.contiguous(), roots.contiguous()
     sizes: dict[str, Any] = {"K": width, "KP": high, "F": features, "BN": block}
-    _backward_kernel[triton.cdiv(count, block),](*given, dx, by_degree, count, count // len(roots), **sizes)
+    _monomials_backward_kernel[triton.cdiv(count, block),](*given, dx, by_degree, count, count // len(roots), **sizes)
     return dx, by_degree.view(len(roots), -1, DEGREE + 1).sum(1)
 
 

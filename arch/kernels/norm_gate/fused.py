@@ -79,7 +79,7 @@ def _load(x, at, there):
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group", "blocks"])
-def _forward_kernel(
+def _norm_gate_forward_kernel(
     x, weight, gate, y, x_b, x_t, x_h, gate_b, gate_t, gate_h, weight_g, weight_h, T, H, per_group, blocks, eps,
     V: tl.constexpr, SIGMOID: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +99,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group", "pieces", "length"])
-def _backward_kernel(
+def _norm_gate_backward_kernel(
     dy, x, weight, gate, dx, d_weight, d_gate, dy_b, dy_t, dy_h, x_b, x_t, x_h, gate_b, gate_t, gate_h,
     weight_g, weight_h, T, H, per_group, pieces, length, eps,
     V: tl.constexpr, SIGMOID: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
@@ -148,7 +148,7 @@ def _forward(
     (y,) = _outputs(x, weight, gate, sigmoid, eps, output)
     form = _table(heads, width, TILE)
     blocks = triton.cdiv(time, form.rows)
-    _forward_kernel[batch * blocks, triton.cdiv(heads, form.heads)](
+    _norm_gate_forward_kernel[batch * blocks, triton.cdiv(heads, form.heads)](
         x, weight, gate, y, *x.stride()[:3], *_strides(gate), *_of_weight(weight), time, heads,
         batch // len(weight), blocks, eps, **form.constants(width, sigmoid),
     )  # fmt: skip
@@ -172,7 +172,7 @@ def _backward(
     length = form.rows * triton.cdiv(blocks, min(blocks, triton.cdiv(PROGRAMS, batch * columns)))
     pieces = triton.cdiv(time, length)
     d_weight = x.new_empty(batch * pieces, heads, width, dtype=torch.float32)
-    _backward_kernel[batch * pieces, columns](
+    _norm_gate_backward_kernel[batch * pieces, columns](
         dy, x, weight, gate, dx, d_weight, None if gate is None else d_gate, *dy.stride()[:3], *x.stride()[:3],
         *_strides(gate), *_of_weight(weight), time, heads, batch // groups, pieces, length, eps,
         **form.constants(width, sigmoid),

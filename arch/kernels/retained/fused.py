@@ -123,7 +123,7 @@ def _through(dw, a, weights, divisor, total, number, WHOLE: tl.constexpr, FORM: 
 
 
 @triton.jit(do_not_specialize=["number", "T", "H"])
-def _forward_kernel(
+def _retained_forward_kernel(
     q, k, v, log_decay, initial, y, final, kept, number, T, H,
     WHOLE: tl.constexpr, FORM: tl.constexpr, KEEP: tl.constexpr,
     R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
@@ -151,7 +151,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["number", "T", "H"])
-def _backward_kernel(
+def _retained_backward_kernel(
     dy, dfinal, q, k, v, log_decay, initial, kept, dq, dk, dv, dlog_decay, dinitial, number, T, H,
     WHOLE: tl.constexpr, FORM: tl.constexpr,
     R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
@@ -201,7 +201,7 @@ def _forward(
     """y, the last A, and every A where they are to be kept."""
     y, final, kept = _outputs(q, k, v, log_decay, initial, form, number, keep)
     batch, time, heads, _ = v.shape
-    _forward_kernel[(batch * heads,)](
+    _retained_forward_kernel[(batch * heads,)](
         packed(q), packed(k), packed(v), packed(log_decay), packed(initial), y, final, kept, number, time, heads,
         FORM=form, WHOLE=_whole(number), **_sizes(k, v, BY_A_WARP[0]), KEEP=keep,
     )  # fmt: skip
@@ -241,7 +241,7 @@ def _backward(
     batch, time, heads, _ = v.shape
     given = (packed(t) for t in (dy, dfinal, q, k, v, log_decay, initial, kept))
     sizes = {"FORM": form, "WHOLE": _whole(number), **_sizes(k, v, BY_A_WARP[1])}
-    _backward_kernel[(batch * heads,)](*given, *results, number, time, heads, **sizes)
+    _retained_backward_kernel[(batch * heads,)](*given, *results, number, time, heads, **sizes)
     return results
 
 

@@ -45,7 +45,7 @@ def _places(T, H, per_group, angle_g, angle_t, angle_h, count, HALF: tl.constexp
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group", "count"])
-def _forward_kernel(
+def _rotary_forward_kernel(
     x, angle, y, x_b, x_t, x_h, angle_g, angle_t, angle_h, T, H, per_group, count,
     HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +61,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group", "count"])
-def _backward_kernel(
+def _rotary_backward_kernel(
     dy, x, angle, dx, d_angle, dy_b, dy_t, dy_h, x_b, x_t, x_h, angle_g, angle_t, angle_h, T, H, per_group, count,
     HALF: tl.constexpr, LEARNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -86,7 +86,7 @@ def _forward(x: Tensor, angle: Tensor, learned: bool) -> tuple[Tensor]:
     x, angle = dense(x), angle.contiguous()
     (y,) = _outputs(x, angle, learned)
     count, (batch, time, heads, width) = y.numel() // 2, x.shape
-    _forward_kernel[(triton.cdiv(count, BLOCK),)](
+    _rotary_forward_kernel[(triton.cdiv(count, BLOCK),)](
         x, angle, y, *x.stride()[:3], *_of_angle(angle), time, heads, batch // len(angle), count, width // 2, BLOCK,
         num_warps=WARPS,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def _backward(dy: Tensor, x: Tensor, angle: Tensor, learned: bool) -> tuple[Tens
     dx, d_angle = _gradients(dy, x, angle, learned)
     count, (batch, time, heads, width) = x.numel() // 2, x.shape
     of_all = x.new_empty(*x.shape[:-1], width // 2, dtype=torch.float32) if learned else None
-    _backward_kernel[(triton.cdiv(count, BLOCK),)](
+    _rotary_backward_kernel[(triton.cdiv(count, BLOCK),)](
         dy, x, angle, dx, of_all, *dy.stride()[:3], *x.stride()[:3], *_of_angle(angle), time, heads,
         batch // len(angle), count, width // 2, learned, BLOCK, num_warps=WARPS,
     )  # fmt: skip

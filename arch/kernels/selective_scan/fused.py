@@ -50,7 +50,7 @@ def _decay(s_V, k_N, rate_VN, most, RATES: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group"])
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _selective_scan_forward_kernel(  # type: ignore[no-untyped-def]
     q, k, v, step, rate, initial, o, final, ahead, T, H, V, per_group, most,
     N: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr, L: tl.constexpr, RATES: tl.constexpr, FINAL: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +91,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T", "H", "per_group"])
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _selective_scan_backward_kernel(  # type: ignore[no-untyped-def]
     do, dfinal, q, k, v, step, rate, ahead, dq, dk, dv, dstep, drate, dinitial, T, H, V, per_group, most,
     N: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr, L: tl.constexpr, RATES: tl.constexpr, FINAL: tl.constexpr,
 ):  # fmt: skip
@@ -204,7 +204,7 @@ def _forward(
     rate, initial = packed(rate), packed(initial)
     o, last, ahead = _outputs(q, k, v, step, rate, initial, final)
     (batch, time, heads, channels), table = v.shape, _table(q.shape[-1], rate is not None)
-    _forward_kernel[(batch * heads * triton.cdiv(channels, table.forward_channels),)](
+    _selective_scan_forward_kernel[(batch * heads * triton.cdiv(channels, table.forward_channels),)](
         q, k, v, step, rate, initial, o, last, ahead, time, heads, channels, *_constants(batch, rate),
         **_form(q, rate, final), BV=table.forward_channels, num_warps=table.forward_warps,
     )  # fmt: skip
@@ -242,7 +242,7 @@ def _backward(
     blocks = triton.cdiv(channels, table.backward_channels)
     dq, dk = (v.new_empty(batch, time, heads, blocks, width, dtype=torch.float32) for _ in "qk")
     by_rate = None if rate is None else v.new_empty(batch, heads, channels, width, dtype=torch.float32)
-    _backward_kernel[(batch * heads * blocks,)](
+    _selective_scan_backward_kernel[(batch * heads * blocks,)](
         do, dfinal, q, k, v, step, rate, ahead, dq, dk, dv, dstep, by_rate, None if initial is None else dinitial,
         time, heads, channels, *_constants(batch, rate),
         **_form(q, rate, final), BV=table.backward_channels, num_warps=table.backward_warps,

@@ -140,7 +140,7 @@ def _by_head(x, ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr):  
 
 
 @triton.jit(do_not_specialize=["T", "per_group", "blocks"])
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _short_conv_forward_kernel(  # type: ignore[no-untyped-def]
     x, weight, bias, initial, y, stride_b, stride_t, stride_h, T, per_group, blocks, eps,
     H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
@@ -165,7 +165,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T", "per_group", "blocks"])
-def _inner_kernel(  # type: ignore[no-untyped-def]
+def _short_conv_inner_kernel(  # type: ignore[no-untyped-def]
     dy, x, weight, bias, initial, dz, dy_b, dy_t, dy_h, stride_b, stride_t, stride_h, T, per_group, blocks, eps,
     H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, TAPS: tl.constexpr, SILU: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
@@ -203,7 +203,7 @@ def _ahead(dz, row, head_channel, there, T, HK):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["T", "per_group", "pieces", "length"])
-def _outer_kernel(  # type: ignore[no-untyped-def]
+def _short_conv_outer_kernel(  # type: ignore[no-untyped-def]
     dz, x, weight, initial, dx, d_initial, d_weight, d_bias, stride_b, stride_t, stride_h, dx_b, dx_t,
     T, per_group, pieces, length,
     H: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
@@ -286,7 +286,7 @@ def _launch_forward(
     x, weight, bias, initial = dense(x), weight.contiguous(), packed(bias), packed(initial)
     (batch, time, heads, width), taps = x.shape, weight.shape[-1]
     share, blocks = _shares(heads, width, unit), triton.cdiv(time, ROWS)
-    _forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
+    _short_conv_forward_kernel[batch * blocks, triton.cdiv(heads, share.heads) * share.parts](
         x, weight, bias, initial, y, *x.stride()[:3], time, batch // len(weight), blocks, EPS,
         H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, ROWS),
     )  # fmt: skip
@@ -324,7 +324,7 @@ def _launch_backward(
     columns = triton.cdiv(heads, share.heads) * share.parts
     dz = x.new_empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
     blocks = triton.cdiv(time, ROWS)
-    _inner_kernel[batch * blocks, columns](
+    _short_conv_inner_kernel[batch * blocks, columns](
         dy, x, weight, bias, initial, dz, *dy.stride()[:3], *x.stride()[:3], time, batch // groups, blocks, EPS,
         H=heads, K=width, SILU=silu, UNIT=unit, **share.form(taps, ROWS),
     )  # fmt: skip
@@ -334,7 +334,7 @@ def _launch_backward(
     pieces = triton.cdiv(inputs, length)
     d_weight = dz.new_empty(batch * pieces, taps, heads, width, dtype=torch.float32)
     d_bias = None if bias is None else d_weight.new_empty(batch * pieces, heads, width)
-    _outer_kernel[batch * pieces, columns](
+    _short_conv_outer_kernel[batch * pieces, columns](
         dz, x, weight, initial, dx, None if initial is None else d_initial, d_weight, d_bias, *x.stride()[:3],
         *dx.stride()[:2], time, batch // groups, pieces, length, H=heads, K=width, **share.form(taps, FEW_ROWS),
     )  # fmt: skip

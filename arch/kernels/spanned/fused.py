@@ -44,7 +44,7 @@ def fused(x: Tensor, d: Tensor, u: Tensor, *, slowed: Tensor | None, p: Tensor |
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _forward_kernel(
+def _spanned_forward_kernel(
     x, d, u, slowed, p, y, T, H,
     S: tl.constexpr, SP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
     BT: tl.constexpr,
@@ -69,7 +69,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _backward_kernel(
+def _spanned_backward_kernel(
     dy, x, d, u, slowed, p, dx, dd, du, dslowed, dp, T, H,
     S: tl.constexpr, SP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
@@ -105,7 +105,7 @@ def _forward(x: Tensor, d: Tensor, u: Tensor, slowed: Tensor | None, p: Tensor |
     (y,) = _outputs(x, d, u, slowed, p)
     batch, time, heads, _ = x.shape
     given = (packed(t) for t in (x, d, u, slowed, p))
-    _forward_kernel[(batch * heads * triton.cdiv(time, BT),)](*given, y, time, heads, **_sizes(d, u), BT=BT)
+    _spanned_forward_kernel[(batch * heads * triton.cdiv(time, BT),)](*given, y, time, heads, **_sizes(d, u), BT=BT)
     return (y,)
 
 
@@ -119,7 +119,7 @@ def _backward(
     results = _gradients(dy, x, d, u, slowed, p)
     batch, time, heads, _ = x.shape
     given = (packed(t) for t in (dy, x, d, u, slowed, p))
-    _backward_kernel[(batch * heads,)](*given, *results, time, heads, **_sizes(d, u))
+    _spanned_backward_kernel[(batch * heads,)](*given, *results, time, heads, **_sizes(d, u))
     return results
 
 

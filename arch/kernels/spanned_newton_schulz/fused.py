@@ -129,7 +129,7 @@ def _vectors(u, first, start, R, S: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["R"])
-def _square_kernel(u, gram, R, S: tl.constexpr):
+def _spanned_newton_schulz_square_kernel(u, gram, R, S: tl.constexpr):
     """A head's G, BS rows by BS columns."""
     blocks = tl.cdiv(S, BS)
     head, block = (tl.program_id(0) // (blocks * blocks)).to(tl.int64), tl.program_id(0) % (blocks * blocks)
@@ -144,7 +144,7 @@ def _square_kernel(u, gram, R, S: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["R"])
-def _vectors_kernel(u, dgram, du, R, S: tl.constexpr):
+def _spanned_newton_schulz_vectors_kernel(u, dgram, du, R, S: tl.constexpr):
     """dU of a head, BR rows by BS vectors."""
     blocks, parts = tl.cdiv(S, BS), tl.cdiv(R, BR)
     head, part = (tl.program_id(0) // (blocks * parts)).to(tl.int64), tl.program_id(0) % (blocks * parts)
@@ -189,7 +189,7 @@ def _by(gram, unit, CP: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _forward_kernel(
+def _spanned_newton_schulz_forward_kernel(
     x, d, gram, y, kept, steps, T, H,
     S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
@@ -212,7 +212,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["steps", "T", "H"])
-def _squares_kernel(
+def _spanned_newton_schulz_squares_kernel(
     dy, x, d, kept, z_da, steps, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
 ):  # fmt: skip
     """Z dA of every matrix, [N, S, C] in fp64."""
@@ -259,7 +259,7 @@ def _side_by_side(at, rows, first, T, H, S: tl.constexpr, C: tl.constexpr, CP: t
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _grams_kernel(
+def _spanned_newton_schulz_grams_kernel(
     x, d, z_da, dgram, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr
 ):  # fmt: skip
     """dG by Z dA of every token, BS rows of a head by BS columns."""
@@ -281,7 +281,7 @@ def _grams_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _sums_kernel(
+def _spanned_newton_schulz_sums_kernel(
     x, d, gram, z_da, dx, dd, T, H, S: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, BT: tl.constexpr
 ):  # fmt: skip
     """dx and dD by Z dA of every token, BS vectors of a head."""
@@ -318,10 +318,10 @@ def _forward(x: Tensor, d: Tensor, u: Tensor, steps: int, keep: bool) -> tuple[T
     y, gram, kept = _outputs(x, d, u, steps, keep)
     (batch, time, heads, _), (rows, vectors) = x.shape, u.shape[-2:]
     blocks = triton.cdiv(vectors, BS.value)
-    _square_kernel[batch * heads * blocks**2,](packed(u), gram, rows, vectors, **ALONE)
+    _spanned_newton_schulz_square_kernel[batch * heads * blocks**2,](packed(u), gram, rows, vectors, **ALONE)
     given = packed(x), packed(d), gram, y, kept
     tiles, sizes = _tiles(x, d)
-    _forward_kernel[tiles,](*given, steps, time, heads, **sizes, KEEP=keep)
+    _spanned_newton_schulz_forward_kernel[tiles,](*given, steps, time, heads, **sizes, KEEP=keep)
     return y, gram, kept
 
 
@@ -342,13 +342,15 @@ def _backward(
     x, d, gram = x.contiguous(), d.contiguous(), gram.contiguous()
     z_da = x.new_empty(x.shape[:3].numel(), *d.shape[-2:], dtype=torch.float64)
     dgram = torch.empty_like(gram)
-    _squares_kernel[tiles,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
+    _spanned_newton_schulz_squares_kernel[tiles,](packed(dy), x, d, packed(kept), z_da, steps, time, heads, **sizes)
     blocks, across = triton.cdiv(vectors, BS.value), {n: size for n, size in sizes.items() if n != "W"}
     across["BT"] = ACROSS // across["CP"]
     # Programs of one head are neighbours: they read the same.
-    _sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
-    _grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)
-    _vectors_kernel[batch * heads * blocks * triton.cdiv(rows, BR.value),](packed(u), dgram, du, rows, vectors, **ALONE)
+    _spanned_newton_schulz_sums_kernel[batch * heads * blocks,](x, d, gram, z_da, dx, dd, time, heads, **across)
+    _spanned_newton_schulz_grams_kernel[batch * heads * blocks**2,](x, d, z_da, dgram, time, heads, **across)
+    _spanned_newton_schulz_vectors_kernel[batch * heads * blocks * triton.cdiv(rows, BR.value),](
+        packed(u), dgram, du, rows, vectors, **ALONE
+    )
     return dx, dd, du
 
 

@@ -53,7 +53,7 @@ def fused(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _forward_kernel(
+def _spanned_sum_forward_kernel(
     q, x, factor, d, log_decay, initial, y, final, kept, T, H,
     S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +80,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def _backward_kernel(
+def _spanned_sum_backward_kernel(
     dy, dfinal, q, x, factor, d, log_decay, initial, kept, dq, dx, dfactor, dd, dlog_decay, dinitial, T, H,
     S: tl.constexpr, SP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
@@ -124,7 +124,7 @@ def _forward(
     """y, the last W, and every W where they are to be kept."""
     y, final, kept = _outputs(q, x, factor, d, log_decay, initial, keep)
     batch, time, heads, _ = x.shape
-    _forward_kernel[(batch * heads,)](
+    _spanned_sum_forward_kernel[(batch * heads,)](
         packed(q), packed(x), packed(factor), packed(d), packed(log_decay), packed(initial), y, final, kept, time, heads,
         **_sizes(d), KEEP=keep,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _backward(
     results = _gradients(dy, dfinal, q, x, factor, d, log_decay, initial, keep, kept)
     batch, time, heads, _ = x.shape
     given = (packed(t) for t in (dy, dfinal, q, x, factor, d, log_decay, initial, kept))
-    _backward_kernel[(batch * heads,)](*given, *results, time, heads, **_sizes(d))
+    _spanned_sum_backward_kernel[(batch * heads,)](*given, *results, time, heads, **_sizes(d))
     return results
 
 

@@ -44,13 +44,13 @@ def _read(x, count, V: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["count"])
-def _forward_kernel(x, y, count, V: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_forward_kernel(x, y, count, V: tl.constexpr, BLOCK: tl.constexpr):
     at, there, _, g, v = _read(x, count, V, BLOCK)
     tl.store(y + at, (g * tl.sigmoid(g) * v).to(y.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=["count"])
-def _backward_kernel(dy, x, dx, count, V: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_backward_kernel(dy, x, dx, count, V: tl.constexpr, BLOCK: tl.constexpr):
     at, there, first, g, v = _read(x, count, V, BLOCK)
     d = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
     s = tl.sigmoid(g)
@@ -61,7 +61,7 @@ def _backward_kernel(dy, x, dx, count, V: tl.constexpr, BLOCK: tl.constexpr):
 def _forward(x: Tensor) -> tuple[Tensor]:
     x = x.contiguous()
     (y,) = _outputs(x)
-    _forward_kernel[(triton.cdiv(y.numel(), BLOCK),)](x, y, y.numel(), y.shape[-1], BLOCK, num_warps=WARPS)
+    _swiglu_forward_kernel[(triton.cdiv(y.numel(), BLOCK),)](x, y, y.numel(), y.shape[-1], BLOCK, num_warps=WARPS)
     return (y,)
 
 
@@ -72,7 +72,9 @@ def _outputs(x: Tensor) -> tuple[Tensor]:
 def _backward(dy: Tensor, x: Tensor) -> tuple[Tensor]:
     dy, x = dy.contiguous(), x.contiguous()
     (dx,) = _gradients(dy, x)
-    _backward_kernel[(triton.cdiv(dy.numel(), BLOCK),)](dy, x, dx, dy.numel(), dy.shape[-1], BLOCK, num_warps=WARPS)
+    _swiglu_backward_kernel[(triton.cdiv(dy.numel(), BLOCK),)](
+        dy, x, dx, dy.numel(), dy.shape[-1], BLOCK, num_warps=WARPS
+    )
     return (dx,)
 
 

@@ -133,7 +133,7 @@ def _gradients_through_levels(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def gradient_kernel(
+def delta_gradient_kernel(
     q, k, v, a, b, g, beta, states, d_states, written, d_o, z, d_pairs, d_q, d_k, d_a, d_b, d_g, d_beta,
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr,

@@ -18,7 +18,7 @@ from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_unit_lo
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def pairs_kernel(
+def delta_pairs_kernel(
     q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
     beta_strides, T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr,

@@ -9,11 +9,11 @@ import torch
 import triton
 from torch import Tensor
 
-from recallmap.arch.kernels.delta.fused.chunk_gradients import gradient_kernel
-from recallmap.arch.kernels.delta.fused.chunk_pairs import pairs_kernel
+from recallmap.arch.kernels.delta.fused.chunk_gradients import delta_gradient_kernel
+from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
 from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
-from recallmap.arch.kernels.delta.fused.state_walk import backward_walk_kernel, forward_walk_kernel
-from recallmap.arch.kernels.delta.fused.whole_sequence import whole_backward_kernel, whole_forward_kernel
+from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
+from recallmap.arch.kernels.delta.fused.whole_sequence import delta_whole_backward_kernel, delta_whole_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
 
 
@@ -90,7 +90,7 @@ def _forward(x: Inputs) -> Results:
         return results
     content = _content(x)
     o, final, inverses, _, written, states = results
-    whole_forward_kernel[(plan.programs,)](
+    delta_whole_forward_kernel[(plan.programs,)](
         *content, x.initial, o, final, inverses, written, states, *_strides(*content), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VP=padded(plan.value_width), START=x.initial is not None, KEEP=x.keep,
         END=x.return_state, SOLVE=plan.solve, STAGES=plan.walk.forward_stages, num_warps=plan.walk.forward_warps,
@@ -104,13 +104,13 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
     if not x.keep:
         scores, erased = scores.new_empty(scores_shape(plan)), x.k.new_empty(plan.erased_shape)
     wanted = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
-    pairs_kernel[(plan.programs, plan.chunks)](
+    delta_pairs_kernel[(plan.programs, plan.chunks)](
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
         **plan.flags, **levels(plan), V=plan.value_width, VP=values, VB=min(blocks.pair_block, values),
         KB=min(blocks.pair_block, plan.flags["KP"]), SOLVE=plan.solve, num_warps=blocks.pair_warps, num_stages=1,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
-    forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
+    delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
         faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
         *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep,
@@ -141,7 +141,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
         _backward_by_chunks(x, plan, Results(d_o, d_final, scores, erased, written, states), d)
         return d
     content = _content(x)
-    whole_backward_kernel[(plan.programs,)](
+    delta_whole_backward_kernel[(plan.programs,)](
         *content, scores, written, states, d_o, d_final, *d, *_strides(*content, d_o), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VP=padded(plan.value_width), START=x.initial is not None, END=x.return_state,
         SOLVE=plan.solve, STAGES=plan.walk.backward_stages, num_warps=plan.walk.backward_warps,
@@ -156,13 +156,13 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
     z = d.v if x.a is None else torch.empty_like(written)
     d_states, d_pairs = torch.empty_like(states), torch.empty_like(scores)
     faded = _Faded.of(x, erased)
-    backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
+    delta_backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
         faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_states, d.initial,
         *_strides(faded.q, faded.k, faded.b, faded.r, d_o), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, END=x.return_state,
         SOLVE=plan.solve, STAGES=blocks.stages, num_warps=blocks.walk_warps,
     )  # fmt: skip
-    gradient_kernel[(plan.programs, plan.chunks)](
+    delta_gradient_kernel[(plan.programs, plan.chunks)](
         *content, states, d_states, written, d_o, z, d_pairs, d.q, d.k, d.a, d.b, d.log_decay, d.beta,
         *_strides(*content, d_o), plan.time, plan.heads, x.scale, **plan.flags, **levels(plan),
         V=plan.value_width, VP=values, VB=min(32, values), KB=min(blocks.gradient_block, plan.flags["KP"]),

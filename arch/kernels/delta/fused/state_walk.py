@@ -21,7 +21,7 @@ from recallmap.arch.kernels.delta.fused.tiles import (
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def forward_walk_kernel(
+def delta_forward_walk_kernel(
     q, k, v, b, scores, erased, wanted, initial, o, written, states, final,
     q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
@@ -100,7 +100,7 @@ def forward_walk_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def backward_walk_kernel(
+def delta_backward_walk_kernel(
     q, k, b, scores, erased, d_o, d_final, d_v, z, d_states, d_initial,
     q_strides, k_strides, b_strides, erased_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,

@@ -24,7 +24,7 @@ from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_unit_lo
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def whole_forward_kernel(
+def delta_whole_forward_kernel(
     q, k, v, a, b, g, beta, initial, o, final, inverses, written, states,
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PAIR: tl.constexpr,
@@ -263,7 +263,7 @@ def _store_decay_gradients(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def whole_backward_kernel(
+def delta_whole_backward_kernel(
     q, k, v, a, b, g, beta, inverses, written, states, d_o, d_final, d_q, d_k, d_v, d_g, d_beta, d_a, d_b, d_initial,
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, PAIR: tl.constexpr,

@@ -28,7 +28,7 @@ def _score_gradients(
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def gradient_kernel(
+def gated_linear_gradient_kernel(
     do, d_final, q, k, v, log_decay, beta, sign, states, d_states, dq, dk, dv, dg, d_beta, d_initial, scale, T, H,
     do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h,
     beta_b, beta_t, beta_h, sign_b, sign_t, sign_h,

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recallmap.arch.kernels.gated_linear.fused.gradients import gradient_kernel
+from recallmap.arch.kernels.gated_linear.fused.gradients import gated_linear_gradient_kernel
 from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, levels
-from recallmap.arch.kernels.gated_linear.fused.read_out import read_out_kernel
-from recallmap.arch.kernels.gated_linear.fused.state_carry import carry_kernel
+from recallmap.arch.kernels.gated_linear.fused.read_out import gated_linear_read_out_kernel
+from recallmap.arch.kernels.gated_linear.fused.state_carry import gated_linear_carry_kernel
 from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 
 
@@ -55,7 +55,7 @@ def _carry(
     by_channel = x.log_decay is not None and x.log_decay.ndim == 4  # its fades cost most of a step
     blocks = min(32 if by_channel else 64, widths[0]), min(64, widths[1])
     grid = (case.batch * case.heads, widths[0] // blocks[0], widths[1] // blocks[1])
-    carry_kernel[grid](
+    gated_linear_carry_kernel[grid](
         *content, *gates, *ends, x.scale, case.time, case.heads, *_strides(*content, *gates),
         BK=blocks[0], BV=blocks[1], REVERSE=reverse, num_warps=4, **case.constants(x.log_decay, walk=True),
     )  # fmt: skip
@@ -72,7 +72,7 @@ def forward(x: Inputs) -> Results:
         if not plan.walk and (case.ahead or x.return_state):
             _carry(case, (x.k, x.v), x, (initial, states, final), reverse=False)
         grid = (case.batch * case.heads, 1 if plan.walk else case.chunks, padded(case.value_width) // block)
-        read_out_kernel[grid](
+        gated_linear_read_out_kernel[grid](
             *content, initial, results.o, states, final, x.scale, case.time, case.heads, *_strides(*content),
             BK=padded(case.key_width), BV=block, LEVELS=levels(plan.chunk), WALK=plan.walk, AHEAD=case.ahead,
             num_warps=plan.warps_forward, **case.constants(x.log_decay, walk=plan.walk),
@@ -110,7 +110,7 @@ def backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...
     with torch.cuda.device_of(x.v):
         if not plan.walk and (case.behind or ahead is not None):
             _carry(case, (x.q, d_o), x, (behind, d_states, ahead), reverse=True)
-        gradient_kernel[(case.batch * case.heads, 1 if plan.walk else case.chunks)](
+        gated_linear_gradient_kernel[(case.batch * case.heads, 1 if plan.walk else case.chunks)](
             d_o, behind, *content, states if case.ahead else None, d_states, dq_BTHK, dk_BTHK, d.v, d_gate, d_beta, ahead,
             x.scale, case.time, case.heads, *_strides(d_o, *content),
             BK=padded(case.key_width), BV=plan.value_block, LEVELS=levels(plan.chunk), WALK=plan.walk, AHEAD=case.ahead,

@@ -12,7 +12,7 @@ from recallmap.arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load,
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def read_out_kernel(
+def gated_linear_read_out_kernel(
     q, k, v, log_decay, beta, sign, initial, o, states, final, scale, T, H,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h, beta_b, beta_t, beta_h, sign_b, sign_t, sign_h,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,

@@ -11,7 +11,7 @@ from recallmap.arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load,
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
-def carry_kernel(
+def gated_linear_carry_kernel(
     x, y, log_decay, beta, sign, first, states, last, scale, T, H, x_b, x_t, x_h, y_b, y_t, y_h,
     g_b, g_t, g_h, beta_b, beta_t, beta_h, sign_b, sign_t, sign_h,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr,

@@ -90,7 +90,7 @@ def _answer(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "per_group", "per_norm", "rows"])
-def deep_forward_kernel(
+def memory_deep_forward_kernel(
     q, k, v, q_skip, k_skip, memory, norm_weight, norm_bias, kept, write, moved, push, slowed, o, final, states, answer,
     T, H, N, per_group, per_norm, rows, eps,
     D: tl.constexpr, R: tl.constexpr, V: tl.constexpr, C: tl.constexpr, S: tl.constexpr, PAST: tl.constexpr,
@@ -282,7 +282,7 @@ def _units_backward(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "per_group", "per_norm", "rows"])
-def deep_backward_kernel(
+def memory_deep_backward_kernel(
     d_o, q, k, v, k_skip, memory, norm_weight, norm_bias, kept, write, moved, push, slowed, states, answer,
     d_q, d_k, d_v, d_memory, d_weight, d_bias, d_kept, d_write, d_moved, d_push, d_slowed,
     T, H, N, per_group, per_norm, rows, eps,

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recallmap.arch.kernels.memory.fused.deep_memory import deep_backward_kernel, deep_forward_kernel
+from recallmap.arch.kernels.memory.fused.deep_memory import memory_deep_backward_kernel, memory_deep_forward_kernel
 from recallmap.arch.kernels.memory.fused.linear_memory import (
-    inverse_kernel,
-    linear_backward_kernel,
-    linear_forward_kernel,
+    memory_inverse_kernel,
+    memory_linear_backward_kernel,
+    memory_linear_forward_kernel,
 )
 from recallmap.arch.kernels.memory.fused.plan import FEATURES, WIDEST_WHOLE, Plan, plan_for
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
@@ -114,18 +114,18 @@ def _forward(x: Inputs) -> Results:
     options = {"num_warps": plan.forward_warps, "num_stages": 1, "maxnreg": plan.registers}
     if x.hidden:
         o, final, states, answer, _ = results
-        deep_forward_kernel[(launch.programs,)](
+        memory_deep_forward_kernel[(launch.programs,)](
             *given, o, final, states, answer, *launch.numbers, **constants, **options
         )
         return results
     time, heads, chunks = launch.numbers[:3]
     if constants["C"] != x.chunk:
         names = ("D", "C", "S", "CHUNK", "PAST", "BR", "BS", "BIAS")
-        inverse_kernel[(launch.programs * x.write.shape[2],)](
+        memory_inverse_kernel[(launch.programs * x.write.shape[2],)](
             packed(x.k), packed(x.write), results.inverse, time, heads, chunks,
             **{name: constants[name] for name in names}, num_warps=1, num_stages=1,
         )  # fmt: skip
-    linear_forward_kernel[(launch.programs,)](*given, *results, *launch.numbers, **constants, **options)
+    memory_linear_forward_kernel[(launch.programs,)](*given, *results, *launch.numbers, **constants, **options)
     return results
 
 
@@ -161,9 +161,11 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     found = [d_q, d_k, d_v, d_memory, *d_norm, *d_weights]
     options = {"num_warps": plan.backward_warps, "num_stages": 1, "maxnreg": plan.registers}
     if x.hidden:
-        deep_backward_kernel[(launch.programs,)](*given, *found, *launch.numbers, **constants, **options)
+        memory_deep_backward_kernel[(launch.programs,)](*given, *found, *launch.numbers, **constants, **options)
     else:
-        linear_backward_kernel[(launch.programs,)](*given, inverse, *found, *launch.numbers, **constants, **options)
+        memory_linear_backward_kernel[(launch.programs,)](
+            *given, inverse, *found, *launch.numbers, **constants, **options
+        )
     d_q_skip = x.q.new_empty(batch) if x.q_skip is None else d_o.to(x.q_skip.dtype, copy=True).contiguous()
     d_k_skip = x.k.new_empty(batch) if x.k_skip is None else d_v.neg().to(x.k_skip.dtype)
     by_norm = (

@@ -191,7 +191,7 @@ def _answer_backward(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def inverse_kernel(
+def memory_inverse_kernel(
     k, write, inverse, T, H, N, D: tl.constexpr, C: tl.constexpr, S: tl.constexpr, CHUNK: tl.constexpr,
     PAST: tl.constexpr, BR: tl.constexpr, BS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -218,7 +218,7 @@ def inverse_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "per_group", "per_norm", "rows"])
-def linear_forward_kernel(
+def memory_linear_forward_kernel(
     q, k, v, q_skip, k_skip, memory, norm_weight, norm_bias, kept, write, moved, push, slowed, o, final, states, answer,
     inverse, T, H, N, per_group, per_norm, rows, eps,
     D: tl.constexpr, V: tl.constexpr, C: tl.constexpr, S: tl.constexpr, CHUNK: tl.constexpr, PAST: tl.constexpr,
@@ -301,7 +301,7 @@ def linear_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "per_group", "per_norm", "rows"])
-def linear_backward_kernel(
+def memory_linear_backward_kernel(
     d_o, q, k, v, k_skip, memory, norm_weight, norm_bias, kept, write, moved, push, slowed, states, answer, inverse,
     d_q, d_k, d_v, d_memory, d_weight, d_bias, d_kept, d_write, d_moved, d_push, d_slowed,
     T, H, N, per_group, per_norm, rows, eps,

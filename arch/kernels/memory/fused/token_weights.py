@@ -65,7 +65,7 @@ def _gate(gate, at, there):
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "position"])
-def _weights_kernel(
+def _memory_weights_kernel(
     eta, alpha, theta, gamma, kept, write, moved, push, slowed, T, H, N, position, least,
     C: tl.constexpr, S: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
     PAST: tl.constexpr, SIGHT: tl.constexpr, CROSS: tl.constexpr, INSIDE: tl.constexpr,
@@ -99,7 +99,7 @@ def _weights_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N", "position"])
-def _weights_backward_kernel(
+def _memory_weights_backward_kernel(
     d_kept, d_write, d_moved, d_push, d_slowed, eta, alpha, theta, gamma, d_eta, d_alpha, d_theta, d_gamma,
     T, H, N, position, least,
     C: tl.constexpr, S: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
@@ -244,7 +244,9 @@ class TokenWeights(NamedTuple):
 def _forward(x: WeightInputs) -> TokenWeights:
     results = _empty_results(x)
     (batch, time, heads), chunks = x.eta.shape, results.kept.shape[2]
-    _weights_kernel[(batch * heads * chunks,)](*x.gates, *results, time, heads, chunks, x.ahead, LEAST, **x.constants())
+    _memory_weights_kernel[(batch * heads * chunks,)](
+        *x.gates, *results, time, heads, chunks, x.ahead, LEAST, **x.constants()
+    )
     return results
 
 
@@ -261,7 +263,7 @@ def _empty_results(x: WeightInputs) -> TokenWeights:
 def _backward(derivatives: tuple[Tensor, ...], x: WeightInputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     found = _empty_gradients(derivatives, x, rest)
     (batch, time, heads), chunks = x.eta.shape, derivatives[1].shape[2]
-    _weights_backward_kernel[(batch * heads * chunks,)](
+    _memory_weights_backward_kernel[(batch * heads * chunks,)](
         *map(packed, derivatives), *x.gates, *found, time, heads, chunks, x.ahead, LEAST, **x.constants()
     )
     return found

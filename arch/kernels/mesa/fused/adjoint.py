@@ -12,7 +12,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, loa
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
-def adjoint_kernel(
+def mesa_adjoint_kernel(
     d_o, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, solution, adjoint, d_q, d_lam, d_fade,
     T, H, G, N, members, steps, enough, ridge, scale, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,

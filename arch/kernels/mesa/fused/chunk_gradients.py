@@ -11,7 +11,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])
-def gradient_kernel(
+def mesa_gradient_kernel(
     d_o, k, v, log_decay, beta, sign, solution, adjoint, behind_kk, behind_kv, d_fade, d_over,
     d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCKS: tl.constexpr,

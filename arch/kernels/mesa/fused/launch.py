@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recallmap.arch.kernels.mesa.fused.adjoint import adjoint_kernel
-from recallmap.arch.kernels.mesa.fused.chunk_gradients import gradient_kernel
+from recallmap.arch.kernels.mesa.fused.adjoint import mesa_adjoint_kernel
+from recallmap.arch.kernels.mesa.fused.chunk_gradients import mesa_gradient_kernel
 from recallmap.arch.kernels.mesa.fused.plan import Inputs, cut_for, passes
-from recallmap.arch.kernels.mesa.fused.read_out import read_out_kernel
-from recallmap.arch.kernels.mesa.fused.state_walk import behind_kernel, states_kernel
+from recallmap.arch.kernels.mesa.fused.read_out import mesa_read_out_kernel
+from recallmap.arch.kernels.mesa.fused.state_walk import mesa_behind_kernel, mesa_states_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque
 
 
@@ -76,7 +76,7 @@ def _forward(x: Inputs) -> Results:
     if passes(x, chunks):
         past = [*ahead]
         ends = [final_kk, final_kv] if x.return_state else [None, None]
-        states_kernel[(batch * heads, cut.blocks)](
+        mesa_states_kernel[(batch * heads, cut.blocks)](
             k,
             v,
             *gates,
@@ -89,7 +89,7 @@ def _forward(x: Inputs) -> Results:
             **_strides(k=k, v=v),
             **cut.of_states(),
         )
-    read_out_kernel[(batch * heads, chunks)](
+    mesa_read_out_kernel[(batch * heads, chunks)](
         q, k, v, _full(x.lam), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
         **_strides(q=q, k=k, v=v), **cut.widths,
     )  # fmt: skip
@@ -167,17 +167,17 @@ def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
     d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay)
     d_over = d_fade.new_empty(batch, heads, chunks, cut.blocks) if d_fade is not None and passing else None
     grid = (batch * heads, chunks)
-    adjoint_kernel[grid](
+    mesa_adjoint_kernel[grid](
         d_o, k, v, _full(x.lam), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
         **counts, **_solver(x), G=shared, **strides, **cut.widths,
     )  # fmt: skip
     if passing:
-        behind_kernel[(batch * heads, cut.blocks)](
+        mesa_behind_kernel[(batch * heads, cut.blocks)](
             d_o, gates[0], gates[2], *past, solution, adjoint, *d_last, *behind, d.kk, d.kv, d_over,
             **counts, **cut.of_states(),
         )  # fmt: skip
     widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
-    gradient_kernel[grid](
+    mesa_gradient_kernel[grid](
         d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over, d.k, d.v, d.log_decay, d.beta,
         **counts, G=shared, **strides, **widths,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, halves, load, rough_dot
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
-def read_out_kernel(
+def mesa_read_out_kernel(
     q, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, o, solution, taken, T, H, G, N, members, steps, enough, ridge,
     scale, q_b, q_t, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,

@@ -14,7 +14,7 @@ from recallmap.arch.kernels.mesa.fused.tiles import dot, load, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N"])
-def states_kernel(
+def mesa_states_kernel(
     k, v, log_decay, beta, sign, initial_kk, initial_kv, ahead_kk, ahead_kv, final_kk, final_kv, T, H, G, N,
     k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
@@ -71,12 +71,12 @@ def _leave(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def behind_kernel(
+def mesa_behind_kernel(
     d_o, log_decay, sign, ahead_kk, ahead_kv, solution, adjoint, d_final_kk, d_final_kv,
     behind_kk, behind_kv, d_initial_kk, d_initial_kv, d_over, T, H, N, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the states behind the chunks and by the first: `states_kernel` backward."""
+    """Derivatives by the states behind the chunks and by the first: `mesa_states_kernel` backward."""
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
     blocks_of_kk = tl.cdiv(K, BC)

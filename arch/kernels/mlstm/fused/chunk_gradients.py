@@ -17,7 +17,7 @@ from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_tu
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def rows_kernel(
+def mlstm_rows_kernel(
     do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, dq, r_, by_d_, row_,
     do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
@@ -65,7 +65,7 @@ def rows_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def columns_kernel(
+def mlstm_columns_kernel(
     do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, r_, by_d_, row_, dC_behind, dn_behind, mu_behind,
     dk, dv, di, df, do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,

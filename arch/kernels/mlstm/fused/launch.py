@@ -9,10 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
-from recallmap.arch.kernels.mlstm.fused.chunk_gradients import columns_kernel, rows_kernel
+from recallmap.arch.kernels.mlstm.fused.chunk_gradients import mlstm_columns_kernel, mlstm_rows_kernel
 from recallmap.arch.kernels.mlstm.fused.plan import Form, form_for, resident
-from recallmap.arch.kernels.mlstm.fused.state_carry import carry_kernel
-from recallmap.arch.kernels.mlstm.fused.state_walk import backward_kernel, forward_kernel
+from recallmap.arch.kernels.mlstm.fused.state_carry import mlstm_carry_kernel
+from recallmap.arch.kernels.mlstm.fused.state_walk import mlstm_backward_kernel, mlstm_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
 
 
@@ -87,7 +87,7 @@ def _forward(x: Inputs) -> Results:
     (B, T, H, V), form = x.v.shape, _form(x)
     content = (dense(x.q), dense(x.k), dense(x.v), x.i, x.f)
     results = _empty_results(x)
-    forward_kernel[B * H, triton.cdiv(V, form.columns)](
+    mlstm_forward_kernel[B * H, triton.cdiv(V, form.columns)](
         *content, packed(x.C), packed(x.n), packed(x.m), *results, *_strides(*content), x.scale, T, H,
         triton.cdiv(T, form.tokens), **_constants(x, form),
     )  # fmt: skip
@@ -143,7 +143,7 @@ def _backward_in_one_walk(
     do: Tensor, d_last: tuple[Tensor, ...], x: Inputs, ahead: tuple[Tensor, ...], d: Gradients
 ) -> None:
     form, content = _form(x), (x.q, x.k, x.v, x.i, x.f)
-    backward_kernel[(x.v.shape[0] * x.v.shape[2],)](
+    mlstm_backward_kernel[(x.v.shape[0] * x.v.shape[2],)](
         do, *content, *ahead, *d_last, *d, *_strides(do, *content), *_numbers(x, form), **_constants(x, form)
     )
 
@@ -163,12 +163,12 @@ def _backward_by_chunks(
         x.v.new_empty(B, H, chunks, dtype=torch.float32),
     )
     mu = dm - (dC * C_ahead[:, :, -1]).sum((-2, -1)) - (dn * n_ahead[:, :, -1]).sum(-1) if x.last else dm
-    rows_kernel[programs, chunks](do, *content, *ahead, d.q, *rows, *strides, *numbers, **constants)
-    carry_kernel[programs, triton.cdiv(V, form.columns)](
+    mlstm_rows_kernel[programs, chunks](do, *content, *ahead, d.q, *rows, *strides, *numbers, **constants)
+    mlstm_carry_kernel[programs, triton.cdiv(V, form.columns)](
         do, x.q, x.i, x.f, m_ahead, *rows[:2], dC, dn, mu, *behind, d.C, d.n, d.m,
         *_strides(do, x.q, x.i, x.f), *numbers, **constants,
     )  # fmt: skip
-    columns_kernel[programs, chunks](
+    mlstm_columns_kernel[programs, chunks](
         do, *content, *ahead, *rows, *behind, d.k, d.v, d.i, d.f, *strides, *numbers, **constants
     )
 

@@ -11,7 +11,7 @@ from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_tu
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def carry_kernel(
+def mlstm_carry_kernel(
     do, q, i, f, m_ahead, r_, by_d_, dC_last, dn_last, mu_last,
     dC_behind, dn_behind, mu_behind, dC_first, dn_first, dm_first,
     do_strides, q_strides, i_strides, f_strides, scale, T, H, N,

@@ -18,7 +18,7 @@ from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_tu
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def forward_kernel(
+def mlstm_forward_kernel(
     q, k, v, i, f, C_first, n_first, m_first, o, C_last, n_last, m_last, C_ahead, n_ahead, m_ahead,
     q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
@@ -76,7 +76,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
-def backward_kernel(
+def mlstm_backward_kernel(
     do, q, k, v, i, f, C_ahead, n_ahead, m_ahead, dC_last, dn_last, dm_last,
     dq, dk, dv, di, df, dC_first, dn_first, dm_first,
     do_strides, q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,

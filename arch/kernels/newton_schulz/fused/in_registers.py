@@ -52,7 +52,7 @@ def _poly(x, PRECISION: tl.constexpr, OWN: tl.constexpr, RP: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
-def forward_kernel(
+def newton_schulz_forward_kernel(
     x, y, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr,
@@ -67,7 +67,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
-def backward_kernel(
+def newton_schulz_backward_kernel(
     dy, x, dx, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr,

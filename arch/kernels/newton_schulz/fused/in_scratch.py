@@ -125,7 +125,7 @@ def _begun(
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
-def tiled_forward_kernel(
+def newton_schulz_tiled_forward_kernel(
     x, y, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -151,7 +151,7 @@ def tiled_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
-def tiled_backward_kernel(
+def newton_schulz_tiled_backward_kernel(
     dy, x, dx, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,

@@ -5,9 +5,18 @@ from typing import Any
 import triton
 from torch import Tensor
 
-from recallmap.arch.kernels.newton_schulz.fused.in_registers import backward_kernel, forward_kernel
-from recallmap.arch.kernels.newton_schulz.fused.in_scratch import tiled_backward_kernel, tiled_forward_kernel
-from recallmap.arch.kernels.newton_schulz.fused.long_matrices import long_backward_kernel, long_forward_kernel
+from recallmap.arch.kernels.newton_schulz.fused.in_registers import (
+    newton_schulz_backward_kernel,
+    newton_schulz_forward_kernel,
+)
+from recallmap.arch.kernels.newton_schulz.fused.in_scratch import (
+    newton_schulz_tiled_backward_kernel,
+    newton_schulz_tiled_forward_kernel,
+)
+from recallmap.arch.kernels.newton_schulz.fused.long_matrices import (
+    newton_schulz_long_backward_kernel,
+    newton_schulz_long_forward_kernel,
+)
 from recallmap.arch.kernels.newton_schulz.fused.plan import SCRATCH, Form, form_for
 from recallmap.arch.kernels.op_interface.custom_op import matrices, opaque, padded, scratch
 from recallmap.arch.kernels.triton_tiles.packed_matrices import block_of
@@ -19,14 +28,14 @@ def _forward(x: Tensor, steps: int) -> tuple[Tensor]:
     form, sizes = _sizes(x)
     if form.tile is None and form.block is None:
         tiles = triton.cdiv(matrices(x), sizes["RP"] // sizes["OWN"])
-        forward_kernel[tiles,](x, y, *where, steps, matrices(x), **sizes, **form.options())
+        newton_schulz_forward_kernel[tiles,](x, y, *where, steps, matrices(x), **sizes, **form.options())
         return (y,)
     if form.tile is None:
-        long_forward_kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
+        newton_schulz_long_forward_kernel[matrices(x),](x, y, *where, steps, **sizes, **form.options())
         return (y,)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
     room, programs = scratch(x, 3 * squares + 2 * others, SCRATCH)
-    tiled_forward_kernel[programs,](x, y, room, *where, steps, matrices(x), **sizes, **form.options())
+    newton_schulz_tiled_forward_kernel[programs,](x, y, room, *where, steps, matrices(x), **sizes, **form.options())
     return (y,)
 
 
@@ -40,11 +49,11 @@ def _backward(dy: Tensor, x: Tensor, steps: int) -> tuple[Tensor]:
     form, sizes = _sizes(x)
     squares, others = sizes["RP"] ** 2, sizes["RP"] * sizes["CP"]
     if form.block is not None:
-        kernel, floats = long_backward_kernel, 2 * steps * squares
+        kernel, floats = newton_schulz_long_backward_kernel, 2 * steps * squares
     elif form.tile is None:
-        kernel, floats = backward_kernel, steps * others
+        kernel, floats = newton_schulz_backward_kernel, steps * others
     else:
-        kernel, floats = tiled_backward_kernel, 5 * squares + (2 + steps) * others
+        kernel, floats = newton_schulz_tiled_backward_kernel, 5 * squares + (2 + steps) * others
     room, programs = scratch(x, floats, SCRATCH)
     kernel[programs,](dy, x, dx, room, *where, steps, matrices(x), **sizes, **form.options())
     return (dx,)

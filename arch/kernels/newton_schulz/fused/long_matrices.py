@@ -80,7 +80,7 @@ def _stepped(gram, RP: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["inner", "steps"])
-def long_forward_kernel(
+def newton_schulz_long_forward_kernel(
     x, y, inner, x_outer, x_inner, x_row, x_column, steps,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     BC: tl.constexpr, FRESH: tl.constexpr,
@@ -104,7 +104,7 @@ def long_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["inner", "steps", "N"])
-def long_backward_kernel(
+def newton_schulz_long_backward_kernel(
     dy, x, dx, scratch, inner, x_outer, x_inner, x_row, x_column, steps, N,
     R: tl.constexpr, C: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr, TALL: tl.constexpr, PRECISION: tl.constexpr,
     BC: tl.constexpr, FRESH: tl.constexpr,
