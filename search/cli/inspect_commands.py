@@ -192,10 +192,10 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="OP|kernels|growth|step|study|tasks",
+            metavar="OP|kernels|growth|step|profile|study|tasks",
             autocompletion=completion.benches,
             help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
-            "optimizer step; study: where the time of a study goes; tasks: sampling.",
+            "optimizer step; profile: its kernels; study: where the time of a study goes; tasks: sampling.",
         ),
     ],
     study: Annotated[
@@ -218,10 +218,10 @@ def bench(
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
     arch: Annotated[
-        str, typer.Option(help="Architecture for step.", autocompletion=completion.archs)
+        str, typer.Option(help="Architecture for step and profile.", autocompletion=completion.archs)
     ] = "conv_attention",
-    task: Annotated[str, typer.Option(help="Task for step.", autocompletion=completion.tasks)] = "mqar",
-    members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step.")] = 8,
+    task: Annotated[str, typer.Option(help="Task for step and profile.", autocompletion=completion.tasks)] = "mqar",
+    members: Annotated[int, typer.Option(min=2, max=1024, help="Trials in the cohort for step and profile.")] = 8,
     dtype: Annotated[Precision, typer.Option(help="Precision of the inputs.")] = Precision.float32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: cuda where there is one]")] = None,
     limit: Annotated[
@@ -286,8 +286,11 @@ def bench(
                 rows.append(row)
                 write_rows(output, rows)  # row by row: it takes minutes
                 say(" ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
-        elif what == "step":
-            rows = bench_step(
+        elif what in ("step", "profile"):
+            from recallmap.search.measurement.step_profile import step_profile
+
+            measure = bench_step if what == "step" else step_profile
+            rows = measure(
                 codec.read_arch(arch), codec.read_task(task), members=members, dtype=dtype.value, device=where
             )
         else:

@@ -106,22 +106,9 @@ def bench_step(
     on this device in this precision.
 
     Raises ValueError where the device has no memory for so many members, and RuntimeError where the losses disagree."""
-    if dtype not in get_args(get_type_hints(Training)["dtype"]):
-        raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
-    whole = 2 * steps + WARM_UPS + 4 * HORIZON
-    training = Training(steps=whole, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
-    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
     where = torch.device(device)
-    most = memory_needs.fitting(base.needs, where)
-    if where.type != "cpu":  # where all members keep what a step needs at once
-        most = min(most, int(memory_needs.held_by(where) // base.bytes))
-    if members > most:
-        held, needed = memory_needs.said(memory_needs.held_by(where)), memory_needs.said(members * base.bytes)
-        raise ValueError(
-            f"members must be at most {most:,}, as {where.type} has {held} of memory, got {members:,}, which take about "
-            f"{needed}"
-        )
-    specs = [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
+    specs = members_of(arch, task, where, members=members, batch=batch, steps=2 * steps + 4 * HORIZON, dtype=dtype)
+    base = specs[0]
     alone = specs if where.type == "cpu" else specs[:1]
     with drawing_ahead(workers_for(where.type)):
         together, losses, preparing = _time([specs], where, steps)
@@ -156,6 +143,27 @@ def bench_step(
             | {"faster": single["step"] / len(alone) / each["step"]}
         )
     return rows
+
+
+def members_of(
+    arch: BackboneSpec, task: Task, where: torch.device, *, members: int, batch: int, steps: int, dtype: str
+) -> list[TrialSpec]:
+    """Trials that differ in seed and rate, for so many steps after the warm-up. Raises ValueError where the device lacks memory
+    for so many."""
+    if dtype not in get_args(get_type_hints(Training)["dtype"]):
+        raise ValueError(f"a step trains in float32 or bfloat16, got {dtype}")
+    training = Training(steps=steps + WARM_UPS, batch=batch, dtype=dtype, evaluations=1)  # type: ignore[arg-type]
+    base = TrialSpec(task=task, arch=arch, training=training, data=Data(validation=EXAMINED, test=1))
+    most = memory_needs.fitting(base.needs, where)
+    if where.type != "cpu":  # where all members keep what a step needs at once
+        most = min(most, int(memory_needs.held_by(where) // base.bytes))
+    if members > most:
+        held, needed = memory_needs.said(memory_needs.held_by(where)), memory_needs.said(members * base.bytes)
+        raise ValueError(
+            f"members must be at most {most:,}, as {where.type} has {held} of memory, got {members:,}, which take about "
+            f"{needed}"
+        )
+    return [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
 
 
 def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:

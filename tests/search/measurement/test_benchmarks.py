@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.mixers import BaseConv
 from recallmap.search.measurement.benchmarks import bench_step
+from recallmap.search.measurement.step_profile import step_profile
 from recallmap.synth.tasks import Mqar
 
 ARCH = BackboneSpec(name="tiny", width=16, stack=(Block(mixer=BaseConv()),))
@@ -16,3 +19,13 @@ def test_the_bench_of_a_step_holds_the_drawing_and_says_how_long_the_loop_waited
     for row in (together, single):
         assert row["mean ms a step and member"] > 0
         assert 0 < row["waiting"] < 1
+
+
+def test_the_profile_of_a_step_adds_up_to_all_of_it() -> None:
+    *kernels, rest, whole = step_profile(ARCH, Mqar(vocab=32, length=16, pairs=2), members=2, batch=4, steps=2)
+    assert whole["kernel"] == "all"
+    for figure in ("calls a step", "ms a step and member", "share"):
+        assert sum(row[figure] for row in [*kernels, rest]) == pytest.approx(whole[figure])
+    assert {"aten::mm", "aten::mul"} <= {row["kernel"] for row in kernels}
+    assert [row["share"] for row in kernels] == sorted((row["share"] for row in kernels), reverse=True)
+    assert min(row["share"] for row in kernels) >= 0.005
