@@ -104,18 +104,16 @@ def _weights(levels, t, T, at, L: tl.constexpr, LOG: tl.constexpr):
 
 
 @triton.jit
-def _mixed(scores, rows):
-    """scores @ rows. Scores are not normalised: rounded to the eight digits of bf16, they would cost outputs two more."""
-    if rows.dtype == tl.float32:
-        return tl.dot(scores, rows, input_precision="ieee")
-    else:
-        return tl.dot(scores, rows.to(tl.float32), input_precision="tf32")
+def _mixed(x, y, PRECISION: tl.constexpr):
+    """x @ y in fp32, or tf32 where inputs have 16 bits. Scores are not normalised, nor are values with their write strengths:
+    rounded to the eight digits of bf16, they would cost outputs two more."""
+    return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def _log_linear_forward_kernel(
     q, k, v, G, levels, o, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, BK: tl.constexpr,
-    BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
+    BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(T + lead, BT)
     sequences = tl.num_programs(0) // tiles
@@ -132,11 +130,11 @@ def _log_linear_forward_kernel(
         s = m * BT - lead + i
         a_TS = tl.dot(q_TK, tl.trans(_rows(k, s, T, K, BK, DOT)), input_precision="ieee")
         weights = _fade(G, t[:, None], s[None, :], T) * _level(levels, t, T, _apart(n, m, ahead, L, LOG), L)[:, None]
-        o_TV += _mixed(a_TS * weights, _rows(v, s, T, V, BV, DOT))
+        o_TV += _mixed(a_TS * weights, _rows(v, s, T, V, BV, tl.float32), PRECISION)
     a_TS = tl.dot(q_TK, tl.trans(_rows(k, t, T, K, BK, DOT)), input_precision="ieee")
     weights = _weights(levels, t[:, None], T, _inside(i[:, None], i[None, :], L, LOG), L, LOG)
     weights = weights * _fade(G, t[:, None], t[None, :], T)
-    o_TV += _mixed(a_TS * weights, _rows(v, t, T, V, BV, DOT))
+    o_TV += _mixed(a_TS * weights, _rows(v, t, T, V, BV, tl.float32), PRECISION)
     _put(o, t, T, o_TV, V, BV)
 
 
@@ -144,6 +142,7 @@ def _log_linear_forward_kernel(
 def _log_linear_backward_queries_kernel(
     do, q, k, v, G, levels, dq, d_levels, dG, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq, the derivatives by levels, and what each token's own G takes."""
     tiles = tl.cdiv(T + lead, BT)
@@ -161,18 +160,18 @@ def _log_linear_backward_queries_kernel(
         s = m * BT - lead + i
         k_SK, level = _rows(k, s, T, K, BK, DOT), _apart(n, m, ahead, L, LOG)
         a_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee")
-        dw_TS = tl.dot(do_TV, tl.trans(_rows(v, s, T, V, BV, DOT)), input_precision="ieee")
+        dw_TS = _mixed(do_TV, tl.trans(_rows(v, s, T, V, BV, tl.float32)), PRECISION)
         dw_TS = dw_TS * _fade(G, t[:, None], s[None, :], T)
         c_T, d_T = _level(levels, t, T, level, L), tl.sum(dw_TS * a_TS, 1)
-        dq_TK += _mixed(dw_TS * c_T[:, None], k_SK)
+        dq_TK += _mixed(dw_TS * c_T[:, None], k_SK, PRECISION)
         d_TL += tl.where(level_L[None, :] == level, d_T[:, None], 0.0)
         dG_T += c_T * d_T
     k_TK, at_TT = _rows(k, t, T, K, BK, DOT), _inside(i[:, None], i[None, :], L, LOG)
     a_TS = tl.dot(q_TK, tl.trans(k_TK), input_precision="ieee")
-    dw_TS = tl.dot(do_TV, tl.trans(_rows(v, t, T, V, BV, DOT)), input_precision="ieee")
+    dw_TS = _mixed(do_TV, tl.trans(_rows(v, t, T, V, BV, tl.float32)), PRECISION)
     dw_TS = dw_TS * _fade(G, t[:, None], t[None, :], T)
     weights, d_TS = _weights(levels, t[:, None], T, at_TT, L, LOG), dw_TS * a_TS
-    dq_TK += _mixed(dw_TS * weights, k_TK)
+    dq_TK += _mixed(dw_TS * weights, k_TK, PRECISION)
     for level in tl.static_range(LOG + 1):
         if level < L:
             d_T = tl.sum(tl.where(at_TT == level, d_TS, 0.0), 1)
@@ -188,6 +187,7 @@ def _log_linear_backward_queries_kernel(
 def _log_linear_backward_keys_kernel(
     do, q, k, v, G, levels, dk, dv, dG, T, lead, ahead, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, BL: tl.constexpr, BT: tl.constexpr, LOG: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk, dv, and what later tokens take of each token's G."""
     tiles = tl.cdiv(T + lead, BT)
@@ -199,23 +199,23 @@ def _log_linear_backward_keys_kernel(
         G += at
     i = tl.arange(0, BT)
     s = m * BT - lead + i
-    k_SK, v_SV = _rows(k, s, T, K, BK, DOT), _rows(v, s, T, V, BV, DOT)
+    k_SK, v_SV = _rows(k, s, T, K, BK, DOT), _rows(v, s, T, V, BV, tl.float32)
     q_SK, do_SV = _rows(q, s, T, K, BK, DOT), _rows(do, s, T, V, BV, DOT)
     w_ST = _weights(levels, s[None, :], T, _inside(i[:, None], i[None, :], L, LOG), L, LOG)
     w_ST = w_ST * _fade(G, s[None, :], s[:, None], T)
     a_ST = w_ST * tl.dot(k_SK, tl.trans(q_SK), input_precision="ieee")
-    dw_ST = tl.dot(v_SV, tl.trans(do_SV), input_precision="ieee")
-    dv_SV = _mixed(a_ST, do_SV)
-    dk_SK = _mixed(w_ST * dw_ST, q_SK)
+    dw_ST = _mixed(v_SV, tl.trans(do_SV), PRECISION)
+    dv_SV = _mixed(a_ST, do_SV, PRECISION)
+    dk_SK = _mixed(w_ST * dw_ST, q_SK, PRECISION)
     dG_S = tl.sum(tl.where(i[:, None] < i[None, :], a_ST * dw_ST, 0.0), 1)
     for n in range(m + 1, tiles):
         t = n * BT - lead + i
         q_TK, do_TV = _rows(q, t, T, K, BK, DOT), _rows(do, t, T, V, BV, DOT)
         w_ST = _fade(G, t[None, :], s[:, None], T) * _level(levels, t, T, _apart(n, m, ahead, L, LOG), L)[None, :]
         a_ST = w_ST * tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee")
-        dw_ST = tl.dot(v_SV, tl.trans(do_TV), input_precision="ieee")
-        dv_SV += _mixed(a_ST, do_TV)
-        dk_SK += _mixed(w_ST * dw_ST, q_TK)
+        dw_ST = _mixed(v_SV, tl.trans(do_TV), PRECISION)
+        dv_SV += _mixed(a_ST, do_TV, PRECISION)
+        dk_SK += _mixed(w_ST * dw_ST, q_TK, PRECISION)
         dG_S += tl.sum(a_ST * dw_ST, 1)
     _put(dk + at * K, s, T, dk_SK, K, BK)
     _put(dv + at * V, s, T, dv_SV, V, BV)
@@ -234,13 +234,14 @@ def _launched(q: Tensor, v: Tensor, levels: Tensor, position: int) -> tuple[int,
     tokens = 32 if widest <= 128 else 16
     lead = position % tokens
     widths = {"K": key_width, "V": value_width, "L": many, "BK": padded(key_width), "BV": padded(value_width)}
-    tile = {"BL": padded(many), "BT": tokens, "LOG": tokens.bit_length() - 1, "DOT": _DOTS[v.dtype]}
+    tile = {"BL": padded(many), "BT": tokens, "LOG": tokens.bit_length() - 1, "DOT": _DOTS[q.dtype]}
+    tile["PRECISION"] = "ieee" if q.dtype == torch.float32 else "tf32"
     form = widths | tile | {"num_warps": 4 if widest <= 32 else 8, "num_stages": 1}
     return batch * heads * triton.cdiv(time + lead, tokens), (time, lead, position // tokens), form
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, G: Tensor | None, levels: Tensor, position: int) -> tuple[Tensor]:
-    """o [B, H, T, V] in fp32 of q, k, v [B, H, T, ...] in one type, G [B, H, T] in fp64 and levels [B, H, T, L] in fp32."""
+    """o [B, H, T, V] in fp32 of q, k [B, H, T, K] in one type, v and levels [B, H, T, L] in fp32, and G [B, H, T] in fp64."""
     q, k, v, levels = (x.contiguous() for x in (q, k, v, levels))
     G = None if G is None else G.contiguous()
     (o,) = _outputs(q, k, v, G, levels, position)
@@ -295,7 +296,7 @@ def fused(
     kind, heads = promoted(q, k, v), v.shape[2]
     values = v.float() * scale if beta is None else v.float() * (scale * beta.float())[..., None]
     q, k = (x.expand(-1, -1, heads, -1).to(kind).transpose(1, 2) for x in (q, k))
-    values, levels = values.to(kind).transpose(1, 2), levels.float().transpose(1, 2)
+    values, levels = values.transpose(1, 2), levels.float().transpose(1, 2)
     G_BHT = None if log_decay is None else log_decay.double().cumsum(1).mT
     time, position = v.shape[1], 0 if initial_state is None else initial_state.time
     (o_BHTV,) = _log_linear(q, k, values, G_BHT, levels, position)
