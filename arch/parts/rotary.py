@@ -22,7 +22,8 @@ def rotate(x_BTHK: Tensor, position_T: Tensor, base: float = 10_000.0) -> Tensor
     if fuses(x_BTHK):
         return rotary(x_BTHK, angle=angles(position_T.float(), half, base)[None, :, None], learned=False)[0]
     wide = widen(x_BTHK)
-    cos_T1K, sin_T1K = turns(position_T.to(wide.dtype), half, base).unbind(0)
+    made = turns if torch.compiler.is_compiling() else _turns
+    cos_T1K, sin_T1K = made(position_T.to(wide.dtype), half, base).unbind(0)
     first, second = wide.chunk(2, dim=-1)
     turned = torch.cat([first * cos_T1K - second * sin_T1K, second * cos_T1K + first * sin_T1K], dim=-1)
     return turned.to(x_BTHK.dtype)
@@ -36,10 +37,9 @@ def angles(position_T: Tensor, half: int, base: float) -> Tensor:
 
 @torch.library.custom_op("recallmap::turns", mutates_args=())
 def turns(position_T: Tensor, half: int, base: float) -> Tensor:
-    """Cosine and sine [2, T, 1, half] of every position's angles. A compiler that could look inside would compute them anew
-    for every sequence and head, which is more work than the rest of a rotation."""
-    angle_T1K = angles(position_T, half, base)[:, None]
-    return torch.stack([angle_T1K.cos(), angle_T1K.sin()])
+    """`_turns` for the compiler. If it could look inside it would compute them anew for every sequence and head, which is more
+    work than the rest of a rotation. Elsewhere an op of Python's is slow to call."""
+    return _turns(position_T, half, base)
 
 
 @turns.register_fake
@@ -53,6 +53,12 @@ def _turns_of_members(
 ) -> tuple[Tensor, int]:
     members = [turns(one, half, base) for one in position.movedim(in_dims[0] or 0, 0)]
     return torch.stack(members), 0
+
+
+def _turns(position_T: Tensor, half: int, base: float) -> Tensor:
+    """Cosine and sine [2, T, 1, half] of every position's angles."""
+    angle_T1K = angles(position_T, half, base)[:, None]
+    return torch.stack([angle_T1K.cos(), angle_T1K.sin()])
 
 
 def turn(x: Tensor, angle: Tensor) -> Tensor:

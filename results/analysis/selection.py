@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from recallmap.results.analysis.labels import TextsOfParts, canonical_text
 from recallmap.results.plain_data.shared_parts import Joined, Memo
 from recallmap.results.record import Record
+
+AT_ONCE = 2**20  # figures that are summed up together
 
 On = Literal["validation", "test"]
 Edge = Literal["", "highest", "lowest"]
@@ -149,22 +152,43 @@ class _Mean:
         self._known: dict[int, tuple[float, float]] = {}  # by the identity of records, which the group holds
 
     def __call__(self, trials: Sequence[Record]) -> tuple[float, float]:
-        known, score, loss = self._known, 0.0, 0.0
+        score, loss = 0.0, 0.0
         for record in trials:
-            if (judged := known.get(id(record))) is None:
-                judged = known[id(record)] = _judged(record, self._on)
+            judged = self._of(record)
             score += judged[0]
             loss += judged[1]
         return score / len(trials), loss / len(trials)
 
+    def _of(self, record: Record) -> tuple[float, float]:
+        if (judged := self._known.get(id(record))) is None:
+            judged = self._known[id(record)] = _judged(record, self._on)
+        return judged
+
+    def without(self, trials: Sequence[Record], seeds: Sequence[int]) -> list[tuple[float, float]]:
+        """The means without the trials of each of these seeds, where some are left: running sums in the order of the trials,
+        so that they are those of a call to the last bit."""
+        own, judged = np.array([r.seed for r in trials])[:, None], np.array([self._of(r) for r in trials])
+        found: list[tuple[float, float]] = []
+        for part in np.array_split(np.array(seeds), 1 + len(seeds) * len(trials) // AT_ONCE):
+            others = own != part
+            left = np.maximum(others.sum(0), 1)
+            score, loss = (np.where(others, column[:, None], 0.0).cumsum(0)[-1] / left for column in judged.T)
+            found += zip(score.tolist(), loss.tolist(), strict=True)
+        return found
+
 
 def _best(judged: Sequence[Sequence[Record]], mean: _Mean) -> int | None:
     """The place of the hyper-parameters under which the most seeds finished, and of these the best; None where none did."""
-    most = max(map(len, judged))
-    able = [at for at, trials in enumerate(judged) if trials and len(trials) == most]
+    able = _able([len(trials) for trials in judged])
     if len(able) < 2:
         return able[0] if able else None
     return max(able, key=lambda at: mean(judged[at]))
+
+
+def _able(finished: Sequence[int]) -> list[int]:
+    """The places of the hyper-parameters under which the most seeds finished; none where none did."""
+    most = max(finished)
+    return [at for at, count in enumerate(finished) if count and count == most]
 
 
 def _held_out(
@@ -174,10 +198,24 @@ def _held_out(
     tried = [sorted(r.seed for r in trials) for trials in cells.values()]
     if len(tried) < 2 or len(tried[0]) < 2 or any(seeds != tried[0] for seeds in tried):
         return ()
-    found = []
-    for seed in tried[0]:
-        at = _best([[r for r in trials if r.seed != seed] for trials in done], mean)
-        found += [r for r in done[at] if r.seed == seed] if at is not None else []
+    seeds = tried[0]
+    by_seed: list[dict[int, list[Record]]] = [defaultdict(list) for _ in done]
+    for own, trials in zip(by_seed, done, strict=True):
+        for record in trials:
+            own[record.seed].append(record)
+
+    @cache
+    def means(at: int) -> list[tuple[float, float]]:
+        return mean.without(done[at], seeds)
+
+    found: list[Record] = []
+    for place, seed in enumerate(seeds):
+        finished = [len(trials) - len(own.get(seed, ())) for own, trials in zip(by_seed, done, strict=True)]
+        able = _able(finished)
+        if len(able) > 1:
+            judged = [means(at)[place] for at in able]
+            able = [able[judged.index(max(judged))]]
+        found += [record for at in able for record in by_seed[at].get(seed, ())]
     return tuple(found)
 
 

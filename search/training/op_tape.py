@@ -93,6 +93,11 @@ class Tape(TorchDispatchMode):
         self._numbers: dict[int, int] = {}
         self._known: list[StorageWeakRef] = []  # no other storage gets the address of a known one
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nobody compiles what is recorded, and else PyTorch imports its compiler, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given, named = _mapped(Tensor, self.place_of, (args, kwargs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from recallmap.results.analysis.labels import row_names
@@ -56,6 +57,33 @@ def test_where_every_seed_tried_all_each_is_judged_under_what_the_others_choose(
     assert measure.of("loss").fresh == pytest.approx({0: 0.4, 1: 0.5, 2: 0.5})
     (lost,) = measures([replace(steady[0], commit=None), *steady[1:], *lucky])
     assert list(lost.fresh) == [1, 2]
+
+
+@pytest.mark.parametrize("at_once", [1, 2**20])
+def test_the_others_choose_as_they_would_by_themselves(
+    make: Make, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many seeds there are, with failures and ties among them."""
+    monkeypatch.setattr("recallmap.results.analysis.selection.AT_ONCE", at_once)
+    rng = np.random.default_rng(4)
+    trials = [
+        make(
+            training={"lr": lr},
+            seed=s,
+            score=round(rng.normal(0.5, 0.1), 1),
+            error="lost" if rng.random() < 0.1 else None,
+        )
+        for lr in (1e-4, 3e-4, 1e-3)
+        for s in range(8)
+    ]
+    (choice,) = choose_hyperparameters(trials)
+    expected = []
+    for seed in range(8):
+        (others,) = choose_hyperparameters([r for r in trials if r.seed != seed])
+        lr = others.trials[0].spec["training"]["lr"]
+        expected += [r for r in trials if r.seed == seed and r.spec["training"]["lr"] == lr and r.score is not None]
+    assert list(choice.held_out) == expected
+    assert len({r.spec["training"]["lr"] for r in expected}) > 1
 
 
 def test_where_some_seeds_did_not_try_all_or_there_is_no_choice_nothing_is_held_out(make: Make) -> None:
