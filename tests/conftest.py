@@ -4,6 +4,7 @@ A shell without a terminal starts jobs deaf to SIGINT, `nohup` to SIGHUP, and al
 would wait for ever.
 """
 
+import functools
 import inspect
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from typer import testing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,6 +91,8 @@ def hurry_the_interpreter() -> None:
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
 
+
+testing._get_command = functools.cache(testing._get_command)  # builds all commands for each call
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

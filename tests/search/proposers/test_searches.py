@@ -91,7 +91,13 @@ FIRST = [{"trial.training.lr": 0.01, "trial.arch.width": 24}, {"trial.arch.width
 
 def study(kind: str = "random", *, space: dict[str, Any] | None = None, **more: Any) -> StudySpec:
     searched = {**JOINT.get(kind, {"kind": kind}), "points": 10, "generation": 4, "dials": DIALS}
-    return codec.read_study({"name": "tiny", "trial": TRIAL, "space": searched | (space or {})} | more)
+    return read_once(json.dumps({"name": "tiny", "trial": TRIAL, "space": searched | (space or {})} | more))
+
+
+@cache
+def read_once(document: str) -> StudySpec:
+    """Every corner of a space is read with it, so that it takes longer than what most tests here do with it."""
+    return codec.read_study(json.loads(document))
 
 
 def score(trial: Trial) -> float:
