@@ -19,6 +19,7 @@ from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
 from recallmap.results.publishing.readme_tables import Excerpt, filled
+from recallmap.results.publishing.standing_table import standing_table
 from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
@@ -37,7 +38,10 @@ SIDES: Mapping[Verdict, str] = {
 
 FOLDER = "tables"  # next to the report, with one file for every record file
 
-VALIDITY = "validity"  # a table that documents ask for as they do for excerpts, and that is made whole
+VALIDITY, STANDING = (
+    "validity",
+    "standing",
+)  # tables that documents ask for as they do for excerpts, and that are made whole
 
 _HEAD = """# What the records say
 
@@ -142,7 +146,7 @@ def report(
         "\n".join(listed),
         "",
     ]
-    made_whole = {}
+    made_whole = {STANDING: standing_table(files, [one.judgement.verdict for one in judged.values()])}
     if language is not None:
         made_whole[VALIDITY] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
     return Report(text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole)
