@@ -192,9 +192,14 @@ class Ledger:
         return frame(self.all())
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`."""
-        each = partial(self.each, curves=False, pool=Pool())  # no frame has curves
-        with unswept():
+        """Write all records as `.parquet` or `.csv` (the columns of `frame`), or whole as `.jsonl`: as they are
+        when it begins."""
+        pool = Pool()
+        with unswept(), self._snapshot() as now:  # it is read twice, and a driver may add records in between
+
+            def each() -> Iterator[Record]:  # no frame has curves
+                return self._walk(lambda row, layout: _record(row, layout, pool, curves=False), "", None, now)
+
             _export(Path(path), each, lambda target: write_lines(target, self.each(ordered=", ".join(ORDER))))
 
     def merge(self, *others: Ledger | Iterable[Record | Row]) -> int:
@@ -380,9 +385,15 @@ class Ledger:
             pass
         raise self._damage("its index of keys is not as it was written")
 
-    def _walk(self, make: Callable[[Row, int], T], ordered: str, left_out: LeftOut | None) -> Iterator[T]:
-        """The results of a function of every row, see `each`."""
-        with self._snapshot() as (db, layout):
+    def _walk(
+        self,
+        make: Callable[[Row, int], T],
+        ordered: str,
+        left_out: LeftOut | None,
+        snapshot: tuple[sqlite3.Connection, int] | None = None,
+    ) -> Iterator[T]:
+        """The results of a function of every row, see `each`; of the ledger as it is now where no snapshot is given."""
+        with contextlib.nullcontext(snapshot) if snapshot else self._snapshot() as (db, layout):
             count = checksums = 0
             for row in self._rows(db, layout, ordered, salvage=left_out is not None):
                 try:

@@ -20,6 +20,17 @@ LONGEST = 2**22  # positions of a sequence
 MOST_IDS = 2**22  # token ids
 
 
+def check_sizes(length: int, min_length: int | None) -> None:
+    """Refuse sizes of which a string is shorter than two tokens, or the fewest more than the most. Raises ValueError.
+
+    length, min_length  the dials of a task whose sizes lie between them; min_length None: all strings have `length`
+    """
+    if length < 2:
+        raise ValueError(f"length must be at least 2, got {length}")
+    if min_length is not None and not 2 <= min_length <= length:
+        raise ValueError(f"min_length must lie in 2..{length} (length), or be left out; got {min_length}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """A frozen spec that samples batches and scores answers. A sibling adds its dials as fields and its own `kind`.

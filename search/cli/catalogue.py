@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from typing import Any
 
@@ -96,17 +95,6 @@ def samplers() -> list[Row]:
         facts = {name: getattr(spec, name) for name in ("source", "several_goals")}
         rows.append({"sampler": kind, **facts, **_options(spec)})
     return rows
-
-
-ROWS: Mapping[str, Callable[[], list[Row]]] = {
-    "tasks": tasks,
-    "mixers": mixers,
-    "archs": archs,
-    "differences": differences,
-    "suites": suites,
-    "studies": studies,
-    "samplers": samplers,
-}
 
 
 def stack_of(stack: tuple[Any, ...]) -> str:

@@ -102,9 +102,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
-    from recallmap.search.cli.catalogue import ROWS
     from recallmap.search.cli.json_text import document
-    from recallmap.search.cli.listings import TABLES, markdown
+    from recallmap.search.cli.listings import LISTINGS, markdown
     from recallmap.search.documents import outside
 
     if as_json and as_markdown:
@@ -114,9 +113,9 @@ def list_(
     for line in outside.broken():
         complain(line)
     if as_json:
-        say(document(ROWS[what.value]()))
+        say(document(LISTINGS[what.value].rows()))
         return
-    table = TABLES[what.value]()
+    table = LISTINGS[what.value].table()
     if not as_markdown:
         terminal().print(table)
         return

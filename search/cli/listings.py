@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -146,14 +146,21 @@ def verdicts_of(verdicts: Sequence[OfModule | OfTask]) -> Table:
     return table
 
 
-TABLES: dict[str, Callable[[], Table]] = {
-    "tasks": tasks,
-    "mixers": mixers,
-    "archs": archs,
-    "differences": differences,
-    "suites": suites,
-    "studies": studies,
-    "samplers": samplers,
+class Listing(NamedTuple):
+    """What can be listed: its rows of data, and the table of them."""
+
+    rows: Callable[[], list[catalogue.Row]]
+    table: Callable[[], Table]
+
+
+LISTINGS: dict[str, Listing] = {
+    "tasks": Listing(catalogue.tasks, tasks),
+    "mixers": Listing(catalogue.mixers, mixers),
+    "archs": Listing(catalogue.archs, archs),
+    "differences": Listing(catalogue.differences, differences),
+    "suites": Listing(catalogue.suites, suites),
+    "studies": Listing(catalogue.studies, studies),
+    "samplers": Listing(catalogue.samplers, samplers),
 }
 
 

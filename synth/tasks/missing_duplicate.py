@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.task import Split, Task
+from recallmap.synth.task import Split, Task, check_sizes
 from recallmap.synth.vocab import Roles
 
 _MISSING, _ODD, _PAD = 2, 3, 4  # token ids, beside bits 0 and 1
@@ -33,10 +33,7 @@ class MissingDuplicate(Task):
         super().__post_init__()
         if self.protocol != "repaired":
             raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
-        if self.length < 2:
-            raise ValueError(f"length must be at least 2, got {self.length}")
-        if self.min_length is not None and not 2 <= self.min_length <= self.length:
-            raise ValueError(f"min_length must lie in 2..{self.length} (length), or be left out; got {self.min_length}")
+        check_sizes(self.length, self.min_length)
 
     @property
     def vocab(self) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recallmap.synth import score
 from recallmap.synth.batch import IGNORE, Batch
-from recallmap.synth.task import LONGEST, Split, Task
+from recallmap.synth.task import LONGEST, Split, Task, check_sizes
 from recallmap.synth.vocab import Roles
 
 _END, _POP, _PUSH, _BLANK, _PAD = (
@@ -42,10 +42,7 @@ class StackManipulation(Task):
         super().__post_init__()
         if self.protocol != "repaired":
             raise ValueError(f"protocol must be 'repaired', got '{self.protocol}'")
-        if self.length < 2:
-            raise ValueError(f"length must be at least 2, got {self.length}")
-        if self.min_length is not None and not 2 <= self.min_length <= self.length:
-            raise ValueError(f"min_length must lie in 2..{self.length} (length), or be left out; got {self.min_length}")
+        check_sizes(self.length, self.min_length)
         if self.shape[0] > LONGEST:
             raise ValueError(f"length {self.length:,} takes {self.shape[0]:,} positions, at most {LONGEST:,}: lower it")
 

@@ -16,11 +16,13 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from recallmap.results.atomic_write import write_whole
+from recallmap.results.exports import pieces
 from recallmap.results.ledger import LAYOUT, Ledger, LedgerError
 from recallmap.results.record import Record, read_records
 
@@ -229,6 +231,27 @@ def test_an_export_in_pieces_is_that_of_the_whole(make: Make, tmp_path: Path, mo
             getattr(ledger.records(), f"to_{suffix}")(tmp_path / f"b.{suffix}", index=False)
             pd.testing.assert_frame_equal(read(tmp_path / f"a.{suffix}"), read(tmp_path / f"b.{suffix}"))
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_an_export_is_of_one_moment_whatever_a_driver_adds_between_its_readings(
+    suffix: str, filled: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = pieces.parted_columns
+
+    def found_before_more_comes(*args: Any) -> Any:
+        found = find(*args)
+        with Ledger(filled) as driver:
+            driver.add(make(seed=9, arch_dials={"novel": 1}))  # a column of its own
+        return found
+
+    monkeypatch.setattr(pieces, "parted_columns", found_before_more_comes)
+    with Ledger.open(filled) as ledger:
+        count = len(ledger)
+        ledger.export(tmp_path / f"out{suffix}")
+        assert len(ledger) == count + 1
+    found = {".parquet": pd.read_parquet, ".csv": pd.read_csv}[suffix](tmp_path / f"out{suffix}")
+    assert (len(found), "arch.novel" in found) == (count, False)
 
 
 def test_an_export_to_an_unknown_kind_says_the_known_ones(filled: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from recallmap.search.cli.app import app
-from recallmap.search.cli.listings import TABLES, capacities_of, timings
+from recallmap.search.cli.listings import LISTINGS, capacities_of, timings
 from recallmap.search.cli.streams import width
 from recallmap.search.cli.terminal import Terminal
 
@@ -24,7 +24,8 @@ ROWS = [
 
 @functools.cache
 def made(what: str) -> Table:
-    return {"capacities": lambda: capacities_of(ROWS), "timings": lambda: timings(ROWS), **TABLES}[what]()
+    listed = {name: one.table for name, one in LISTINGS.items()}
+    return {"capacities": lambda: capacities_of(ROWS), "timings": lambda: timings(ROWS), **listed}[what]()
 
 
 def shown(table: Table, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
