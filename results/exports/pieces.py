@@ -15,7 +15,9 @@ from recallmap.results.escape import cell
 from recallmap.results.exports.frame import Cells, cell_of, cells_of, frame, parted_columns
 from recallmap.results.record import Record
 
-AT_ONCE = 2000  # records in memory, and in a group of rows of .parquet: each group has a description of every column
+# Records in memory, and in a group of rows of .parquet. Each group has a description of every column, and all stay in memory to
+# the end: of 98,300 records with 972 columns, groups of 2,000 took 250 MB, of 4,000 217 and of 6,000 237.
+AT_ONCE = 4000
 
 
 def export(each: Callable[[], Iterable[Record]], path: Path) -> None:
@@ -94,15 +96,20 @@ def _parquet(
             name: pa.array(cells_of(said, columns[name]), kinds[name], from_pandas=True) for name, said in found.items()
         }
 
+    def table(some: Sequence[Record]) -> pa.Table:
+        """The rows of these records."""
+        figures = arrays(map(cells.own, some), len(some))
+        places = [cells.place(record) for record in some]
+        numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        which = pa.array([numbers[place] for place in places])
+        said = arrays((cells.known[place] for place in numbers), len(numbers))
+        leaves = {name: values.take(which) for name, values in said.items()}
+        both = {name: pc.coalesce(figures[name], leaves[name]) for name in figures.keys() & leaves.keys()}
+        made = leaves | figures | both
+        made |= {name: pa.nulls(len(some), kind) for name, kind in kinds.items() if name not in made}
+        return pa.table([made[name] for name in columns], schema=schema)
+
     with ParquetWriter(draft, schema) as file:
         while some := list(islice(rest, AT_ONCE)):
-            figures = arrays(map(cells.own, some), len(some))
-            places = [cells.place(record) for record in some]
-            numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
-            which = pa.array([numbers[place] for place in places])
-            said = arrays((cells.known[place] for place in numbers), len(numbers))
-            leaves = {name: values.take(which) for name, values in said.items()}
-            both = {name: pc.coalesce(figures[name], leaves[name]) for name in figures.keys() & leaves.keys()}
-            made = leaves | figures | both
-            made |= {name: pa.nulls(len(some), kind) for name, kind in kinds.items() if name not in made}
-            file.write_table(pa.table([made[name] for name in columns], schema=schema))
+            file.write_table(table(some))
+            del some  # before the next are read
