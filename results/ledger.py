@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CACHE = 64 * 1024  # KiB of pages that a driver holds: keys come in no order, and each writes to some page of an index
+SYNCHRONOUS = "FULL"  # SQLite's word for: what is kept outlives a power cut
 
 
 @dataclass(kw_only=True)
@@ -292,8 +293,8 @@ class Ledger:
         try:
             self._db = self._db or self._connect("rwc")
             with self._translate(f"cannot write to {self.path}"):
+                self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
                 self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
                 self._db.execute(f"PRAGMA cache_size = -{CACHE}")
                 with self._transaction():
                     self._prepare(self._db)

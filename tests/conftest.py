@@ -18,6 +18,8 @@ import pytest
 import torch
 from typer import testing
 
+from recallmap.results import ledger
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Guides and wheel, which start processes of their own, go first: the last test of a run keeps one core only."""
@@ -91,6 +93,10 @@ def hurry_the_interpreter() -> None:
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
 
+
+# No test pulls the plug, and to wait for a disk takes longer than many a test.
+os.fsync = lambda handle: None
+ledger.SYNCHRONOUS = "OFF"
 
 testing._get_command = functools.cache(testing._get_command)  # builds all commands for each call
 

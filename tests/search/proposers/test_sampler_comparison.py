@@ -38,7 +38,6 @@ Score = Callable[[str, int], float]  # of a point: by its sampler and its place
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     (tmp_path / "contest.yaml").write_text(STUDY, encoding="utf-8")
     return tmp_path
 

@@ -51,7 +51,6 @@ STUDY = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     return tmp_path
 
 

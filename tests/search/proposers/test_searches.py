@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -135,12 +134,6 @@ def drive(
 
 def told(of: StudySpec, path: Path) -> dict[str, tuple[Told, ...]]:
     return told_points(of, Journal(journal_of(path)))
-
-
-@pytest.fixture(autouse=True)
-def _quick_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 class Uncut(NamedTuple):

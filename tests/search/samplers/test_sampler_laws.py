@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -27,12 +26,6 @@ KINDS = type_hints.kinds_of(Sampler)
 every_sampler = pytest.mark.parametrize("kind", KINDS)
 
 DIALS = {"trial.training.lr": {"float": [0.01, 1.0]}, "trial.training.weight_decay": {"float": [0.0, 1.0]}}
-
-
-@pytest.fixture(autouse=True)
-def _quick_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def read(document: Any) -> Any:
