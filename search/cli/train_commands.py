@@ -244,8 +244,12 @@ def best(
     ] = None,
     point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
     repeats: Annotated[
-        int, typer.Option(help="Compare the samplers instead, over the searches with space.seed=0..N-1.")
-    ] = 0,
+        str | None,
+        typer.Option(
+            metavar="N|FIRST-LAST",
+            help="Compare the samplers instead, over the searches with the seeds 0 to N-1, or FIRST to LAST.",
+        ),
+    ] = None,
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
@@ -260,7 +264,7 @@ def best(
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or sources.default_ledger(spec)
-    if repeats:
+    if repeats is not None:
         if output is not None or point is not None:
             refuse("best: --repeats compares samplers and writes no winner; leave -o and --point out")
         _say_comparison(study, sets, repeats, sources.journal_at(path), as_json)
@@ -292,16 +296,15 @@ def best(
         tell(f"{output}: the architecture of {one.name}; next: recallmap cost {shlex.quote(str(output))}")
 
 
-def _say_comparison(study: str, sets: Sequence[str], repeats: int, journal: Path, as_json: bool) -> None:
+def _say_comparison(study: str, sets: Sequence[str], repeats: str, journal: Path, as_json: bool) -> None:
     from recallmap.search import codec
     from recallmap.search.cli.json_text import document
     from recallmap.search.proposers import sampler_comparison
     from recallmap.search.proposers.journal import Journal
 
-    if not 2 <= repeats <= MOST_REPEATS:
-        refuse(f"--repeats must be from 2 to {MOST_REPEATS}, got {repeats}")
+    seeds = _seeds_of(repeats)
     try:
-        each = [codec.read_study(study, overrides=[*sets, f"space.seed={seed}"]) for seed in range(repeats)]
+        each = [codec.read_study(study, overrides=[*sets, f"space.seed={seed}"]) for seed in seeds]
         found = sampler_comparison.standings(each, Journal(journal))
     except ValueError as error:
         refuse(f"best: {error}")
@@ -309,6 +312,18 @@ def _say_comparison(study: str, sets: Sequence[str], repeats: int, journal: Path
         say(document(list(sampler_comparison.data_of(found))))
     else:
         terminal().print(sampler_comparison.table_of(found))
+
+
+def _seeds_of(repeats: str) -> range:
+    """The seeds that `N` or `FIRST-LAST` stands for."""
+    asked = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})", repeats)
+    first, last = (int(asked[1] or 0), int(asked[2]) - (not asked[1])) if asked else (0, 0)
+    if not asked or not 2 <= last - first + 1 <= MOST_REPEATS:
+        refuse(
+            f"--repeats must be from 2 to {MOST_REPEATS}, or the first and the last of so many seeds, such as 5-14, got "
+            f"{repeats[:60]}"
+        )
+    return range(first, last + 1)
 
 
 def _renamed(name: str, value: int | None, old_name: str, old_value: int | None) -> int | None:

@@ -107,10 +107,23 @@ def test_the_table_and_its_data_come_by_command() -> None:
     assert data[0]["verdict"] == "better"
 
 
+def test_repeats_may_begin_at_a_later_seed() -> None:
+    answered(lambda seed: rising(0.25 if seed else -0.4)(seed))  # all of them but the first are for evolution
+    told = {
+        asked: json.loads(CliRunner().invoke(app, ["best", "contest.yaml", "--repeats", asked, "--json"]).stdout)
+        for asked in ("5", "0-4", "1-4")
+    }
+    assert told["5"] == told["0-4"]
+    assert [len(told[asked][0]["curves"]) for asked in ("5", "1-4")] == [5, 4]
+    assert told["1-4"][0]["curves"] == told["5"][0]["curves"][1:]
+
+
 def test_what_cannot_be_compared_is_refused_with_a_remedy() -> None:
     answered(rising(0.0), 2)
     for more, said in (
-        (("--repeats", "1"), "--repeats must be from 2 to 1000, got 1"),
+        (("--repeats", "1"), "--repeats must be from 2 to 1000, or the first and the last of so many seeds"),
+        (("--repeats", "3-3"), "such as 5-14, got 3-3"),
+        (("--repeats", "five"), "such as 5-14, got five"),
         (
             ("--repeats", "3"),
             "has 0 of 8 points with space.seed=2; finish that repeat with: recallmap run contest --set",
