@@ -19,7 +19,8 @@ MAD = {  # the six tasks of MAD, in the order of its paper
 
 SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are always in capitals
 
-_LESS = ("loss", "nats", "tvd", "error", "steps")  # last words of scores of which less is better
+# Last words of scores of which less is better.
+_LESS = ("loss", "nats", "perplexity", "tvd", "distance", "error", "mse", "rmse", "mae", "steps")
 
 Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 

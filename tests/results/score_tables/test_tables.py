@@ -372,7 +372,7 @@ def test_the_best_shares_its_mark_with_what_reads_the_same(make: Make) -> None:
 
 def test_of_the_headline_of_every_task_more_is_better_and_of_losses_and_distances_less() -> None:
     assert [task.kind for task in get_args(Task) if not more_is_better(task.metric)] == []
-    less = ("loss", "nats", "tvd", "squared_error", "relative_error", "cg_steps", "loss/position=3_to_4")
+    less = ("loss", "nats", "tvd", "mse", "squared_error", "relative_error", "cg_steps", "loss/position=3_to_4")
     assert [name for name in less if more_is_better(name)] == []
 
 
