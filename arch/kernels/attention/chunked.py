@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recallmap.arch.kernels.attention.state import AttentionState, finish, kept, start, sums
+from recallmap.arch.kernels.attention.state import AttentionState, finish, hidden, kept, start, sums
 from recallmap.arch.kernels.op_interface.input_checks import working_dtype
 
 
@@ -49,12 +49,12 @@ def chunked(
         spans = [(0 if prefix else low, high)] if low <= first else [(0, first), (low, high)]
         seen_keys, seen_values = _pick(keys_BGKS, spans, 3), _pick(values_BHSV, spans, 2)
         seen = [p for a, b in spans for p in positions[a:b]]
-        hidden = _hidden(range(past.position + begin, past.position + end), seen, window, prefix, q_BGTK)
+        unseen = hidden(range(past.position + begin, past.position + end), seen, window, prefix, q_BGTK)
         scores = q_BGTK[:, :, begin:end] @ seen_keys
         if sums_BHS is not None:
             of_queries = sums_BHS[..., len(positions) - time + begin : high, None]
             scores = scores + (of_queries - _pick(sums_BHS, spans, 2)[..., None, :]).to(dtype)
-        weights = (scores + hidden).softmax(-1)
+        weights = (scores + unseen).softmax(-1)
         outputs.append(weights @ seen_values)
     o_BHTV = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
     o = o_BHTV.transpose(1, 2).to(v.dtype)
@@ -71,21 +71,3 @@ def _older(positions: list[int], limit: int) -> int:
 def _pick(x: Tensor, spans: list[tuple[int, int]], dim: int) -> Tensor:
     parts = [x.narrow(dim, low, high - low) for low, high in spans if high > low]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _hidden(queries: range, keys: list[int], window: int | None, prefix: int, like: Tensor) -> Tensor:
-    """0 where a query sees a key, -inf elsewhere: [C, S]."""
-    at = torch.arange(queries.start, queries.stop, device=like.device)[:, None]
-    of = _on_device(keys, like.device)[None, :]
-    hidden = of > at
-    if window is not None:
-        hidden = hidden | ((of <= at - window) & (of >= prefix))
-    return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
-
-
-def _on_device(positions: list[int], device: torch.device) -> Tensor:
-    """The positions as a tensor, made of runs: a copy from the host has no place in a recorded graph."""
-    begins = [i for i, p in enumerate(positions) if i == 0 or p != positions[i - 1] + 1]
-    ends = [*begins[1:], len(positions)]
-    runs = [torch.arange(positions[a], positions[a] + b - a, device=device) for a, b in zip(begins, ends, strict=True)]
-    return runs[0] if len(runs) == 1 else torch.cat(runs)

@@ -1,5 +1,6 @@
-"""Causal softmax attention by torch's own kernels (`scaled_dot_product_attention`): for wide heads over long sequences, where
-they are faster than ours.
+"""Causal softmax attention by torch's own kernels (`scaled_dot_product_attention`), which are faster than ours for wide heads
+over long sequences: at 2,048 tokens and 128 channels 84 us forward and 334 with the derivatives, ours 115 and 452 (L1 in
+results/records/kernels_h200.csv). Serves whoever asks for it by name, until its law has passed on a GPU.
 
 Where all earlier tokens are seen alike, torch takes its fastest kernel. A window, a prefix, a gate or an earlier state become a
 bias of the scores, for which it holds all of them.
@@ -9,32 +10,12 @@ B batch, T time, S keys, H heads, K key width, V value width
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recallmap.arch.kernels.attention.state import AttentionState, finish, kept, start, sums
+from recallmap.arch.kernels.attention.state import AttentionState, finish, hidden, kept, start, sums
 from recallmap.arch.kernels.op_interface.input_checks import promoted, working_dtype
-
-# Where torch's kernels serve unasked. At 2,048 tokens and 128 channels they took 84 us forward and 334 with the derivatives,
-# ours 115 and 452; at 256 tokens and 64 channels ours are faster (L1 and S4 in results/records/kernels_h200.csv).
-WIDER_THAN = 64  # channels of a head
-SHORTEST = 1024  # tokens
-
-
-def faster(*, device: torch.device, dtype: torch.dtype, sizes: Mapping[str, int]) -> bool:
-    """True where "auto" takes these kernels ahead of ours."""
-    widths = sizes.get("key_width", 0), sizes.get("value_width", 0)
-    return (
-        device.type == "cuda"
-        and dtype in (torch.bfloat16, torch.float16)
-        and bool(sizes.get("whole"))
-        and widths[0] == widths[1] > WIDER_THAN
-        and sizes.get("time", 0) >= SHORTEST
-    )
 
 
 def library(
@@ -60,7 +41,7 @@ def library(
     if sums_BSH is not None:
         dtype = promoted(q, keys, values, sums_BSH.float())  # 16 bits cannot hold the gates of many tokens
     if past.position or sums_BSH is not None or (window is not None and window < v.shape[1]):
-        bias = _bias(past.position, v.shape[1], window, prefix, sums_BSH, v.device).to(dtype)
+        bias = _bias(past.position, v.shape[1], window, prefix, sums_BSH, q).to(dtype)
     q_BHTK, keys_BHSK, values_BHSV = (x.to(dtype).expand(-1, -1, heads, -1).transpose(1, 2) for x in (q, keys, values))
     o_BHTV = F.scaled_dot_product_attention(
         q_BHTK,
@@ -76,16 +57,11 @@ def library(
     return o, finish(past, keys, values, log_decay, sums_BSH, window, prefix, working_dtype(q, k, v, log_decay))
 
 
-def _bias(
-    position: int, time: int, window: int | None, prefix: int, sums_BSH: Tensor | None, device: torch.device
-) -> Tensor:
+def _bias(position: int, time: int, window: int | None, prefix: int, sums_BSH: Tensor | None, like: Tensor) -> Tensor:
     """What is added to scores after `position` tokens: [T, S], with gates [B, H, T, S]; -inf where a query sees no key."""
-    query_T1 = torch.arange(position, position + time, device=device)[:, None]
-    key_S = torch.tensor([*kept(position, window, prefix), *range(position, position + time)], device=device)
-    seen_TS = key_S <= query_T1
-    if window is not None:
-        seen_TS = seen_TS & ((key_S > query_T1 - window) | (key_S < prefix))
+    queries = range(position, position + time)
+    hidden_TS = hidden(queries, [*kept(position, window, prefix), *queries], window, prefix, like)
     if sums_BSH is None:
-        return torch.zeros(seen_TS.shape, device=device).masked_fill(~seen_TS, -math.inf)
+        return hidden_TS
     sums_BHS = sums_BSH.mT
-    return (sums_BHS[..., -time:, None] - sums_BHS[..., None, :]).masked_fill(~seen_TS, -math.inf)
+    return sums_BHS[..., -time:, None] - sums_BHS[..., None, :] + hidden_TS

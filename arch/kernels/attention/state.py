@@ -102,3 +102,21 @@ def finish(
         every = (behind[:, :1] - sums_BSH[:, :older], behind[:, 1:], torch.zeros_like(behind[:, :1]))
         fades = keep(torch.cat(every, 1).to(dtype), position, window, prefix)
     return AttentionState(keep(keys, position, window, prefix), keep(values, position, window, prefix), position, fades)
+
+
+def hidden(queries: range, keys: list[int], window: int | None, prefix: int, like: Tensor) -> Tensor:
+    """0 where a query sees a key, -inf elsewhere: [C, S]."""
+    at = torch.arange(queries.start, queries.stop, device=like.device)[:, None]
+    of = _on_device(keys, like.device)[None, :]
+    unseen = of > at
+    if window is not None:
+        unseen = unseen | ((of <= at - window) & (of >= prefix))
+    return torch.zeros(unseen.shape, dtype=like.dtype, device=like.device).masked_fill(unseen, -torch.inf)
+
+
+def _on_device(positions: list[int], device: torch.device) -> Tensor:
+    """The positions as a tensor, made of runs: a copy from the host has no place in a recorded graph."""
+    begins = [i for i, p in enumerate(positions) if i == 0 or p != positions[i - 1] + 1]
+    ends = [*begins[1:], len(positions)]
+    runs = [torch.arange(positions[a], positions[a] + b - a, device=device) for a, b in zip(begins, ends, strict=True)]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)
