@@ -2,12 +2,15 @@
 
     python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 8 64, by default
     python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
+    python docs/measure_cluster.py TABLE killed
     python docs/measure_cluster.py TABLE figure PICTURE
 
 `actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each. They
 sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
-what `recallmap run hybrid_search --engine ray` trains in SECONDS on so many GPUs of this host, one run after the other. Rows
-are added to the table, a CSV. `figure` draws the actors' rows as an SVG.
+what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host, one run after
+the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `killed`: 128 trials on all GPUs, of whose workers
+one is killed, and later half of them at once, as if a GPU had fallen away. Rows are added to the table, a CSV. `figure` draws
+the actors' rows as an SVG.
 """
 
 from __future__ import annotations
@@ -72,7 +75,9 @@ def main(table: Path, part: str, words: Sequence[str]) -> None:
     elif part == "gpus":
         counts = [*map(int, words[1:])] or sorted({1, torch.cuda.device_count()})
         for gpus in counts:
-            _note(table, _trained(gpus, int(words[0])))
+            _note(table, _trained(gpus, int(words[0]), table.with_name(f"search_{gpus}.sqlite")))
+    elif part == "killed":
+        _note(table, _killed())
     elif part == "figure":
         Path(words[0]).write_text(_figure(_rows(table)), encoding="utf-8")
     else:
@@ -216,33 +221,32 @@ def _figure(rows: Sequence[Row]) -> str:
 # GPUs of one host. --------------------------------------------------------------------------------
 
 
-def _trained(gpus: int, seconds: int) -> Row:
-    """What hybrid_search trains on so many GPUs, after its kernels were compiled."""
+def _trained(gpus: int, seconds: int, path: Path) -> Row:
+    """What hybrid_search trains on so many GPUs, after what this ledger holds."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "search.sqlite"
-        command = [sys.executable, "-m", "recallmap", "run", "hybrid_search", "--set", "budget=mini", "--engine", "ray"]
-        devices = [torch.device("cuda", number) for number in range(gpus)]
-        began = time.monotonic()
-        with gpu_busy.sampled(gpu_busy.reader(devices)) as busy:
-            process = subprocess.Popen(
-                [*command, "--for", f"{seconds}s", "--ledger", str(path)],
-                env=os.environ | visible,
-                start_new_session=True,
-            )
-            counts: list[tuple[float, int]] = []
-            while process.poll() is None and time.monotonic() - began < seconds + 30:
-                time.sleep(1)
-                counts.append((time.monotonic() - began, _count(path)))
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                process.wait(30)
-        wall = time.monotonic() - began
-        with Ledger.open(path) as ledger:
-            records = [record for record in ledger.all() if record.status == "done"]
+    command = [sys.executable, "-m", "recallmap", "run", "hybrid_search", "--set", "budget=wide", "--engine", "ray"]
+    devices = [torch.device("cuda", number) for number in range(gpus)]
+    known = _count(path)
+    began = time.monotonic()
+    with gpu_busy.sampled(gpu_busy.reader(devices)) as busy:
+        process = subprocess.Popen(
+            [*command, "--for", f"{seconds}s", "--ledger", str(path)],
+            env=os.environ | visible,
+            start_new_session=True,
+        )
+        counts: list[tuple[float, int]] = []
+        while process.poll() is None and time.monotonic() - began < seconds + 30:
+            time.sleep(1)
+            counts.append((time.monotonic() - began, _count(path)))
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    wall = time.monotonic() - began
+    with Ledger.open(path) as ledger:
+        records = [record for record in [*ledger.all()][known:] if record.status == "done"]
     steps = sum(record.steps for record in records)
     return {
-        "what": "hybrid_search, budget mini",
+        "what": "hybrid_search, budget wide",
         "gpus": gpus,
         "seconds": round(wall, 1),
         "trials_an_hour": round(len(records) / wall * 3600),
@@ -252,6 +256,48 @@ def _trained(gpus: int, seconds: int) -> Row:
         "trials_a_cohort": round(sum(record.cohort for record in records) / len(records), 1) if records else None,
         "device": torch.cuda.get_device_name(),
     }
+
+
+def _killed() -> Row:
+    """A search of four points, whose workers are killed: one after the first record, half of them after the 64th."""
+    sizes = ["space.points=4", "space.generation=4", "space.beside=[]", "space.anchors=[]"]
+    command = [sys.executable, "-m", "recallmap", "run", "hybrid_search", "--engine", "ray"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "search.sqlite"
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [*command, "--ledger", str(path), *(word for size in ["budget=mini", *sizes] for word in ("--set", size))]
+        )
+        killed: list[int] = []
+        for least, share in ((1, 0.0), (64, 0.5)):
+            while process.poll() is None and _count(path) < least:
+                time.sleep(0.2)
+            for pid in (workers := _workers())[: max(1, round(share * len(workers)))]:
+                print(f"after {time.monotonic() - began:.0f} s and {_count(path)} records: kill {pid}", flush=True)
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        code = process.wait()
+        with Ledger.open(path) as ledger:
+            records = [*ledger.all()]
+    done = [record for record in records if record.status == "done"]
+    return {
+        "what": f"hybrid_search, 128 trials, {len(killed)} workers killed: {len(done)} done, exit code {code}",
+        "gpus": torch.cuda.device_count(),
+        "seconds": round(time.monotonic() - began, 1),
+        "device": torch.cuda.get_device_name(),
+    }
+
+
+def _workers() -> list[int]:
+    """Processes of Ray's that train."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):  # it has ended
+                name = (folder / "cmdline").read_bytes().decode(errors="replace")
+                if name.startswith("ray::") and "IDLE" not in name and "rain" in name:
+                    found.append(int(folder.name))
+    return sorted(found)
 
 
 def _count(path: Path) -> int:
