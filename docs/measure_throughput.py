@@ -2,8 +2,8 @@
 
 OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, zoology, mad and step. Studies run for
 SECONDS at most, and a third as long for OLD: hybrid_search and, with three mixers and an epoch a trial, mqar_zoology, each with
-an empty cache of Triton; all 66 settings of MAD's paper tier, an epoch a trial, without OLD. The table is written as a CSV, a
-row a measurement. Needs one GPU, which nothing else may use meanwhile.
+an empty cache of Triton; without OLD all 66 settings of MAD's paper tier, an epoch a trial, and those of noisy recall, ten
+epochs. The table is written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[1]
 HYBRIDS = ["hybrid_search", "--set", "budget=mini"]
 ONE_EPOCH = ["--set", "trial.training.epochs=1", "--set", "trial.training.evaluations=1"]
 ZOOLOGY = ["mqar_zoology", "--set", "only.arch=[conv_attention,conv_gated_deltanet,conv_mesa]", *ONE_EPOCH]
-MAD = ["mad", "--set", "budget=paper", "--set", "space.axes.trial.seed=[0]", *ONE_EPOCH]
+MAD = ["mad", "--set", "budget=paper", "--set", "space.axes.trial.seed=[0]"]
+NOISY = ["--set", "only.task=[noisy_in_context_recall]", "--set", "trial.training.epochs=10", *ONE_EPOCH[2:]]
 MAD_TRIALS, MAD_EPOCHS = 528, 200  # of a row of its table: 66 settings, eight cells
 PARTS = ("hybrids", "zoology", "mad", "step")
 GRACE = 20  # seconds beyond its time after which a run is interrupted; after as many more it is killed
@@ -90,17 +91,18 @@ def _beside(
 
 
 def _mad(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
-    for arch in ("attention", "gated_deltanet_mesanet"):
-        ledger = folder / f"{arch}.sqlite"
-        more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds}s"]
-        wall, busy = _run(_ours("run", *MAD, *more), {}, ROOT, seconds)
-        done = _trained(ledger)
-        hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
-        short = [record for record in done if record.length == 128]
-        what = f"MAD paper tier, an epoch, {arch}"
-        note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
-        if short:
-            note(f"{what}, settings of 128 tokens", here, us_a_step_and_trial=_us(short))
+    for part, trained in (("an epoch", ONE_EPOCH), ("noisy recall, ten epochs", NOISY)):
+        for arch in ("attention", "gated_deltanet_mesanet"):
+            ledger = folder / f"{arch}_{len(trained)}.sqlite"
+            more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds}s"]
+            wall, busy = _run(_ours("run", *MAD, *trained, *more), {}, ROOT, seconds)
+            done = _trained(ledger)
+            hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
+            short = [record for record in done if record.length == 128]
+            what = f"MAD paper tier, {part}, {arch}"
+            note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
+            if short:
+                note(f"{what}, settings of 128 tokens", here, us_a_step_and_trial=_us(short))
 
 
 def _steps(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:

@@ -42,7 +42,8 @@ def fused(
     q, k, w, beta = (x.float() for x in (q, k, w, beta))
     tokens = torch.eye(time, dtype=torch.float32, device=v.device)
     # Blocks of columns with their first own token, ahead of which they are 0, what they hold then, and where each token writes.
-    blocks = [(0, held, tokens.new_zeros(time, held.shape[1])) for held in past.keys.split(COLUMNS, 1) if before]
+    earlier = past.keys.split(COLUMNS, 1) if before else ()  # torch's compiler cannot split what is empty
+    blocks = [(0, held, tokens.new_zeros(time, held.shape[1])) for held in earlier]
     blocks += [(begin, None, tokens[begin:, begin : begin + COLUMNS]) for begin in range(0, time, COLUMNS)]
     scores, keys = [], []
     for begin, held, columns in blocks:
