@@ -2,15 +2,16 @@
 
     python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 8 64, by default
     python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
+    python docs/measure_cluster.py TABLE mad [GPUS ...]
     python docs/measure_cluster.py TABLE killed
     python docs/measure_cluster.py TABLE figure PICTURE
 
 `actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each. They
 sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
 what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host, one run after
-the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `killed`: 128 trials on all GPUs, of whose workers
-one is killed, and later half of them at once, as if a GPU had fallen away. Rows are added to the table, a CSV. `figure` draws
-the actors' rows as an SVG.
+the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper tier, attention, an
+epoch for each of its 528 trials. `killed`: 128 trials on all GPUs, of whose workers one is killed, and later half of them at
+once, as if a GPU had fallen away. Rows are added to the table, a CSV. `figure` draws the actors' rows as an SVG.
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.trial_record import record_of
 
 ROOT = Path(__file__).parents[1]
+HYBRIDS = ["hybrid_search", "--set", "budget=wide"]
+MAD = [
+    "mad",
+    "--set=budget=paper",
+    "--set=space.axes.trial.seed=[0]",
+    "--set=space.axes.trial.arch=[attention]",
+    "--set=trial.training.epochs=1",
+    "--set=trial.training.evaluations=1",
+]
 MEMBERS, REPORTS = 16, 6
 BEGUN = 45.0  # seconds by which Ray and its workers have begun
 SLEEPS = (8.0, 2.0, 0.5)  # seconds of a cohort
@@ -75,7 +85,12 @@ def main(table: Path, part: str, words: Sequence[str]) -> None:
     elif part == "gpus":
         counts = [*map(int, words[1:])] or sorted({1, torch.cuda.device_count()})
         for gpus in counts:
-            _note(table, _trained(gpus, int(words[0]), table.with_name(f"search_{gpus}.sqlite")))
+            ledger = table.with_name(f"search_{gpus}.sqlite")
+            _note(table, _trained("hybrid_search, budget wide", HYBRIDS, gpus, int(words[0]), ledger))
+    elif part == "mad":
+        for gpus in [*map(int, words)] or sorted({1, torch.cuda.device_count()}):
+            with tempfile.TemporaryDirectory() as folder:
+                _note(table, _trained("mad, attention, an epoch", MAD, gpus, 600, Path(folder) / "mad.sqlite"))
     elif part == "killed":
         _note(table, _killed())
     elif part == "figure":
@@ -221,10 +236,10 @@ def _figure(rows: Sequence[Row]) -> str:
 # GPUs of one host. --------------------------------------------------------------------------------
 
 
-def _trained(gpus: int, seconds: int, path: Path) -> Row:
-    """What hybrid_search trains on so many GPUs, after what this ledger holds."""
+def _trained(what: str, study: Sequence[str], gpus: int, seconds: int, path: Path) -> Row:
+    """What a study trains on so many GPUs, after what this ledger holds."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
-    command = [sys.executable, "-m", "recallmap", "run", "hybrid_search", "--set", "budget=wide", "--engine", "ray"]
+    command = [sys.executable, "-m", "recallmap", "run", *study, "--engine", "ray"]
     devices = [torch.device("cuda", number) for number in range(gpus)]
     known = _count(path)
     began = time.monotonic()
@@ -246,7 +261,7 @@ def _trained(gpus: int, seconds: int, path: Path) -> Row:
         records = [record for record in [*ledger.all()][known:] if record.status == "done"]
     steps = sum(record.steps for record in records)
     return {
-        "what": "hybrid_search, budget wide",
+        "what": what,
         "gpus": gpus,
         "seconds": round(wall, 1),
         "trials_an_hour": round(len(records) / wall * 3600),

@@ -1,9 +1,10 @@
 """Measure how fast studies go on a GPU, beside an earlier commit: python docs/measure_throughput.py OLD TABLE SECONDS [PART]
 
-OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, zoology, mad and step. Studies run for
-SECONDS at most, and a third as long for OLD: hybrid_search and, with three mixers and an epoch a trial, mqar_zoology, each with
-an empty cache of Triton; without OLD all 66 settings of MAD's paper tier, an epoch a trial, and those of noisy recall, ten
-epochs. The table is written as a CSV, a row a measurement. Needs one GPU, which nothing else may use meanwhile.
+OLD is a worktree of commit 113bcc2 (`git worktree add OLD 113bcc2`). PARTs are hybrids, zoology, mad, noisy and step. Studies
+run for SECONDS at most, and a third as long for OLD: hybrid_search and, with three mixers and an epoch a trial, mqar_zoology,
+each with an empty cache of Triton; without OLD mad, all 66 settings of MAD's paper tier, an epoch a trial, and noisy, those of
+noisy recall, ten epochs. The table is written as a CSV, a row a measurement. Needs one GPU, which nothing else may use
+meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ZOOLOGY = ["mqar_zoology", "--set", "only.arch=[conv_attention,conv_gated_deltan
 MAD = ["mad", "--set", "budget=paper", "--set", "space.axes.trial.seed=[0]"]
 NOISY = ["--set", "only.task=[noisy_in_context_recall]", "--set", "trial.training.epochs=10", *ONE_EPOCH[2:]]
 MAD_TRIALS, MAD_EPOCHS = 528, 200  # of a row of its table: 66 settings, eight cells
-PARTS = ("hybrids", "zoology", "mad", "step")
+PARTS = ("hybrids", "zoology", "mad", "noisy", "step")
 GRACE = 20  # seconds beyond its time after which a run is interrupted; after as many more it is killed
 OLD_MAIN = "import sys; from search.cli import main; sys.argv[0] = 'recallmap'; main()"
 
@@ -68,7 +69,9 @@ def main(old: Path, table: Path, seconds: int, parts: Sequence[str]) -> None:
         if "zoology" in parts:
             _beside("mqar_zoology, an epoch", ZOOLOGY, old, here, Path(folder), seconds, note)
         if "mad" in parts:
-            _mad(here, Path(folder), seconds, note)
+            _mad("an epoch", ONE_EPOCH, here, Path(folder), seconds, note)
+        if "noisy" in parts:
+            _mad("noisy recall, ten epochs", NOISY, here, Path(folder), seconds, note)
         if "step" in parts:
             _steps(here, Path(folder), seconds, note)
 
@@ -90,19 +93,18 @@ def _beside(
     note(f"{name}, cold cache, cohorts at once {at_once}", here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall))
 
 
-def _mad(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
-    for part, trained in (("an epoch", ONE_EPOCH), ("noisy recall, ten epochs", NOISY)):
-        for arch in ("attention", "gated_deltanet_mesanet"):
-            ledger = folder / f"{arch}_{len(trained)}.sqlite"
-            more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds}s"]
-            wall, busy = _run(_ours("run", *MAD, *trained, *more), {}, ROOT, seconds)
-            done = _trained(ledger)
-            hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
-            short = [record for record in done if record.length == 128]
-            what = f"MAD paper tier, {part}, {arch}"
-            note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
-            if short:
-                note(f"{what}, settings of 128 tokens", here, us_a_step_and_trial=_us(short))
+def _mad(part: str, trained: Sequence[str], here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:
+    for arch in ("attention", "gated_deltanet_mesanet"):
+        ledger = folder / f"{arch}_{len(trained)}.sqlite"
+        more = ["--set", f"space.axes.trial.arch=[{arch}]", "--ledger", str(ledger), "--for", f"{seconds}s"]
+        wall, busy = _run(_ours("run", *MAD, *trained, *more), {}, ROOT, seconds)
+        done = _trained(ledger)
+        hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
+        short = [record for record in done if record.length == 128]
+        what = f"MAD paper tier, {part}, {arch}"
+        note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
+        if short:
+            note(f"{what}, settings of 128 tokens", here, us_a_step_and_trial=_us(short))
 
 
 def _steps(here: str, folder: Path, seconds: int, note: Callable[..., None]) -> None:

@@ -3,12 +3,16 @@ over long sequences: at 2,048 tokens and 128 channels 84 us forward and 334 with
 results/records/kernels_h200.csv). Serves whoever asks for it by name, until its law has passed on a GPU.
 
 Where all earlier tokens are seen alike, torch takes its fastest kernel. A window, a prefix, a gate or an earlier state become a
-bias of the scores, for which it holds all of them.
+bias of the scores, for which it holds all of them. Members of a cohort fold into the batch before torch sees them: under
+torch's own vmap, the kernel that it prefers on Hopper (cuDNN's) gives wrong derivatives without a word (torch 2.11).
 
 B batch, T time, S keys, H heads, K key width, V value width
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +20,33 @@ from torch import Tensor
 
 from recallmap.arch.kernels.attention.state import AttentionState, finish, hidden, kept, start, sums
 from recallmap.arch.kernels.op_interface.input_checks import promoted, working_dtype
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, scale=scale)
+
+
+def _folded(
+    info: Any, in_dims: Sequence[int | None], q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
+) -> tuple[Tensor, int]:
+    """The rule that gives members of vmap to the batch. A bias of two axes is every member's."""
+
+    def fold(x: Tensor, dim: int | None) -> Tensor:
+        stacked = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        return stacked.flatten(0, 1)
+
+    if bias is not None and (in_dims[3] is not None or bias.dim() > 2):
+        bias = fold(bias, in_dims[3])
+    o = torch.ops.recallmap.dot_product_attention(
+        *(fold(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False)), bias, scale
+    )
+    return o.unflatten(0, (info.batch_size, -1)), 0
+
+
+_OPS = torch.library.Library("recallmap", "FRAGMENT")
+_OPS.define("dot_product_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, float scale) -> Tensor")
+_OPS.impl("dot_product_attention", _attend, "CompositeImplicitAutograd")
+torch.library.register_vmap("recallmap::dot_product_attention", _folded, lib=_OPS)
 
 
 def library(
@@ -43,14 +74,7 @@ def library(
     if past.position or sums_BSH is not None or (window is not None and window < v.shape[1]):
         bias = _bias(past.position, v.shape[1], window, prefix, sums_BSH, q).to(dtype)
     q_BHTK, keys_BHSK, values_BHSV = (x.to(dtype).expand(-1, -1, heads, -1).transpose(1, 2) for x in (q, keys, values))
-    o_BHTV = F.scaled_dot_product_attention(
-        q_BHTK,
-        keys_BHSK,
-        values_BHSV,
-        attn_mask=bias,
-        is_causal=bias is None,
-        scale=scale,
-    )
+    o_BHTV = torch.ops.recallmap.dot_product_attention(q_BHTK, keys_BHSK, values_BHSV, bias, scale)
     o = o_BHTV.transpose(1, 2).to(v.dtype)
     if not return_state:
         return o, None

@@ -42,6 +42,20 @@ def test_a_token_sees_its_window_and_the_prefix(
     np.testing.assert_allclose(o.numpy(), dense(inputs, window, prefix), rtol=1e-12, atol=1e-14)
 
 
+def test_torch_sees_a_cohort_as_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(q: Tensor, *given: Any, **options: Any) -> Tensor:
+        seen.append(q.shape)
+        return kernel(q, *given, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    q, k, v = torch.randn(3, 4, 2, 10, 1, 8, generator=torch.Generator().manual_seed(0))
+    torch.vmap(lambda *x: attention(*x, implementation="library")[0])(q, k, v)
+    assert seen == [(8, 1, 10, 8)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_torch_agrees_with_our_kernels_in_a_cohort_on_a_gpu(dtype: torch.dtype) -> None:
