@@ -4,7 +4,8 @@ An op is a folder here that holds `recurrent.py`. Its implementations are the mo
 `library` in it, a file or a folder each, with a function of the same name. All implementations of an op have one signature. A
 module that is there is found: nothing is entered anywhere.
 
-`library` computes the op by another library's kernel, for whoever asks for it by name.
+`library` computes the op by another library's kernel. It says where that is faster than ours, and serves there or where it is
+asked for by name: `faster(*, device, dtype, sizes) -> bool`.
 
 `fused` may say what it cannot do: `why_not(*, device, dtype, differentiable, sizes) -> str | None`. It is imported where a
 CUDA tensor asks for it and nowhere else, because it needs Triton. Under Triton's interpreter (TRITON_INTERPRET=1) it also
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PREFERENCE = ("fused", "chunked", "recurrent", "library")
+PREFERENCE = ("library", "fused", "chunked", "recurrent")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton looks when it is imported, we when this is
 AHEAD = False  # True while kernels are compiled for a GPU that is not here, and not run: see `ahead`
 _TRITON = find_spec("triton") is not None
@@ -71,10 +72,10 @@ def choose(
 ) -> str:
     """The implementation that serves: `wanted`, or for "auto" the most preferred one that can.
 
-    `sizes` may tell batch, time, heads, key_width and value_width; one token ("time" 1) goes to `recurrent` rather than to
-    `chunked`. Raises ValueError where `wanted` cannot serve, with the reason and what can.
+    `sizes` may tell batch, time, heads, key_width, value_width, and what else an op's `library` asks for; one token ("time" 1)
+    goes to `recurrent` rather than to `chunked`. Raises ValueError where `wanted` cannot serve, with the reason and what can.
     """
-    order = PREFERENCE if (sizes or {}).get("time") != 1 else ("fused", "recurrent", "chunked", "library")
+    order = PREFERENCE if (sizes or {}).get("time") != 1 else ("library", "fused", "recurrent", "chunked")
     reasons = {
         name: why_not(op, name, device=device, dtype=dtype, differentiable=differentiable, sizes=sizes)
         for name in order
@@ -84,11 +85,11 @@ def choose(
         raise ValueError(f"there is no implementation {wanted!r}; there are {', '.join(implementations(op))} and auto")
     serving = [name for name, reason in reasons.items() if reason is None]
     if wanted == "auto":
-        serving = [name for name in serving if name != "fused" or torch.device(device).type == "cuda" or AHEAD]
-        return serving[0]
+        return next(name for name in serving if _unasked(op, name, torch.device(device), dtype, sizes or {}))
     if wanted in serving:
         return wanted
-    instead = " or ".join(repr(name) for name in [*serving[:1], "auto"])
+    ours = [name for name in serving if name != "library"]
+    instead = " or ".join(repr(name) for name in [*ours[:1], "auto"])
     raise ValueError(f"implementation {wanted!r} {reasons[wanted]}; use {instead}")
 
 
@@ -115,6 +116,13 @@ def why_not(
         return "is wrong in bf16 under Triton's interpreter"
     limits: Callable[..., str | None] | None = getattr(_module(op, name), "why_not", None)
     return limits and limits(device=device, dtype=dtype, differentiable=differentiable, sizes=sizes or {})
+
+
+def _unasked(op: str, name: str, device: torch.device, dtype: torch.dtype, sizes: Mapping[str, int]) -> bool:
+    """True where an implementation that can serve does so without being asked for by name."""
+    if name == "library":
+        return bool(_module(op, name).faster(device=device, dtype=dtype, sizes=sizes))
+    return name != "fused" or device.type == "cuda" or AHEAD
 
 
 def fuses(x: Tensor) -> bool:

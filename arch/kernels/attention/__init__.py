@@ -65,6 +65,8 @@ def attention(
     if prefix < 0:
         raise ValueError(f"{OP}: prefix must be at least 0, got {prefix}")
     sizes = {"batch": batch, "time": time, "heads": heads, "key_width": key_width, "value_width": value_width}
+    # All tokens see all earlier ones alike.
+    sizes["whole"] = int(log_decay is None and initial_state is None and (window is None or window >= time))
     name = select.choose(
         OP, device=v.device, dtype=v.dtype, wanted=implementation, differentiable=torch.is_grad_enabled(), sizes=sizes
     )

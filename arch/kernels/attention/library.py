@@ -1,6 +1,5 @@
-"""Causal softmax attention by torch's own kernels (`scaled_dot_product_attention`), which are faster than ours for wide heads
-over long sequences: at 2,048 tokens and 128 channels 84 us forward and 334 with the derivatives, ours 115 and 452 (L1 in
-results/records/kernels_h200.csv). Serves whoever asks for it by name, until its law has passed on a GPU.
+"""Causal softmax attention by torch's own kernels (`scaled_dot_product_attention`): for wide heads over long sequences, where
+they are faster than ours.
 
 Where all earlier tokens are seen alike, torch takes its fastest kernel. A window, a prefix, a gate or an earlier state become a
 bias of the scores, for which it holds all of them. Members of a cohort fold into the batch before torch sees them: under
@@ -11,7 +10,7 @@ B batch, T time, S keys, H heads, K key width, V value width
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +19,23 @@ from torch import Tensor
 
 from recallmap.arch.kernels.attention.state import AttentionState, finish, hidden, kept, start, sums
 from recallmap.arch.kernels.op_interface.input_checks import promoted, working_dtype
+
+# Where torch's kernels serve unasked. At 2,048 tokens and 128 channels they took 84 us forward and 334 with the derivatives,
+# ours 115 and 452; at 256 tokens and 64 channels ours are faster (L1 and S4 in results/records/kernels_h200.csv).
+NARROWEST = 128  # channels of a head
+SHORTEST = 2048  # tokens
+
+
+def faster(*, device: torch.device, dtype: torch.dtype, sizes: Mapping[str, int]) -> bool:
+    """True where "auto" takes these kernels ahead of ours."""
+    widths = sizes.get("key_width", 0), sizes.get("value_width", 0)
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and bool(sizes.get("whole"))
+        and widths[0] == widths[1] >= NARROWEST
+        and sizes.get("time", 0) >= SHORTEST
+    )
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

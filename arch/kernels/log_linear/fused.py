@@ -105,8 +105,8 @@ def _weights(levels, t, T, at, L: tl.constexpr, LOG: tl.constexpr):
 
 @triton.jit
 def _mixed(x, y, PRECISION: tl.constexpr):
-    """x @ y in fp32, or to 21 bits by three products of tf32 where inputs have 16. Scores are not normalised, nor are values with
-    their write strengths, and their sums cancel: rounded to the 11 bits of tf32, they cost an output more than its own 8."""
+    """x @ y in fp32, or to 21 bits by three products of tf32 where inputs have 16. Scores are not normalised, nor are values
+    with write strengths, and their sums cancel: rounded to the 11 bits of tf32, they cost an output more than its own 8."""
     return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recallmap.arch.kernels import AttentionState, attention, attention_step
+from recallmap.arch.kernels import AttentionState, attention, attention_step, select
 from recallmap.arch.kernels.benchmark import timing
 
 
@@ -56,10 +57,20 @@ def test_torch_sees_a_cohort_as_one_batch(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [(8, 1, 10, 8)]
 
 
+def test_torch_serves_wide_heads_over_long_sequences_on_a_gpu() -> None:
+    wide = {"time": 2048, "key_width": 128, "value_width": 128, "whole": 1}
+    serving = partial(select.choose, "attention", device="cuda", dtype=torch.bfloat16)
+    assert serving(sizes=wide) == "library"
+    for other in ({"time": 1024}, {"key_width": 64, "value_width": 64}, {"value_width": 64}, {"whole": 0}):
+        assert serving(sizes=wide | other) == "fused"
+    assert serving(sizes=wide, dtype=torch.float32) == "fused"
+    assert serving(sizes=wide, device="cpu") == "chunked"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_torch_agrees_with_our_kernels_in_a_cohort_on_a_gpu(dtype: torch.dtype) -> None:
-    drawn = torch.randn(4, 3, 2, 1100, 2, 128, generator=torch.Generator().manual_seed(0))  # of q, k, v and weights
+    drawn = torch.randn(4, 3, 2, 2050, 2, 128, generator=torch.Generator().manual_seed(0))  # of q, k, v and weights
     q, k, v, weight = (x.to("cuda", dtype) for x in drawn)
 
     def everything(implementation: str) -> list[Tensor]:
@@ -67,7 +78,10 @@ def test_torch_agrees_with_our_kernels_in_a_cohort_on_a_gpu(dtype: torch.dtype) 
         o = torch.vmap(lambda *x: attention(*x, implementation=implementation)[0])(*leaves)
         return [o.detach(), *torch.autograd.grad((o * weight).sum(), leaves)]
 
-    for x, y in zip(everything("library"), everything("fused"), strict=True):
+    with select.record_choices() as chosen:
+        found = everything("auto")
+    assert chosen == {"attention": "library"}
+    for x, y in zip(found, everything("fused"), strict=True):
         assert float((x.float() - y.float()).norm() / y.float().norm()) < 1e-2
 
 
