@@ -23,12 +23,13 @@ from recallmap.results.analysis.pairs_held import Row
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.validity import Agreement
 from recallmap.results.atomic_write import write_whole
-from recallmap.results.page import thinning
+from recallmap.results.page import compression, thinning
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.architecture_section import section as architectures_section
 from recallmap.results.page.figure_data import figures, hyper_names
 from recallmap.results.page.heat_map import says_no_more
 from recallmap.results.page.learnability_section import section as online_section
+from recallmap.results.page.overview_section import section as overview_section
 from recallmap.results.page.probe_section import section as probe_section
 from recallmap.results.page.search_section import SearchView
 from recallmap.results.page.search_section import section as search_section
@@ -43,18 +44,22 @@ _UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a pag
 
 _SPARED = re.compile(r"^[ \t]+(//.*)?|^//.*\n", re.MULTILINE)
 
+MOST_UNFOLDED = 12  # tables
+
 FAILURES = 200  # rows of the table of failed trials; reasons are counted over all of them
 
 _STATE = """<section id="recall" data-name="State and recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
-<p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
+<p class="read">Higher is better, further left is cheaper. Click a marker to find the same trial in every figure and table.</p>
+<details class="how"><summary>What marks and lines mean</summary>
+<p class="read">A large marker is the mean over seeds under the chosen
 hyper-parameters, its bar the standard deviation over seeds; small markers are single trials. A line joins the sizes of an
 architecture. The dashed line joins those that no other beats in both recall and state; the grey band is its 95 % range when
 seeds are drawn anew, and needs five seeds of each. Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and
-is counted at the length named below. Outlined markers: published figures, at our state. Click a marker to find the same trial
-in every figure and table.</p>
+is counted at the length named below. Outlined markers: published figures, at our state.</p></details>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
+<p id="infull" class="read"></p>
 <p id="hint" class="read" hidden>Learning curves, scores by part and progress belong to one task: choose one above.</p>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
@@ -230,14 +235,17 @@ def page(
     """
     if not records:
         lead = "There are no trials here yet: nothing has been trained."
-        return _whole(title, lead, [], [], footer="", again=again)
+        return _whole(title, lead, [], footer="", again=again)
     failed = [r for r in records if r.score is None]
     done = [r for r in records if r.score is not None]
-    sections, scripts = [], []
+    sections: list[str] = []
+    carried: list[str] = []  # compressed: the data, then scripts
+    running: list[str] = []  # scripts: the first unpacks the others
     if done:
         data = figures(records, tables, beside=beside, probed=probed) | {"again": again}
         sections += [
             _AIDS,
+            *([found] if (found := overview_section(data["views"], data["archs"])) else []),
             _STATE,
             _EQUAL,
             *([_HELD] if data["held"] else []),
@@ -248,17 +256,12 @@ def page(
         sections += [found] if (found := search_section(searched)) else []
         sections += [found] if (found := validity_section(validity)) else []
         sections.append(_PROGRESS)
-        scripts = [
-            ("application/json", _json(packed(data))),
-            ("", _plotly()),
-            *(("", _script(name)) for name in _SCRIPTS),
-        ]
+        library, small = compression.plotly()
+        own = "\n".join(map(_script, _SCRIPTS))
+        carried = [compression.compressed(_json(packed(data))), small, compression.compressed(own)]
+        running = [_script("unpacking.js"), library, own]
     if tables:
-        shown = "\n".join(
-            table_html(thinning.rows(table), number)
-            for number, table in enumerate(tables)
-            if not says_no_more(table, tables)
-        )
+        shown = _tables(tables)
         sections.append(
             f'<section id="tables" data-name="Tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
             f"{_FILTER if done else ''}\n{shown}</section>"
@@ -273,8 +276,29 @@ def page(
     if failed:
         sections.append(_failures(failed))
     return _whole(
-        title, _lead(records, failed, again), sections, scripts, footer=_footer(records), again=0 if done else again
+        title,
+        _lead(records, failed, again),
+        sections,
+        carried=carried,
+        running=running,
+        footer=_footer(records),
+        again=0 if done else again,
     )
+
+
+def _tables(tables: Sequence[Table]) -> str:
+    """The tables that say something of their own, one below the other; each folded where they are many."""
+    told = [(n, thinning.rows(table)) for n, table in enumerate(tables) if not says_no_more(table, tables)]
+    written = [table_html(table, number) for number, table in told]
+    if len(told) > MOST_UNFOLDED:
+        heads = [f"{table.heading}: {_rows(table)} by {len(table.columns)}" for _, table in told]
+        pairs = zip(heads, written, strict=True)
+        written = [f"<details><summary>{escape.html(head)}</summary>\n{text}</details>" for head, text in pairs]
+    return "\n".join(written)
+
+
+def _rows(table: Table) -> int:
+    return sum(line.kind == "measured" for line in table.lines)
 
 
 def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
@@ -283,15 +307,24 @@ def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
 
 
 def _whole(
-    title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str, again: int = 0
+    title: str,
+    lead: str,
+    sections: Sequence[str],
+    *,
+    carried: Sequence[str] = (),
+    running: Sequence[str] = (),
+    footer: str,
+    again: int = 0,
 ) -> str:
-    """The whole page. One that has no scripts is loaded `again` by the browser itself."""
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
+    """The whole page. It may run the scripts of `running`; the first is in it as it is, the others are in what is `carried`.
+    One that has no scripts is loaded `again` by the browser itself."""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in running)
     policy = (
         f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
         f"base-uri {NOTHING}; form-action {NOTHING}"
     )
-    tags = [f'<script id="data" type="{kind}">' if kind else "<script>" for kind, _ in scripts]
+    scripts = [f'<script type="application/zlib">{text}</script>' for text in carried]
+    scripts += [f"<script>{text}</script>" for text in running[:1]]
     return Template(_asset("page.html")).substitute(
         policy=policy,
         title=escape.html(title),
@@ -300,7 +333,7 @@ def _whole(
         lead=lead,
         body="\n".join(sections),
         footer=footer,
-        scripts="\n".join(f"{tag}{text}</script>" for tag, (_, text) in zip(tags, scripts, strict=True)),
+        scripts="\n".join(scripts),
     )
 
 
@@ -402,9 +435,3 @@ def _asset(name: str) -> str:
 def _script(name: str) -> str:
     """A script of ours without indentation and without lines of comment: a page is sent as often as it is looked at."""
     return _SPARED.sub("", _asset(name))
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())

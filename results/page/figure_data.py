@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recallmap.results.analysis.importance import hypervolumes, importance
-from recallmap.results.analysis.labels import differing, flatten, row_names, words
+from recallmap.results.analysis.labels import MOST_DIALS, differing, flatten, row_names, telling, words
 from recallmap.results.analysis.measures import Answer, Measure, answers, measures
 from recallmap.results.analysis.natural_order import by_size
 from recallmap.results.analysis.pairs_held import Row
@@ -30,6 +30,8 @@ CURVE_POINTS = 60  # most points of one learning curve
 ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small,
 LEAST_POINTS = 5  # yet show how they rise
 
+ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has wherever they differ
+
 
 def figures(
     records: Sequence[Record],
@@ -40,7 +42,8 @@ def figures(
 ) -> dict[str, Any]:
     """Trials as columns of numbers, the views of most figures, capacities, and the tables of the heat map.
 
-    Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are
+    `first` is the view that the page opens with, the one of most architectures. A view whose label is short has the whole one
+    as its `setting`. Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are
     thinned, see `thinning`. One record needs a score.
     """
     done = [r for r in records if r.score is not None]
@@ -68,6 +71,7 @@ def figures(
         "clocks": [json.loads(clock) for clock in clocks.names],
         "curves": thinning.mean_curves(views, done, CURVE_POINTS),
         "views": views,
+        "first": max(range(len(views)), key=lambda n: len({mean["arch"] for mean in views[n]["means"]})),
         "held": held_by(records, index, probed),
         **heat_maps(tables, index),
     }
@@ -96,7 +100,10 @@ def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
         known: Known = {}
-        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
+        asked = [next(iter(by_key.values())).dials for by_key in settings.values()]
+        shown = differing(asked)
+        many = max((len(words(dials, shown)) for dials in asked), default=0) > MOST_DIALS
+        brief = telling(asked, shown, always=ALWAYS_TOLD) if many else shown
         most = max((len(found) for found in scored.values()), default=0)
         if most > 1:
             whole = {key: found for key, found in scored.items() if len(found) == most}
@@ -108,19 +115,25 @@ def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):
             by_key, answer = settings[setting], examples[setting]
-            dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
-            label = f"{group}: {dials}" if dials else group
+            label, in_full = (_label(group, task, answer, named) for named in (brief, shown))
             single = {key: [answer] for key, answer in by_key.items()}
             groups = [[m] for m in points[setting]]
             view = _view(label, single, groups, index)
             views.append(
                 view
+                | ({"setting": in_full} if in_full != label else {})
                 | {
                     "cuts": cuts_of(points[setting], group_measures, index, known),
                     "published": published_marks(groups, beside),
                 }
             )
     return [*views[:place], *mad_views(records, index, beside), *views[place:]]
+
+
+def _label(group: str, task: str, answer: Answer, named: Sequence[str]) -> str:
+    """The name of a setting: its group, its task where that is another, and these of its options."""
+    dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, named)])
+    return f"{group}: {dials}" if dials else group
 
 
 def _place(answer: Answer, task: str, shown: Sequence[str]) -> tuple[Any, ...]:

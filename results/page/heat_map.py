@@ -15,7 +15,8 @@ from recallmap.results.score_tables.table import MAD, Cell, Line, Table
 
 
 def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
-    """All tables of the heat map in the order of the menu: all settings of MAD before its tasks."""
+    """All tables of the heat map in the order of the menu: MAD's first, the fullest ahead, all its settings before its
+    tasks."""
     heats, order = [_heat(thinning.rows(table), index) for table in tables], []
     for number, table in enumerate(tables):
         parts = mad_parts(table, tables)
@@ -27,6 +28,8 @@ def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
             heats.append(joined | _means(table, joined["rows"]))
         if not says_no_more(table, tables):
             order.append(number)
+    full = [sum(cell[0] is not None for line in heat["cells"] for cell in line) for heat in heats]
+    order.sort(key=lambda number: -full[number] if heats[number]["title"].startswith("MAD") else 0)
     return {"tables": heats, "heats": order}
 
 

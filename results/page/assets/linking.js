@@ -173,6 +173,7 @@ function fillPage() {
   write("stateseen", view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0"));
   write("curveseen", view.learnt);
   $("hint").hidden = !view.meansOnly;
+  write("infull", view.setting ? `In full: ${view.setting}.` : "");
   light(view);
   fillLegend();
   fillTrials();
@@ -245,6 +246,7 @@ function sortable(table) {
 // The score tables hide the measured rows that the filter does not hold.
 function filterTables() {
   for (const line of document.querySelectorAll("tr[data-line]")) line.hidden = !holds(line.textContent);
+  for (const part of document.querySelectorAll("#tables > details")) part.open = now.filter !== "" && part.querySelector("tr[data-line]:not([hidden])") !== null;
   document.querySelectorAll("table.sortable").forEach((table) => enter(table));
 }
 
