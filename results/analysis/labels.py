@@ -114,9 +114,7 @@ def _alike(one: Any, other: Any) -> bool:
     return (type(one) is type(other) and one == other) or canonical_text(one) == canonical_text(other)
 
 
-def telling(
-    leaves: Sequence[Mapping[str, Any]], paths: Sequence[str], *, always: Collection[str] = ()
-) -> list[str]:
+def telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str], *, always: Collection[str] = ()) -> list[str]:
     """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike. Those of
     `always` are chosen before."""
 

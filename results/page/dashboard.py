@@ -40,8 +40,6 @@ from recallmap.results.score_tables.table import Table
 
 NOTHING = "'none'"  # in the words of a content security policy
 
-_UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
-
 _SPARED = re.compile(r"^[ \t]+(//.*)?|^//.*\n", re.MULTILINE)
 
 MOST_UNFOLDED = 12  # tables
@@ -419,9 +417,8 @@ def packed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """JSON that no name can break out of, and that UTF-8 can write."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _UNWRITABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """JSON in ASCII, because UTF-8 cannot write the halves of pairs that a name may hold."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
 
 def _digest(text: str) -> str:

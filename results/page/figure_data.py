@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,13 +104,7 @@ def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published
         shown = differing(asked)
         many = max((len(words(dials, shown)) for dials in asked), default=0) > MOST_DIALS
         brief = telling(asked, shown, always=ALWAYS_TOLD) if many else shown
-        most = max((len(found) for found in scored.values()), default=0)
-        if most > 1:
-            whole = {key: found for key, found in scored.items() if len(found) == most}
-            groups = [own for own in by_choice.values() if len(own) == most and common_fields(own)]
-            view = _view(f"{group}: mean over {most} settings", whole, groups, index)
-            cuts = cuts_of_mean([m for own in groups for m in own], index)
-            views.append(view | {"cuts": cuts, "published": published_marks(groups, beside)})
+        views += _mean_views(group, scored, list(by_choice.values()), index, beside)
         examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):
@@ -128,6 +122,35 @@ def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published
                 }
             )
     return [*views[:place], *mad_views(records, index, beside), *views[place:]]
+
+
+def _mean_views(
+    group: str,
+    scored: Mapping[str, list[Answer]],
+    by_choice: Sequence[list[Measure]],
+    index: Index,
+    beside: Sequence[Published],
+) -> list[dict[str, Any]]:
+    """A view for the mean over the most settings that trials were tested on, for each such set of settings; none for one."""
+    most = max(map(len, scored.values()), default=0)
+    sets: dict[frozenset[str], dict[str, list[Answer]]] = defaultdict(dict)
+    for key, found in scored.items():
+        if len(found) == most > 1:
+            sets[frozenset(answer.setting for answer in found)][key] = found
+    alike = [_common([answer.dials for answer in next(iter(whole.values()))]) for whole in sets.values()]
+    told, views = telling(alike, differing(alike), always=ALWAYS_TOLD) if alike else [], []
+    for (settings, whole), dials in zip(sets.items(), alike, strict=True):
+        groups = [own for own in by_choice if {m.setting for m in own} == settings and common_fields(own)]
+        label = ", ".join([f"{group}: mean over {most} settings", *words(dials, told)])
+        cuts = cuts_of_mean([m for own in groups for m in own], index)
+        views.append(_view(label, whole, groups, index) | {"cuts": cuts, "published": published_marks(groups, beside)})
+    return views
+
+
+def _common(dials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The options that all have alike."""
+    apart = set(differing(dials))
+    return {name: value for name, value in dials[0].items() if name not in apart}
 
 
 def _label(group: str, task: str, answer: Answer, named: Sequence[str]) -> str:
@@ -150,6 +173,7 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
     means = sorted((point_of(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
     return {
         "label": label,
+        "task": first.task,
         "metric": first.metric,
         "percent": percent,
         "chance": chance,

@@ -24,20 +24,21 @@ _SECTION = """<section id="overview" data-name="Overview">
 
 
 def section(views: Sequence[View], archs: Sequence[Mapping[str, Any]]) -> str:
-    """Links to the view of each task and of each architecture that has the most architectures; "" for few tasks."""
-    tasks: dict[str, list[View]] = defaultdict(list)  # a protocol apart
+    """Links to the views with the most architectures, of each task and of each architecture; "" for few tasks."""
+    tasks: dict[str, list[View]] = defaultdict(list)
     found: dict[int, list[View]] = defaultdict(list)  # by number of architecture
     for view in views:
-        tasks[_task(view)].append(view)
+        tasks[view["task"]].append(view)
         for arch in _archs([view]):
             found[arch].append(view)
     if len(tasks) <= MOST_IN_MENU:
         return ""
     sizes = {task: len(_archs(own)) for task, own in tasks.items()}
-    in_tasks = {arch: len({_task(view) for view in own if not view.get("meansOnly")}) for arch, own in found.items()}
+    in_tasks = {arch: len({view["task"] for view in own if not view.get("meansOnly")}) for arch, own in found.items()}
     return _SECTION.format(
         tasks="".join(
-            _link(task, sizes[task], view=_fullest(tasks[task])["label"]) for task in sorted(tasks, key=sizes.get, reverse=True)
+            _link(task, sizes[task], view=_fullest(tasks[task])["label"])
+            for task in sorted(tasks, key=sizes.get, reverse=True)
         ),
         archs="".join(
             _link(archs[arch]["name"], in_tasks[arch], view=_fullest(own)["label"], star=archs[arch]["name"])
@@ -45,12 +46,6 @@ def section(views: Sequence[View], archs: Sequence[Mapping[str, Any]]) -> str:
         ),
         count=len(found),
     )
-
-
-def _task(view: View) -> str:
-    """The task of a view and its protocol, which its label begins with. MAD's mean is of several tasks."""
-    task = str(view["label"]).partition(": ")[0]
-    return task
 
 
 def _archs(views: Iterable[View]) -> set[int]:

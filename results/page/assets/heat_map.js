@@ -74,7 +74,8 @@ function drawHeat() {
     beside = 20 + wideAs(named.flat()), // of the rows' names, in pixels
     pitch = Math.max(36, 6 + 17 * Math.max(...named.map((lines) => lines.length))); // from row to row
   $("heat").style.minWidth = `${beside + 44 * x.length}px`;
-  const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
+  const alone = new Set(groups.filter(([, size]) => small && size === 1).map(([name]) => name)), // whose name leans, too
+    short = (name) => (groups.length && !alone.has(name) ? (name.split(": ")[1] ?? "") : name),
     parted = (name) => short(name).split(/(?<=,| &) /), // over several lines
     heading = (name) => parted(name).map(plain).join("<br>"),
     lines = Math.max(2, ...table.columns.map((name) => parted(name).length)),
@@ -138,8 +139,9 @@ function drawHeat() {
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    wide = ($("heat").clientWidth - beside) / x.length; // of a column, in pixels
-  const titles = groups.map(([name, size], i) => ({
+    right = small ? Math.max(8, 0.57 * slant - 34) : 8, // room for the last heading that leans
+    wide = ($("heat").clientWidth - beside - right) / x.length; // of a column, in pixels
+  const titles = groups.flatMap(([name, size], i) => alone.has(name) ? [] : [{
     x: ends[i] - size - 0.5,
     y: 1,
     yref: "paper",
@@ -147,9 +149,9 @@ function drawHeat() {
     xanchor: "left",
     yanchor: "bottom",
     showarrow: false,
-    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 6.8)))}</b>`,
+    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 7.5)))}</b>`,
     font: { size: 12, color: ink("ink") },
-  }));
+  }]);
   const rules = ends.slice(0, -1).map((end) => ({
     type: "line",
     x0: end - 0.5,
@@ -170,9 +172,8 @@ function drawHeat() {
       line: { color: ink("ink"), width: 2.5 },
       name: "picked",
     }));
-  const margin = { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
-    inner = $("heat").clientWidth - beside - margin.r;
-  drawMeans(table, small, { top: margin.t, below: margin.b, wide: inner / x.length, right: margin.r });
+  const margin = { l: beside, r: right, t: tall + (groups.length ? 24 : 0), b: 48 };
+  drawMeans(table, small, { top: margin.t, below: margin.b, wide, right });
   const layout = frame({
     margin,
     annotations: titles,

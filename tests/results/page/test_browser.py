@@ -375,7 +375,9 @@ def test_the_architecture_of_what_is_picked_is_a_press_away(browser: Browser, ri
     browser.run(
         "[...document.querySelectorAll('#picked button')].find((b) => b.textContent === 'Architecture').click()"
     )
-    assert browser.run("return [document.querySelector('details').open, document.activeElement.textContent]") == [
+    assert browser.run(
+        "return [document.querySelector('details[data-row]').open, document.activeElement.textContent]"
+    ) == [
         True,
         "mesa window=4",
     ]
