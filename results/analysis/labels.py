@@ -13,6 +13,8 @@ from recallmap.results.record import Record
 
 MOST_DIALS = 4  # in a name
 
+ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has wherever they differ
+
 _JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all calls: building one is slow
 
 ordered = json.JSONEncoder(default=str).encode  # keys as they come

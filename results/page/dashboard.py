@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from recallmap.results.page import compression, thinning
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.architecture_section import section as architectures_section
 from recallmap.results.page.figure_data import figures, hyper_names
-from recallmap.results.page.heat_map import says_no_more
+from recallmap.results.page.heat_map import brief, says_no_more
 from recallmap.results.page.learnability_section import section as online_section
 from recallmap.results.page.overview_section import section as overview_section
 from recallmap.results.page.probe_section import section as probe_section
@@ -286,13 +287,27 @@ def page(
 
 def _tables(tables: Sequence[Table]) -> str:
     """The tables that say something of their own, one below the other; each folded where they are many."""
-    told = [(n, thinning.rows(table)) for n, table in enumerate(tables) if not says_no_more(table, tables)]
+    told = [(n, _shortened(thinning.rows(table))) for n, table in enumerate(tables) if not says_no_more(table, tables)]
     written = [table_html(table, number) for number, table in told]
     if len(told) > MOST_UNFOLDED:
-        heads = [f"{table.heading}: {_rows(table)} by {len(table.columns)}" for _, table in told]
+        heads = [
+            f"{table.heading}: {_counted(_rows(table), 'architecture')}, {_counted(len(table.columns), 'column')}"
+            for _, table in told
+        ]
         pairs = zip(heads, written, strict=True)
         written = [f"<details><summary>{escape.html(head)}</summary>\n{text}</details>" for head, text in pairs]
     return "\n".join(written)
+
+
+def _shortened(table: Table) -> Table:
+    """The table with short names of columns, and a note that says so; unchanged where all are short."""
+    heads = tuple(brief(table.columns))
+    note = "Columns are named by as few options as tell them apart; recallmap table names all."
+    return table if heads == table.columns else replace(table, columns=heads, notes=(note, *table.notes))
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def _rows(table: Table) -> int:
@@ -336,23 +351,23 @@ def _whole(
 
 
 def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> str:
-    def count(things: set[Any], name: str) -> str:
-        return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
-
     lost = f" {len(failed):,} of them failed." if failed else ""
     news = (
         f" The study may still run: the page looks for news every {again} seconds while nothing is picked."
         if again
         else ""
     )
-    trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
+    trials, archs = (
+        _counted(len({r.key for r in records}), "trial"),
+        _counted(len({r.arch for r in records}), "architecture"),
+    )
     asked = [[(r.protocol, answer.setting) for answer in answers(r)] for r in records]
     trained = {settings[0] for settings in asked}
     more = len({setting for settings in asked for setting in settings} - trained)
-    tasks = count({r.task for r in records}, "task")
+    tasks = _counted(len({r.task for r in records}), "task")
     return (
         "Each trial trains one small model from scratch on one synthetic task, then tests its recall on sequences that it "
-        f"has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
+        f"has not seen. Here: {trials} of {archs} on {_counted(len(trained), 'setting')} of {tasks}"
         f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
     )
 

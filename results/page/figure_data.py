@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recallmap.results.analysis.importance import hypervolumes, importance
-from recallmap.results.analysis.labels import MOST_DIALS, differing, flatten, row_names, telling, words
+from recallmap.results.analysis.labels import ALWAYS_TOLD, MOST_DIALS, differing, flatten, row_names, telling, words
 from recallmap.results.analysis.measures import Answer, Measure, answers, measures
 from recallmap.results.analysis.natural_order import by_size
 from recallmap.results.analysis.pairs_held import Row
@@ -30,8 +30,6 @@ CURVE_POINTS = 60  # most points of one learning curve
 ALL_POINTS = 60_000  # of all curves together; very many trials have coarser curves, so that the page stays small,
 LEAST_POINTS = 5  # yet show how they rise
 
-ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has wherever they differ
-
 
 def figures(
     records: Sequence[Record],
@@ -43,8 +41,8 @@ def figures(
     """Trials as columns of numbers, the views of most figures, capacities, and the tables of the heat map.
 
     `first` is the view that the page opens with, the one of most architectures. A view whose label is short has the whole one
-    as its `setting`. Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are
-    thinned, see `thinning`. One record needs a score.
+    as its `setting`. Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and
+    rows are thinned, see `thinning`. One record needs a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))

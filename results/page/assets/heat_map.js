@@ -78,8 +78,8 @@ function drawHeat() {
     short = (name) => (groups.length && !alone.has(name) ? (name.split(": ")[1] ?? "") : name),
     parted = (name) => short(name).split(/(?<=,| &) /), // over several lines
     heading = (name) => parted(name).map(plain).join("<br>"),
-    lines = Math.max(2, ...table.columns.map((name) => parted(name).length)),
-    slant = wideAs(table.columns.map(short)), // of the longest that leans, in pixels
+    lines = Math.max(2, ...table.heads.map((name) => parted(name).length)),
+    slant = wideAs(table.heads.map(short)), // of the longest that leans, in pixels
     tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
@@ -187,7 +187,7 @@ function drawHeat() {
       fixedrange: true,
       tickangle: small ? -55 : 0,
       range: [-0.5, x.length - 0.5],
-      ticktext: table.columns.map((name) => (small ? plain(short(name)) : heading(name))),
+      ticktext: table.heads.map((name) => (small ? plain(short(name)) : heading(name))),
     },
     yaxis: {
       automargin: false,
