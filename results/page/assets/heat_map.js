@@ -139,8 +139,11 @@ function drawHeat() {
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    right = small ? Math.max(8, 0.57 * slant - 34) : 8, // room for the last heading that leans
-    wide = ($("heat").clientWidth - beside - right) / x.length; // of a column, in pixels
+    room = $("heat").clientWidth - beside,
+    leans = table.heads.map((name) => 16 + 0.57 * wideAs([short(name)])), // to the right, in pixels: Plotly hides one that is cut
+    beyond = (wide) => Math.max(8, ...leans.map((lean, i) => lean - (x.length - i - 0.5) * wide)),
+    right = small ? beyond((room - beyond(room / x.length)) / x.length) : 8,
+    wide = (room - right) / x.length; // of a column, in pixels
   const titles = groups.flatMap(([name, size], i) => alone.has(name) ? [] : [{
     x: ends[i] - size - 0.5,
     y: 1,
