@@ -1,6 +1,7 @@
 """Make the picture of the README: make map && python docs/make_picture.py [PAGE] [PICTURE]
 
-Open the map, results/map.html, in headless Chromium at 1280 px, and save its first figure as docs/page.png. Needs chromium, chromedriver and the `dev` extra; run it by hand when the page changed.
+Open the map, results/map.html, in headless Chromium at 1280 px, and save its first figure as docs/page.png. Needs chromium,
+chromedriver and the `dev` extra; run it by hand when the page changed.
 """
 
 from __future__ import annotations

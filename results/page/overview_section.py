@@ -38,7 +38,7 @@ def section(views: Sequence[View], archs: Sequence[Mapping[str, Any]]) -> str:
     return _SECTION.format(
         tasks="".join(
             _link(task, sizes[task], view=_fullest(tasks[task])["label"])
-            for task in sorted(tasks, key=sizes.get, reverse=True)
+            for task in sorted(tasks, key=lambda task: -sizes[task])
         ),
         archs="".join(
             _link(archs[arch]["name"], in_tasks[arch], view=_fullest(own)["label"], star=archs[arch]["name"])

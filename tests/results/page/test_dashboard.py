@@ -18,8 +18,9 @@ from recallmap.results.analysis.published_figures import Column, Published, Publ
 from recallmap.results.page import figure_data
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.compression import unpacked
-from recallmap.results.page.dashboard import page, write_page
+from recallmap.results.page.dashboard import MOST_UNFOLDED, page, write_page
 from recallmap.results.page.figure_data import figures
+from recallmap.results.page.heat_map import brief
 from recallmap.results.page.probe_section import section
 from recallmap.results.record import SHORT, Record
 from recallmap.results.score_tables.scores import table_of
@@ -176,6 +177,45 @@ def test_settings_that_were_only_tested_on_have_views_and_a_mean(make: Make) -> 
     assert views["mqar: mean over 3 settings"]["chance"] == pytest.approx((0.25 + 0.1 + 0.1) / 3)
     assert [v["length"] for v in views.values()] == [256, 64, 128, 256]
     assert [v["states"] for v in views.values()] == [[1000, 1000], [1000, 1000], [128, 128], [256, 256]]
+
+
+def test_a_mean_over_settings_is_of_trials_that_were_tested_on_the_same_ones(make: Make) -> None:
+    def tested(vocab: int, arch: str) -> Record:
+        specs = [{"kind": "mqar", "vocab": vocab, "pairs": 4, "length": 128}]
+        told = {"task": "mqar", "setting": "length=128", "length": 128, "chance": 0.1, "ceiling": 1.0}
+        return make(arch=arch, dials={"vocab": vocab}, tests=[told | {"scores": {"accuracy": 0.2}}], test_specs=specs)
+
+    records = [tested(vocab, arch) for vocab in (64, 256) for arch in ("gla", "mesa")]
+    means = [view for view in figures(records, [])["views"] if ": mean over" in view["label"]]
+    assert [(view["label"], len(view["means"])) for view in means] == [
+        ("mqar: mean over 2 settings, vocab 64", 2),
+        ("mqar: mean over 2 settings, vocab 256", 2),
+    ]
+
+
+def test_the_page_opens_with_the_setting_of_most_architectures(make: Make) -> None:
+    records = [make(arch=arch, task=task) for task, archs in (("parity", "a"), ("mqar", "ab")) for arch in archs]
+    data = figures([*records, make(arch="b", task="regbench"), make(arch="c", task="regbench")], [])
+    assert data["views"][data["first"]]["label"] == "mqar"
+
+
+def test_a_setting_of_many_options_is_named_by_few_and_told_in_full(make: Make) -> None:
+    dials: list[dict[str, Any]] = [{"length": 64, "pairs": 4, "vocab": 64}, {"length": 128, "pairs": 4, "vocab": 256}]
+    trainings = [{"steps": 500, "batch": 32, "dtype": "float32"}, {"steps": 700, "batch": 64, "dtype": "bfloat16"}]
+    records = [make(dials=d, training=t) for d, t in zip(dials, trainings, strict=True)]
+    views = figures(records, [])["views"]
+    assert [view["label"] for view in views] == ["mqar: length 64", "mqar: length 128"]
+    assert views[0]["setting"] == "mqar: vocab 64, length 64, steps 500, batch 32, dtype float32"
+    assert "setting" not in figures(records[:1], [])["views"][0]
+
+
+def test_very_many_tables_are_folded(make: Make) -> None:
+    records = [make(protocol=f"p{n}") for n in range(MOST_UNFOLDED + 1)]
+    few, many = (page(own, title="A", tables=table_of(own)) for own in (records[:-1], records))
+    folded = re.findall(r"<details><summary>(mqar, [^<]*)</summary>\n<figure class=\"table\">", many)
+    assert folded[0] == "mqar, protocol p0, one seed: 1 architecture, 1 column"
+    assert len(folded) == MOST_UNFOLDED + 1
+    assert "<details><summary>mqar" not in few
 
 
 def test_an_architecture_has_one_name_on_the_whole_page(make: Make) -> None:
@@ -378,6 +418,19 @@ def test_mad_is_a_heat_map_of_every_setting_before_its_means(make: Make) -> None
     assert [cell[0] for cell in heat["cells"][1]] == pytest.approx([0.85, 0.45, 0.25])
     assert [len(own) for own in heat["trials"][1]] == [2, 2, 2]
     assert heat["chance"] == [0.1, 0.1, 0.1]
+
+
+def test_columns_of_very_many_options_are_named_by_those_that_tell_them_apart() -> None:
+    told = "test 512, validation 256, batch 32, length 96"
+    columns = [f"length {length}, level {level}, {told}" for length in (96, 192) for level in (1, 2)]
+    assert brief([*columns, "mean"]) == [
+        *[f"length {length}, level {level}" for length in (96, 192) for level in (1, 2)],
+        "mean",
+    ]
+    few = ["length 96, level 1", "mean"]
+    assert brief(few) == few
+    parts = [f"recall: length 96, {told}", f"recall: length 128, {told}", "compression"]
+    assert brief(parts) == ["recall: length 96", "recall: length 128", "compression"]
 
 
 def test_tasks_of_a_setting_each_need_no_name_above_their_column(make: Make) -> None:
