@@ -32,7 +32,6 @@ const span = (own) => [...new Set(ends(own.map(({ state }) => state)).map(bytes)
 function drawEqual() {
   const view = views[now.view],
     own = equalIn(view);
-  $("equal").hidden = !own;
   if (!own) return;
   const found = classesOf(view),
     select = $("equalstate");

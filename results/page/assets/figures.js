@@ -609,7 +609,6 @@ function meantBy(view, own) {
 function drawCurves() {
   const view = views[now.view],
     traces = [];
-  $("learning").hidden = !!view.meansOnly; // curves of several tasks share no axis
   if (view.meansOnly) return;
   const chosen = view.means
     .flatMap((mean) => mean.trials)

@@ -50,7 +50,7 @@ function drawMeans(table, small, { top, below, wide, right }) {
   );
 }
 
-function drawHeat() {
+async function drawHeat() {
   const table = heatTable(),
     groups = table.groups ?? [],
     above = groups.length ? 36 : 0, // for the names of the groups
@@ -204,5 +204,13 @@ function drawHeat() {
     },
   });
   write("heatseen", `${table.seen}${written.length < there.length ? " The numbers are in the table below." : ""}`);
-  return Plotly.react($("heat"), [heat, text], layout, setup(false));
+  const box = await Plotly.react($("heat"), [heat, text], layout, setup(false));
+  if (!box.dataset.linked) box.on("plotly_click", ({ points: [{ pointIndex: [row, column] }] }) => pickCell(row, column));
+  box.dataset.linked = "true";
+}
+
+// The trials of a cell, or where it has none those of its row.
+function pickCell(row, column) {
+  const line = heatTable().trials[row];
+  pick(line[column].length ? line[column] : [...new Set(line.flat())]);
 }
