@@ -40,9 +40,9 @@ def figures(
 ) -> dict[str, Any]:
     """Trials as columns of numbers, the views of most figures, capacities, and the tables of the heat map.
 
-    `first` is the view that the page opens with, the one of most architectures. A view whose label is short has the whole one
-    as its `setting`. Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and
-    rows are thinned, see `thinning`. One record needs a score.
+    `first` is the view that the page opens with. A view whose label is short has the whole one as its `setting`. Scores are
+    whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are thinned, see
+    `thinning`. One record needs a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))
@@ -69,10 +69,17 @@ def figures(
         "clocks": [json.loads(clock) for clock in clocks.names],
         "curves": thinning.mean_curves(views, done, CURVE_POINTS),
         "views": views,
-        "first": max(range(len(views)), key=lambda n: len({mean["arch"] for mean in views[n]["means"]})),
+        "first": opening(views),
         "held": held_by(records, index, probed),
         **heat_maps(tables, index),
     }
+
+
+def opening(views: Sequence[Mapping[str, Any]]) -> int:
+    """The view that is shown where none is asked for: the first, or the one of most architectures if they are more than twice
+    as many."""
+    sizes = [len({mean["arch"] for mean in view["means"]}) for view in views]
+    return 0 if 2 * sizes[0] >= max(sizes) else sizes.index(max(sizes))
 
 
 def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
