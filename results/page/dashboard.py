@@ -291,7 +291,7 @@ def _tables(tables: Sequence[Table]) -> str:
     written = [table_html(table, number) for number, table in told]
     if len(told) > MOST_UNFOLDED:
         heads = [
-            f"{table.heading}: {_counted(_rows(table), 'architecture')}, {_counted(len(table.columns), 'column')}"
+            f"{table.heading}: {_counted(_rows(table), 'row')}, {_counted(len(table.columns), 'column')}"
             for _, table in told
         ]
         pairs = zip(heads, written, strict=True)

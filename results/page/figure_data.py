@@ -225,7 +225,10 @@ def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
 
 
 def hyper_names(records: Sequence[Record]) -> list[str]:
-    """Training values that differ between trials, and always the learning rate."""
+    """Training values that differ between trials of one task and protocol, and always the learning rate."""
     leaves = [dict(flatten(r.spec.get("training", {}))) for r in records]
-    shown = list(dict.fromkeys(["lr", *differing(leaves)]))
-    return [", ".join(words(leaf, shown)) for leaf in leaves]
+    of_task: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for record, leaf in zip(records, leaves, strict=True):
+        of_task[record.task, record.protocol].append(leaf)
+    shown = {task: dict.fromkeys(["lr", *differing(own)]) for task, own in of_task.items()}
+    return [", ".join(words(leaf, shown[r.task, r.protocol])) for r, leaf in zip(records, leaves, strict=True)]

@@ -87,7 +87,7 @@ function drawEqual() {
     [trace],
     frame({
       margin: { l: beside, r: right, t: 8, b: 48 },
-      xaxis: { ...axis, automargin: false, range: kept.length ? [low - room, high + room] : [0, 1], nticks: narrow() ? 5 : 10 },
+      xaxis: { ...axis, automargin: false, range: kept.length ? [low - room, high + room] : [0, 1], nticks: narrow() ? 4 : 10 },
       yaxis: {
         automargin: false,
         tickvals: y,

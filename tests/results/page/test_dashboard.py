@@ -216,7 +216,7 @@ def test_very_many_tables_are_folded(make: Make) -> None:
     records = [make(protocol=f"p{n}") for n in range(MOST_UNFOLDED + 1)]
     few, many = (page(own, title="A", tables=table_of(own)) for own in (records[:-1], records))
     folded = re.findall(r"<details><summary>(mqar, [^<]*)</summary>\n<figure class=\"table\">", many)
-    assert folded[0] == "mqar, protocol p0, one seed: 1 architecture, 1 column"
+    assert folded[0] == "mqar, protocol p0, one seed: 1 row, 1 column"
     assert len(folded) == MOST_UNFOLDED + 1
     assert "<details><summary>mqar" not in few
 
