@@ -19,7 +19,7 @@ from recallmap.results.page import figure_data
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.compression import unpacked
 from recallmap.results.page.dashboard import MOST_UNFOLDED, page, write_page
-from recallmap.results.page.figure_data import figures
+from recallmap.results.page.figure_data import figures, hyper_names
 from recallmap.results.page.heat_map import brief
 from recallmap.results.page.probe_section import section
 from recallmap.results.record import SHORT, Record
@@ -210,6 +210,12 @@ def test_a_setting_of_many_options_is_named_by_few_and_told_in_full(make: Make) 
     assert [view["label"] for view in views] == ["mqar: length 64", "mqar: length 128"]
     assert views[0]["setting"] == "mqar: vocab 64, length 64, steps 500, batch 32, dtype float32"
     assert "setting" not in figures(records[:1], [])["views"][0]
+
+
+def test_trials_are_named_by_the_hyper_parameters_that_differ_within_their_task(make: Make) -> None:
+    records = [make(training={"lr": lr, "steps": 500}) for lr in (1e-3, 3e-4)]
+    records += [make(task="parity", training={"steps": steps}) for steps in (700, 900)]
+    assert hyper_names(records) == ["lr 0.001", "lr 0.0003", "lr 0.001, steps 700", "lr 0.001, steps 900"]
 
 
 def test_very_many_tables_are_folded(make: Make) -> None:
