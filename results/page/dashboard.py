@@ -168,12 +168,14 @@ of the task or the architecture; all else on a line is equal. Bars: standard dev
 _HELD = """<section id="holdings" data-name="Pairs held">
 <h2>How many pairs does a state hold?</h2>
 <p id="heldseen" class="seen"></p>
-<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.
-Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound of theory for a head.</p>
+<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.$probed</p>
 <div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
 <div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
 <ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
+
+_HELD_UNTRAINED = """
+Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound of theory for a head."""
 
 _PROGRESS = """<section id="progress" data-name="Progress">
 <h2>How did the study go?</h2>
@@ -247,7 +249,7 @@ def page(
             *([found] if (found := overview_section(data["views"], data["archs"])) else []),
             _STATE,
             _EQUAL,
-            *([_HELD] if data["held"] else []),
+            *([Template(_HELD).substitute(probed=_HELD_UNTRAINED if probed else "")] if data["held"] else []),
             *([probe_section(probed, [arch["name"] for arch in data["archs"]])] if probed else []),
         ]
         sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]

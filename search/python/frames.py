@@ -161,7 +161,7 @@ def _views(of: Shows, setting: str | None, beside: str | None = None) -> drawing
         return shown
     labels = [view["label"] for view in shown.views]
     chosen = [view for view in shown.views if view["label"] == setting] or [
-        view for view in shown.views if setting in view.get("setting", view["label"])
+        view for view in shown.views if setting in view["label"] or setting in view.get("setting", "")
     ]
     if not chosen:
         meant = type_hints.guess(setting, labels)

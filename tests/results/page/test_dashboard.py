@@ -332,6 +332,7 @@ def test_what_memories_hold_is_drawn_with_the_probe(make: Make) -> None:
     records = [make(dials={"pairs": p}, score=1.0 if p < 8 else 0.95) for p in (2, 4, 8)]
     probed = [{"arch": "mesa", "mixer": "mesa", "pairs": 4, "recall": 1.0, "bounds": {"d_k": 16}}]
     (held,) = figures(records, [], probed=probed)["held"]
+    assert "by the probe below" not in page(records, title="A", tables=[])
     (line,) = held["lines"]
     assert (line["trained"], line["probed"], line["bounds"]) == ([4, 8], [4, 4], [("d_k", 16)])
     assert held["seen"] == "Most pairs at 99 % with a state of fixed size: 4, mesa with 1 kB."
