@@ -168,14 +168,15 @@ of the task or the architecture; all else on a line is equal. Bars: standard dev
 _HELD = """<section id="holdings" data-name="Pairs held">
 <h2>How many pairs does a state hold?</h2>
 <p id="heldseen" class="seen"></p>
-<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.$probed</p>
+<p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.
+$probed</p>
 <div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
 <div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
 <ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
 
-_HELD_UNTRAINED = """
-Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound of theory for a head."""
+_HELD_UNTRAINED = """Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound
+of theory for a head."""
 
 _PROGRESS = """<section id="progress" data-name="Progress">
 <h2>How did the study go?</h2>
