@@ -1,15 +1,19 @@
 # Two commands: `make demo` (the map of six architectures, minutes on a CPU) and `make test` (everything that must hold).
+# `make map` writes results/map.html, the page of all committed records, in half a minute.
 # Each sets up .venv the first time, and again only when pyproject.toml or constraints.txt changed.
 # `make stamp` writes the commit into .commit, for records of a copy that goes without .git to another machine.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test types tests stamp
+.PHONY: demo map test types tests stamp
 
 demo: .venv/ready
 	$(BIN)/recallmap run demo
 	$(BIN)/recallmap table demo
 	$(BIN)/recallmap dashboard demo
+
+map: .venv/ready
+	$(BIN)/recallmap dashboard results/records --output results/map.html --no-probe --title "The map: every architecture and task on record"
 
 test: .venv/ready
 	$(BIN)/ruff format --check .

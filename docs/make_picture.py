@@ -1,14 +1,13 @@
-"""Make the picture of the README: python docs/make_picture.py [RECORDS] [PICTURE]
+"""Make the picture of the README: make map && python docs/make_picture.py [PAGE] [PICTURE]
 
-Write the page of results/records/demo.jsonl, open it in headless Chromium at 1280 px, choose MQAR of 8 pairs, and save the
-first figure as docs/page.png. Needs chromium, chromedriver and the `dev` extra; run it by hand when the page changed.
+Open the map, results/map.html, in headless Chromium at 1280 px, and save its first figure as docs/page.png. Needs chromium,
+chromedriver and the `dev` extra; run it by hand when the page changed.
 """
 
 from __future__ import annotations
 
 import base64
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,33 +19,14 @@ ROOT = Path(__file__).parents[1]
 WIDTH = 1280  # pixels
 MOST_BYTES = 200_000
 PATIENCE = 60  # seconds
-SETTING = "mqar: pairs 8"  # the option of the first figure that is chosen
-CHOOSE = """
-const menu = document.querySelector("main section select");
-const option = [...menu.options].find((one) => one.text.toLowerCase().startsWith(arguments[0]));
-menu.value = option.value;
-menu.dispatchEvent(new Event("change", { bubbles: true }));
+EXTENT = """
+const top = (id) => document.getElementById(id).getBoundingClientRect().top;
+return [top("recall"), top("unfold")];
 """
-EXTENT = "const box = document.querySelector('main section').getBoundingClientRect(); return [box.top, box.bottom];"
-
-
-def page_of(records: Path, folder: Path) -> Path:
-    """The page of a file of records, in a folder."""
-    page = folder / "page.html"
-    command = [
-        str(Path(sys.executable).with_name("recallmap")),
-        "dashboard",
-        str(records),
-        "-o",
-        str(page),
-        "--no-probe",
-    ]
-    subprocess.run(command, check=True, cwd=ROOT)
-    return page
 
 
 def picture_of(page: Path, folder: Path) -> bytes:
-    """A PNG of the head of a page and its first section. Raises TimeoutError where the page does not get ready."""
+    """A PNG of the first figure of a page, with its legend. Raises TimeoutError where the page does not get ready."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
     for flag in (
@@ -67,10 +47,8 @@ def picture_of(page: Path, folder: Path) -> bytes:
             if time.monotonic() > end:
                 raise TimeoutError(f"{page}: not ready after {PATIENCE} s")
             time.sleep(0.1)
-        driver.execute_script(CHOOSE, SETTING)
-        time.sleep(1)  # the figure is drawn anew
-        _, bottom = driver.execute_script(EXTENT)
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": bottom, "scale": 1}
+        top, bottom = driver.execute_script(EXTENT)
+        clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1}
         made = driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
     finally:
         driver.quit()
@@ -79,10 +57,10 @@ def picture_of(page: Path, folder: Path) -> bytes:
 
 def main() -> None:
     given = [Path(word) for word in sys.argv[1:]]
-    records = given[0] if given else ROOT / "results/records/demo.jsonl"
+    page = given[0] if given else ROOT / "results/map.html"
     picture = given[1] if len(given) > 1 else ROOT / "docs/page.png"
     with tempfile.TemporaryDirectory() as folder:
-        made = picture_of(page_of(records.resolve(), Path(folder)), Path(folder))
+        made = picture_of(page.resolve(), Path(folder))
     if len(made) > MOST_BYTES:
         sys.exit(f"{picture}: {len(made):,} bytes, may be {MOST_BYTES:,}; show less of the page")
     picture.write_bytes(made)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recallmap.results.plain_data.shared_parts import Memo
 from recallmap.results.record import Record
 
 MOST_DIALS = 4  # in a name
+
+ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has wherever they differ
 
 _JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all calls: building one is slow
 
@@ -44,7 +46,7 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
         leaves = [json.loads(spec) for spec in variants]
         shown = differing(leaves)
         if max(len(words(leaf, shown)) for leaf in leaves) > MOST_DIALS:
-            shown = _telling(leaves, shown)
+            shown = telling(leaves, shown)
         labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
         uses = Counter(labels)
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
@@ -114,13 +116,14 @@ def _alike(one: Any, other: Any) -> bool:
     return (type(one) is type(other) and one == other) or canonical_text(one) == canonical_text(other)
 
 
-def _telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[str]:
-    """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike."""
+def telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str], *, always: Collection[str] = ()) -> list[str]:
+    """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike. Those of
+    `always` are chosen before."""
 
     def groups(chosen: Sequence[str]) -> int:
         return len({tuple(words(leaf, chosen)) for leaf in leaves})
 
-    chosen: list[str] = []
+    chosen = [path for path in paths if path in always]
     while groups(chosen) < groups(paths):
         chosen.append(max((p for p in paths if p not in chosen), key=lambda path: groups([*chosen, path])))
     return [path for path in paths if path in chosen]

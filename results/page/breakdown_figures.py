@@ -135,12 +135,12 @@ def published_marks(groups: Sequence[Sequence[Measure]], beside: Sequence[Publis
 
 
 def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> list[dict[str, Any]]:
-    """Capacities by task, protocol and setting, a line for each architecture."""
+    """Capacities by task, protocol and setting, a line for each architecture; those of most architectures come first."""
     by_task: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if "pairs" in record.spec.get("task", {}):
             by_task[record.task, record.protocol].append(record)
-    return [
+    found = [
         {
             "label": label if protocol == "repaired" else f"{label}, protocol {protocol}",
             "lines": [_line_of(one, index) for one in _most_held(held)],
@@ -150,6 +150,7 @@ def held_by(records: Sequence[Record], index: Index, probed: Sequence[Row]) -> l
         for (_, protocol), own in by_task.items()
         for label, held in holdings(measures(own, names=index.row_of), probed).items()
     ]
+    return sorted(found, key=lambda one: -len({line["arch"] for line in one["lines"]}))
 
 
 def _most_held(held: Sequence[Held]) -> list[Held]:

@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
@@ -23,12 +24,13 @@ from recallmap.results.analysis.pairs_held import Row
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.validity import Agreement
 from recallmap.results.atomic_write import write_whole
-from recallmap.results.page import thinning
+from recallmap.results.page import compression, thinning
 from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.architecture_section import section as architectures_section
 from recallmap.results.page.figure_data import figures, hyper_names
-from recallmap.results.page.heat_map import says_no_more
+from recallmap.results.page.heat_map import brief, says_no_more
 from recallmap.results.page.learnability_section import section as online_section
+from recallmap.results.page.overview_section import section as overview_section
 from recallmap.results.page.probe_section import section as probe_section
 from recallmap.results.page.search_section import SearchView
 from recallmap.results.page.search_section import section as search_section
@@ -39,22 +41,24 @@ from recallmap.results.score_tables.table import Table
 
 NOTHING = "'none'"  # in the words of a content security policy
 
-_UNWRITABLE = re.compile("[<\u2028\u2029\ud800-\udfff]")  # in a script of a page; the last are halves of pairs
-
 _SPARED = re.compile(r"^[ \t]+(//.*)?|^//.*\n", re.MULTILINE)
+
+MOST_UNFOLDED = 12  # tables
 
 FAILURES = 200  # rows of the table of failed trials; reasons are counted over all of them
 
 _STATE = """<section id="recall" data-name="State and recall">
 <h2>How much recall does a byte of state buy?</h2>
 <p id="stateseen" class="seen"></p>
-<p class="read">Higher is better, further left is cheaper. A large marker is the mean over seeds under the chosen
+<p class="read">Higher is better, further left is cheaper. Click a marker to find the same trial in every figure and table.</p>
+<details class="how"><summary>What marks and lines mean</summary>
+<p class="read">A large marker is the mean over seeds under the chosen
 hyper-parameters, its bar the standard deviation over seeds; small markers are single trials. A line joins the sizes of an
 architecture. The dashed line joins those that no other beats in both recall and state; the grey band is its 95 % range when
 seeds are drawn anew, and needs five seeds of each. Dotted lines and the markers ◆ ✚ ✖ ▼ ✦: the state grows with length, and
-is counted at the length named below. Outlined markers: published figures, at our state. Click a marker to find the same trial
-in every figure and table.</p>
+is counted at the length named below. Outlined markers: published figures, at our state.</p></details>
 <div class="controls"><label for="view">Setting</label><select id="view"></select></div>
+<p id="infull" class="read"></p>
 <p id="hint" class="read" hidden>Learning curves, scores by part and progress belong to one task: choose one above.</p>
 <div id="state" class="plot" role="img"
 aria-label="Recall against recurrent state; the tables below hold the same figures"></div>
@@ -165,11 +169,14 @@ _HELD = """<section id="holdings" data-name="Pairs held">
 <h2>How many pairs does a state hold?</h2>
 <p id="heldseen" class="seen"></p>
 <p class="read">The most pairs up to which every setting is recalled at 99 % (filled) and at 90 % (outlined, dashed), trained.
-Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound of theory for a head.</p>
+$probed</p>
 <div class="controls"><label for="holding">Setting</label><select id="holding"></select></div>
 <div id="held" class="plot" role="img" aria-label="Pairs held against recurrent state"></div>
 <ul id="heldkey" class="legend key" aria-label="Architectures"></ul>
 </section>"""
+
+_HELD_UNTRAINED = """Small and dotted: the untrained memory's capacity at 99 %, by the probe below. Flat strokes: the bound
+of theory for a head."""
 
 _PROGRESS = """<section id="progress" data-name="Progress">
 <h2>How did the study go?</h2>
@@ -230,17 +237,20 @@ def page(
     """
     if not records:
         lead = "There are no trials here yet: nothing has been trained."
-        return _whole(title, lead, [], [], footer="", again=again)
+        return _whole(title, lead, [], footer="", again=again)
     failed = [r for r in records if r.score is None]
     done = [r for r in records if r.score is not None]
-    sections, scripts = [], []
+    sections: list[str] = []
+    carried: list[str] = []  # compressed: the data, then scripts
+    running: list[str] = []  # scripts: the first unpacks the others
     if done:
         data = figures(records, tables, beside=beside, probed=probed) | {"again": again}
         sections += [
             _AIDS,
+            *([found] if (found := overview_section(data["views"], data["archs"])) else []),
             _STATE,
             _EQUAL,
-            *([_HELD] if data["held"] else []),
+            *([Template(_HELD).substitute(probed=_HELD_UNTRAINED if probed else "")] if data["held"] else []),
             *([probe_section(probed, [arch["name"] for arch in data["archs"]])] if probed else []),
         ]
         sections += [*([_HEAT] if data["tables"] else []), _CUTS, _CURVES]
@@ -248,17 +258,12 @@ def page(
         sections += [found] if (found := search_section(searched)) else []
         sections += [found] if (found := validity_section(validity)) else []
         sections.append(_PROGRESS)
-        scripts = [
-            ("application/json", _json(packed(data))),
-            ("", _plotly()),
-            *(("", _script(name)) for name in _SCRIPTS),
-        ]
+        library, small = compression.plotly()
+        own = "\n".join(map(_script, _SCRIPTS))
+        carried = [compression.compressed(_json(packed(data))), small, compression.compressed(own)]
+        running = [_script("unpacking.js"), library, own]
     if tables:
-        shown = "\n".join(
-            table_html(thinning.rows(table), number)
-            for number, table in enumerate(tables)
-            if not says_no_more(table, tables)
-        )
+        shown = _tables(tables)
         sections.append(
             f'<section id="tables" data-name="Tables">\n<h2>The figures</h2>\n<p class="read">{_READ_TABLES}</p>\n'
             f"{_FILTER if done else ''}\n{shown}</section>"
@@ -273,8 +278,43 @@ def page(
     if failed:
         sections.append(_failures(failed))
     return _whole(
-        title, _lead(records, failed, again), sections, scripts, footer=_footer(records), again=0 if done else again
+        title,
+        _lead(records, failed, again),
+        sections,
+        carried=carried,
+        running=running,
+        footer=_footer(records),
+        again=0 if done else again,
     )
+
+
+def _tables(tables: Sequence[Table]) -> str:
+    """The tables that say something of their own, one below the other; each folded where they are many."""
+    told = [(n, _shortened(thinning.rows(table))) for n, table in enumerate(tables) if not says_no_more(table, tables)]
+    written = [table_html(table, number) for number, table in told]
+    if len(told) > MOST_UNFOLDED:
+        heads = [
+            f"{table.heading}: {_counted(_rows(table), 'row')}, {_counted(len(table.columns), 'column')}"
+            for _, table in told
+        ]
+        pairs = zip(heads, written, strict=True)
+        written = [f"<details><summary>{escape.html(head)}</summary>\n{text}</details>" for head, text in pairs]
+    return "\n".join(written)
+
+
+def _shortened(table: Table) -> Table:
+    """The table with short names of columns, and a note that says so; unchanged where all are short."""
+    heads = tuple(brief(table.columns))
+    note = "Columns are named by as few options as tell them apart; recallmap table names all."
+    return table if heads == table.columns else replace(table, columns=heads, notes=(note, *table.notes))
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _rows(table: Table) -> int:
+    return sum(line.kind == "measured" for line in table.lines)
 
 
 def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
@@ -283,15 +323,24 @@ def write_page(path: Path, records: Sequence[Record], **rest: Any) -> None:
 
 
 def _whole(
-    title: str, lead: str, sections: Sequence[str], scripts: Sequence[tuple[str, str]], *, footer: str, again: int = 0
+    title: str,
+    lead: str,
+    sections: Sequence[str],
+    *,
+    carried: Sequence[str] = (),
+    running: Sequence[str] = (),
+    footer: str,
+    again: int = 0,
 ) -> str:
-    """The whole page. One that has no scripts is loaded `again` by the browser itself."""
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for kind, text in scripts if not kind)
+    """The whole page. It may run the scripts of `running`; the first is in it as it is, the others are in what is `carried`.
+    One that has no scripts is loaded `again` by the browser itself."""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in running)
     policy = (
         f"default-src {NOTHING}; script-src {hashes or NOTHING}; style-src 'unsafe-inline'; img-src data: blob:; "
         f"base-uri {NOTHING}; form-action {NOTHING}"
     )
-    tags = [f'<script id="data" type="{kind}">' if kind else "<script>" for kind, _ in scripts]
+    scripts = [f'<script type="application/zlib">{text}</script>' for text in carried]
+    scripts += [f"<script>{text}</script>" for text in running[:1]]
     return Template(_asset("page.html")).substitute(
         policy=policy,
         title=escape.html(title),
@@ -300,28 +349,28 @@ def _whole(
         lead=lead,
         body="\n".join(sections),
         footer=footer,
-        scripts="\n".join(f"{tag}{text}</script>" for tag, (_, text) in zip(tags, scripts, strict=True)),
+        scripts="\n".join(scripts),
     )
 
 
 def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> str:
-    def count(things: set[Any], name: str) -> str:
-        return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
-
     lost = f" {len(failed):,} of them failed." if failed else ""
     news = (
         f" The study may still run: the page looks for news every {again} seconds while nothing is picked."
         if again
         else ""
     )
-    trials, archs = count({r.key for r in records}, "trial"), count({r.arch for r in records}, "architecture")
+    trials, archs = (
+        _counted(len({r.key for r in records}), "trial"),
+        _counted(len({r.arch for r in records}), "architecture"),
+    )
     asked = [[(r.protocol, answer.setting) for answer in answers(r)] for r in records]
     trained = {settings[0] for settings in asked}
     more = len({setting for settings in asked for setting in settings} - trained)
-    tasks = count({r.task for r in records}, "task")
+    tasks = _counted(len({r.task for r in records}), "task")
     return (
         "Each trial trains one small model from scratch on one synthetic task, then tests its recall on sequences that it "
-        f"has not seen. Here: {trials} of {archs} on {count(trained, 'setting')} of {tasks}"
+        f"has not seen. Here: {trials} of {archs} on {_counted(len(trained), 'setting')} of {tasks}"
         f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
     )
 
@@ -386,9 +435,8 @@ def packed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """JSON that no name can break out of, and that UTF-8 can write."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _UNWRITABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """JSON in ASCII, because UTF-8 cannot write the halves of pairs that a name may hold."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
 
 def _digest(text: str) -> str:
@@ -402,9 +450,3 @@ def _asset(name: str) -> str:
 def _script(name: str) -> str:
     """A script of ours without indentation and without lines of comment: a page is sent as often as it is looked at."""
     return _SPARED.sub("", _asset(name))
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())

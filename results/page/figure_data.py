@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from recallmap.results.analysis.importance import hypervolumes, importance
-from recallmap.results.analysis.labels import differing, flatten, row_names, words
+from recallmap.results.analysis.labels import ALWAYS_TOLD, MOST_DIALS, differing, flatten, row_names, telling, words
 from recallmap.results.analysis.measures import Answer, Measure, answers, measures
 from recallmap.results.analysis.natural_order import by_size
 from recallmap.results.analysis.pairs_held import Row
@@ -40,8 +40,9 @@ def figures(
 ) -> dict[str, Any]:
     """Trials as columns of numbers, the views of most figures, capacities, and the tables of the heat map.
 
-    Scores are whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are
-    thinned, see `thinning`. One record needs a score.
+    `first` is the view that the page opens with. A view whose label is short has the whole one as its `setting`. Scores are
+    whole millionths, curves of single trials whole thousandths. Very many means, curves, lines and rows are thinned, see
+    `thinning`. One record needs a score.
     """
     done = [r for r in records if r.score is not None]
     index = Index(done, row_names(records))
@@ -68,9 +69,17 @@ def figures(
         "clocks": [json.loads(clock) for clock in clocks.names],
         "curves": thinning.mean_curves(views, done, CURVE_POINTS),
         "views": views,
+        "first": opening(views),
         "held": held_by(records, index, probed),
         **heat_maps(tables, index),
     }
+
+
+def opening(views: Sequence[Mapping[str, Any]]) -> int:
+    """The view that is shown where none is asked for: the first, or the one of most architectures if they are more than twice
+    as many."""
+    sizes = [len({mean["arch"] for mean in view["means"]}) for view in views]
+    return 0 if 2 * sizes[0] >= max(sizes) else sizes.index(max(sizes))
 
 
 def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published]) -> list[dict[str, Any]]:
@@ -96,31 +105,63 @@ def views_of(records: Sequence[Record], index: Index, beside: Sequence[Published
                 points[measure.setting].append(measure)
                 by_choice[measure.keys].append(measure)
         known: Known = {}
-        shown = differing([next(iter(by_key.values())).dials for by_key in settings.values()])
-        most = max((len(found) for found in scored.values()), default=0)
-        if most > 1:
-            whole = {key: found for key, found in scored.items() if len(found) == most}
-            groups = [own for own in by_choice.values() if len(own) == most and common_fields(own)]
-            view = _view(f"{group}: mean over {most} settings", whole, groups, index)
-            cuts = cuts_of_mean([m for own in groups for m in own], index)
-            views.append(view | {"cuts": cuts, "published": published_marks(groups, beside)})
+        asked = [next(iter(by_key.values())).dials for by_key in settings.values()]
+        shown = differing(asked)
+        many = max((len(words(dials, shown)) for dials in asked), default=0) > MOST_DIALS
+        brief = telling(asked, shown, always=ALWAYS_TOLD) if many else shown
+        views += _mean_views(group, scored, list(by_choice.values()), index, beside)
         examples = {setting: next(iter(by_key.values())) for setting, by_key in settings.items()}
         places = {setting: _place(answer, task, shown) for setting, answer in examples.items()}
         for setting in sorted(settings, key=places.__getitem__):
             by_key, answer = settings[setting], examples[setting]
-            dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, shown)])
-            label = f"{group}: {dials}" if dials else group
+            label, in_full = (_label(group, task, answer, named) for named in (brief, shown))
             single = {key: [answer] for key, answer in by_key.items()}
             groups = [[m] for m in points[setting]]
             view = _view(label, single, groups, index)
             views.append(
                 view
+                | ({"setting": in_full} if in_full != label else {})
                 | {
                     "cuts": cuts_of(points[setting], group_measures, index, known),
                     "published": published_marks(groups, beside),
                 }
             )
     return [*views[:place], *mad_views(records, index, beside), *views[place:]]
+
+
+def _mean_views(
+    group: str,
+    scored: Mapping[str, list[Answer]],
+    by_choice: Sequence[list[Measure]],
+    index: Index,
+    beside: Sequence[Published],
+) -> list[dict[str, Any]]:
+    """A view for the mean over the most settings that trials were tested on, for each such set of settings; none for one."""
+    most = max(map(len, scored.values()), default=0)
+    sets: dict[frozenset[str], dict[str, list[Answer]]] = defaultdict(dict)
+    for key, found in scored.items():
+        if len(found) == most > 1:
+            sets[frozenset(answer.setting for answer in found)][key] = found
+    alike = [_common([answer.dials for answer in next(iter(whole.values()))]) for whole in sets.values()]
+    told, views = telling(alike, differing(alike), always=ALWAYS_TOLD) if alike else [], []
+    for (settings, whole), dials in zip(sets.items(), alike, strict=True):
+        groups = [own for own in by_choice if {m.setting for m in own} == settings and common_fields(own)]
+        label = ", ".join([f"{group}: mean over {most} settings", *words(dials, told)])
+        cuts = cuts_of_mean([m for own in groups for m in own], index)
+        views.append(_view(label, whole, groups, index) | {"cuts": cuts, "published": published_marks(groups, beside)})
+    return views
+
+
+def _common(dials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The options that all have alike."""
+    apart = set(differing(dials))
+    return {name: value for name, value in dials[0].items() if name not in apart}
+
+
+def _label(group: str, task: str, answer: Answer, named: Sequence[str]) -> str:
+    """The name of a setting: its group, its task where that is another, and these of its options."""
+    dials = ", ".join([*([answer.task] if answer.task != task else []), *words(answer.dials, named)])
+    return f"{group}: {dials}" if dials else group
 
 
 def _place(answer: Answer, task: str, shown: Sequence[str]) -> tuple[Any, ...]:
@@ -137,6 +178,7 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
     means = sorted((point_of(own, index) for own in groups), key=lambda m: (m["state"], m["mean"]))
     return {
         "label": label,
+        "task": first.task,
         "metric": first.metric,
         "percent": percent,
         "chance": chance,
@@ -183,7 +225,10 @@ def _curve(record: Record, points: int, clocks: Names) -> list[Any] | None:
 
 
 def hyper_names(records: Sequence[Record]) -> list[str]:
-    """Training values that differ between trials, and always the learning rate."""
+    """Training values that differ between trials of one task and protocol, and always the learning rate."""
     leaves = [dict(flatten(r.spec.get("training", {}))) for r in records]
-    shown = list(dict.fromkeys(["lr", *differing(leaves)]))
-    return [", ".join(words(leaf, shown)) for leaf in leaves]
+    of_task: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for record, leaf in zip(records, leaves, strict=True):
+        of_task[record.task, record.protocol].append(leaf)
+    shown = {task: dict.fromkeys(["lr", *differing(own)]) for task, own in of_task.items()}
+    return [", ".join(words(leaf, shown[r.task, r.protocol])) for r, leaf in zip(records, leaves, strict=True)]

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from recallmap.results.analysis.labels import ALWAYS_TOLD, MOST_DIALS, differing, telling, words
 from recallmap.results.page import thinning
 from recallmap.results.page.name_index import Index, carried
 from recallmap.results.score_tables.rendering import figure
 from recallmap.results.score_tables.table import MAD, Cell, Line, Table
 
+TASK = "task"  # the path of a column's task
+
 
 def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
-    """All tables of the heat map in the order of the menu: all settings of MAD before its tasks."""
+    """All tables of the heat map in the order of the menu: MAD's first, the fullest ahead, all its settings before its
+    tasks."""
     heats, order = [_heat(thinning.rows(table), index) for table in tables], []
     for number, table in enumerate(tables):
         parts = mad_parts(table, tables)
@@ -27,6 +31,8 @@ def heat_maps(tables: Sequence[Table], index: Index) -> dict[str, Any]:
             heats.append(joined | _means(table, joined["rows"]))
         if not says_no_more(table, tables):
             order.append(number)
+    full = [sum(cell[0] is not None for line in heat["cells"] for cell in line) for heat in heats]
+    order.sort(key=lambda number: -full[number] if heats[number]["title"].startswith("MAD") else 0)
     return {"tables": heats, "heats": order}
 
 
@@ -84,6 +90,7 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
         "title": table.title,
         "percent": table.percent,
         "columns": list(table.columns),
+        "heads": brief(table.columns),
         "rows": [line.labels[0] for line in lines],
         "states": [line.labels[1] for line in lines],
         "chance": bounds["chance"],
@@ -99,6 +106,38 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
         "mean_at": table.mean_at,
         "seen": _heat_seen(table, lines),
     }
+
+
+def brief(columns: Sequence[str]) -> list[str]:
+    """Short names of columns: where any has very many options, as few of them as tell the columns apart. A column is named
+    "length 64, pairs 4", with its task and a colon before that where it is of several."""
+    tasks, named = zip(*((task + colon, told) for task, colon, told in map(_parted, columns)), strict=True)
+    leaves = list(map(_options, named))
+    if max(map(len, leaves)) <= MOST_DIALS:
+        return list(columns)
+    several = [{TASK: task, **leaf} for task, leaf in zip(tasks, leaves, strict=True)]
+    shown = [path for path in telling(several, differing(several), always=(TASK, *ALWAYS_TOLD)) if path != TASK]
+    return [
+        task + (", ".join(words(leaf, shown)) or told) for task, leaf, told in zip(tasks, leaves, named, strict=True)
+    ]
+
+
+def _parted(column: str) -> tuple[str, str, str]:
+    task, colon, told = column.partition(": ")
+    return (task, colon, told) if colon else ("", "", column)
+
+
+def _options(told: str) -> dict[str, str]:
+    """The options of a column's name by path; one whose last part is there already has a longer path. Words that are no
+    option are none."""
+    leaf: dict[str, str] = {}
+    for part in told.split(", "):
+        name, _, value = part.rpartition(" ")
+        while name in leaf:
+            name = f"again.{name}"
+        if name:
+            leaf[name] = value
+    return leaf
 
 
 def _cell(cell: Cell) -> list[float | None]:
@@ -127,5 +166,7 @@ def _heat_seen(table: Table, lines: list[Line]) -> str:
         figure(max(columns[hardest]), table.percent),
     )
     low, high = figure(min(columns[widest]), table.percent), figure(max(columns[widest]), table.percent)
+    short = dict(zip(table.columns, brief(table.columns), strict=True))
+    hardest, widest = short[hardest], short[widest]
     hard = f"Hardest: {hardest}, {middle} for the median architecture and {top} for the best."
     return f"{hard} Architectures differ most on {widest}: from {low} to {high}."

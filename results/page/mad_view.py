@@ -47,6 +47,7 @@ def mad_views(records: Sequence[Record], index: Index, beside: Sequence[Publishe
         bounds = {"chance": chance, "ceiling": ceiling, "references": {}, "percent": True}
         views.append(
             {
+                "task": "MAD",
                 "label": f"MAD: mean over {len(trained)} tasks{protocol_of(protocol)}",
                 "metric": "accuracy",
                 **bounds,

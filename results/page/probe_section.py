@@ -22,7 +22,7 @@ COLOURS = 7  # of style.css
 
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "4 5")
 
-MOST_CURVES = 24  # curves that are told apart; with more, those of one mixer look alike
+MOST_CURVES = 24  # curves that are told apart; with more, one of each mixer is drawn
 
 LABELS = {
     "error": "relative error",
@@ -39,11 +39,13 @@ _READ = """Pairs of random vectors are written through the mixer's op, nothing f
 Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Upright dots: what a bound
 of theory allows, in pairs a head. Nothing is trained."""
 
+_MANY = " Of each mixer the memory that recalls most is drawn; the table has all, whose number is in parentheses."
+
 
 def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
     """Curves and table of the probe's rows as one HTML section that needs no script. `archs` gives colours, in order, to
-    architectures whose rows begin with their name; curves of one colour differ in their dashes. Many curves are told apart
-    by mixer only, and each by its name under the pointer."""
+    architectures whose rows begin with their name; curves of one colour differ in their dashes. Of many curves one of each
+    mixer is drawn."""
     told = [
         name
         for name in ("mixer", "keys")
@@ -68,6 +70,8 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
         f"<li>{_key(style)} {escape.html(group)}{f' ({len(groups[group])})' if many else ''}</li>"
         for group, style in styles.items()
     )
+    if many:
+        groups = {mixer: [max(names, key=lambda name: _recalled(curves[name]))] for mixer, names in groups.items()}
     drawn = [(styles[group], name, curves[name]) for group, names in groups.items() for name in names]
     figures = "".join(
         f"<figure>{_figure(drawn, *what)}</figure>"
@@ -75,9 +79,13 @@ def section(rows: Sequence[Row], archs: Sequence[str] = ()) -> str:
     )
     return (
         '<section id="capacity" data-name="Untrained memories">\n<h2>How many pairs does an untrained memory hold?</h2>\n'
-        f'<p class="read">{_READ}</p>\n'
+        f'<p class="read">{_READ}{_MANY if many else ""}</p>\n'
         f'<ul class="legend">{legend}</ul>\n<div class="panels">{figures}</div>\n{_table(rows)}\n</section>'
     )
+
+
+def _recalled(curve: Sequence[Row]) -> float:
+    return float(sum(row["recall"] for row in curve))
 
 
 def page(rows: Sequence[Row], *, title: str) -> str:

@@ -26,7 +26,9 @@ MOST_LINES = 100  # of a figure by part or option, or of pairs held
 
 MOST_VALUES = 60  # of an option, along such a figure; more are joined to stretches
 
-MOST_ROWS = 200  # of a table, and architectures in YAML
+MOST_ROWS = 200  # of a table
+
+MOST_DOCUMENTS = 500  # architectures in YAML; of more, those of the tables
 
 Item = TypeVar("Item")
 
@@ -85,11 +87,11 @@ def rows(table: Table) -> Table:
 
 def names(every: Collection[str], tables: Sequence[Table]) -> list[str]:
     """The names of rows that the tables show, out of very many."""
-    if len(every) <= MOST_ROWS:
+    if len(every) <= MOST_DOCUMENTS:
         return list(every)
     held = set(every)
     shown = dict.fromkeys(x.labels[0] for table in tables for x in rows(table).lines if x.kind == "measured")
-    return ([name for name in shown if name in held] or list(every))[:MOST_ROWS]
+    return ([name for name in shown if name in held] or list(every))[:MOST_DOCUMENTS]
 
 
 def mean_curves(views: Sequence[dict[str, Any]], done: Sequence[Record], most: int) -> list[dict[str, Any]]:

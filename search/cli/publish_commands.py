@@ -95,6 +95,10 @@ def dashboard(
     beside: Annotated[
         str | None, typer.Option(help="Published figures to compare with in tables, such as mesanet.")
     ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(help="The heading of the page.  [default: the study or the records]", show_default=False),
+    ] = None,
     only: Only = [],  # noqa: B006
     ledger: Records = None,
     sets: Sets = [],  # noqa: B006
@@ -124,7 +128,7 @@ def dashboard(
                 write_page(
                     output,
                     found.records,
-                    title=found.title,
+                    title=title or found.title,
                     tables=tables,
                     beside=page_context.sources(),
                     probed=page_context.probed(found.records, only=rows, say=complain) if probe else [],

@@ -14,6 +14,7 @@ from recallmap.results.analysis.labels import leaves_of, row_names
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.exports.frame import frame
 from recallmap.results.page import drawing
+from recallmap.results.page.figure_data import opening
 from recallmap.results.page.points import on_front
 from recallmap.results.record import Record, unique
 from recallmap.results.score_tables.breakdowns import all_tables, tables_by
@@ -136,7 +137,7 @@ def figure(of: Shows, name: Shown = "front", /, *, setting: str | None = None, b
     """A figure of the page, as plotly draws it.
 
     name     "front": score against state; "learning": validation score against optimizer steps
-    setting  one of the page's settings, or a part of its name; None: the first, as the page opens
+    setting  one of the page's settings, or a part of its name; None: the one that the page opens with
     beside   published figures to draw as outlined markers, such as "mesanet"
 
     Raises ValueError where no trial has a score.
@@ -146,11 +147,11 @@ def figure(of: Shows, name: Shown = "front", /, *, setting: str | None = None, b
         said = f"got {name!r}, expected {type_hints.either(known)}{type_hints.guess(str(name), known)}"
         raise fault(Place("figure"), "", said)
     shown = _views(of, setting, beside)
-    return FIGURES[name](shown, shown.views[0])
+    return FIGURES[name](shown, shown.views[opening(shown.views)])
 
 
 def _views(of: Shows, setting: str | None, beside: str | None = None) -> drawing.Views:
-    """The page's views of some settings; the first of them where none is asked for."""
+    """The page's views of some settings; of all where none is asked for."""
     published = _published(beside)
     own = _records_of(of)
     if not any(record.score is not None for record in own):
@@ -160,7 +161,7 @@ def _views(of: Shows, setting: str | None, beside: str | None = None) -> drawing
         return shown
     labels = [view["label"] for view in shown.views]
     chosen = [view for view in shown.views if view["label"] == setting] or [
-        view for view in shown.views if setting in view["label"]
+        view for view in shown.views if setting in view["label"] or setting in view.get("setting", "")
     ]
     if not chosen:
         meant = type_hints.guess(setting, labels)

@@ -171,7 +171,8 @@ class Browser:
         service = webdriver.ChromeService(str(shutil.which("chromedriver")))
         self.driver = webdriver.Chrome(options=options, service=service)
 
-    def show(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
+    def show(self, path: Path, *, dark: bool = False, width: int = 1280, whole: bool = True) -> None:
+        """Open a page; `whole` draws also the figures that come when they come near."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -180,6 +181,8 @@ class Browser:
         self.requests()
         self.driver.get(path.as_uri())
         self.wait("return document.body.dataset.ready === 'true'")
+        if whole:
+            self.run("return window.drawAll?.()")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)

@@ -2,6 +2,7 @@
 // What the reader chose is in the page's address, behind its #: it can be kept, sent, and gone back to.
 
 const settings = views.map((view) => view.label),
+  inFull = views.map((view) => view.setting ?? view.label), // as addresses have them, too
   titles = data.heats.map((i) => tables[i].title),
   holdings = data.held.map((held) => held.label);
 // Names as an address has them: every character of them is seen.
@@ -15,7 +16,7 @@ let written = null; // the address that was written last
 function chosen(all = false) {
   const kept = new URLSearchParams(),
     put = (name, value, fresh) => (all || !fresh) && kept.append(name, visible(value));
-  put("view", settings[now.view], now.view === 0);
+  put("view", settings[now.view], now.view === data.first);
   if (now.cut) put("cut", now.cut);
   if (tables.length) put("table", tables[now.table].title, now.table === (data.heats[0] ?? 0));
   if (data.held.length) put("held", holdings[now.held], now.held === 0);
@@ -56,12 +57,12 @@ function recollect() {
     unfit = [],
     miss = (name, value) => unfit.push(value ? `${name} “${value}”` : name);
   written = found ? null : "";
-  const at = (name, names, fresh) => {
+  const at = (name, names, fresh, others = []) => {
     const value = kept.get(name);
     if (value === null) return fresh;
-    const place = names.map(visible).indexOf(value);
+    const place = [...names, ...others].map(visible).indexOf(value);
     if (place < 0) miss(name, value);
-    return place < 0 ? fresh : place;
+    return place < 0 ? fresh : place % names.length;
   };
   const these = (name, where) =>
     kept.getAll(name).flatMap((value) => (where.has(value) ? [where.get(value)] : (miss(name, value), [])));
@@ -73,7 +74,7 @@ function recollect() {
     if (!fits) miss(name, value);
     return fits ? ends : null;
   };
-  now.view = at("view", settings, 0);
+  now.view = at("view", settings, data.first, inFull);
   now.held = at("held", holdings, 0);
   now.table = data.heats[at("table", titles, 0)] ?? 0;
   now.cut = kept.get("cut") ?? "";

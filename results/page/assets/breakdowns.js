@@ -9,7 +9,6 @@ function drawCut() {
   const view = views[now.view],
     { cuts } = view,
     cut = cutNow();
-  $("cuts").hidden = !cut;
   if (!cut) return;
   const select = $("cut");
   select.replaceChildren(...cuts.map((one) => make("option", one.label, { value: one.label })));
@@ -170,7 +169,6 @@ function drawHeld() {
 // The progress of the study in the setting: the share that its front dominates, trial by trial, and the options that matter.
 function drawProgress() {
   const { progress } = views[now.view];
-  $("progress").hidden = !progress;
   if (!progress) return;
   const { at, volume, importance } = progress;
   $("dials").replaceChildren(

@@ -3,9 +3,9 @@
 
 const sections = [...document.querySelectorAll("main > section")];
 
-function goTo(section, then = true) {
+async function goTo(section) {
+  await drawBefore(section);
   section.scrollIntoView({ block: "start" });
-  if (!then) return;
   const heading = section.querySelector("h2");
   heading.tabIndex = -1;
   heading.focus({ preventScroll: true });

@@ -32,7 +32,6 @@ const span = (own) => [...new Set(ends(own.map(({ state }) => state)).map(bytes)
 function drawEqual() {
   const view = views[now.view],
     own = equalIn(view);
-  $("equal").hidden = !own;
   if (!own) return;
   const found = classesOf(view),
     select = $("equalstate");
@@ -88,7 +87,7 @@ function drawEqual() {
     [trace],
     frame({
       margin: { l: beside, r: right, t: 8, b: 48 },
-      xaxis: { ...axis, automargin: false, range: kept.length ? [low - room, high + room] : [0, 1], nticks: narrow() ? 5 : 10 },
+      xaxis: { ...axis, automargin: false, range: kept.length ? [low - room, high + room] : [0, 1], nticks: narrow() ? 4 : 10 },
       yaxis: {
         automargin: false,
         tickvals: y,

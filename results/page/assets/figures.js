@@ -1,8 +1,7 @@
 "use strict";
-// Draws the figures from what views.py wrote into #data; linking.js keeps them and the tables on the same trials.
+// Draws the figures from the data that figure_data.py made; linking.js keeps them and the tables on the same trials.
 // A trial is its index into data.trials.*; a view is one setting (or a mean over settings) and the scores on it.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const { trials, views, archs, rows, tables, lists } = data;
 
 // Lists of trials are written once, in `lists`, and so are cuts; elsewhere stand their numbers.
@@ -21,7 +20,7 @@ function unpack(part) {
 for (const view of views) view.cuts = view.cuts.map((number) => data.cuts[number]);
 for (const view of views) view.states = view.states.map((state) => Math.max(1, state)); // the axis is logarithmic
 const now = {
-  view: 0,
+  view: data.first,
   table: 0,
   cut: "",
   held: 0,
@@ -610,7 +609,6 @@ function meantBy(view, own) {
 function drawCurves() {
   const view = views[now.view],
     traces = [];
-  $("learning").hidden = !!view.meansOnly; // curves of several tasks share no axis
   if (view.meansOnly) return;
   const chosen = view.means
     .flatMap((mean) => mean.trials)

@@ -50,7 +50,7 @@ function drawMeans(table, small, { top, below, wide, right }) {
   );
 }
 
-function drawHeat() {
+async function drawHeat() {
   const table = heatTable(),
     groups = table.groups ?? [],
     above = groups.length ? 36 : 0, // for the names of the groups
@@ -74,11 +74,12 @@ function drawHeat() {
     beside = 20 + wideAs(named.flat()), // of the rows' names, in pixels
     pitch = Math.max(36, 6 + 17 * Math.max(...named.map((lines) => lines.length))); // from row to row
   $("heat").style.minWidth = `${beside + 44 * x.length}px`;
-  const short = (name) => (groups.length ? (name.split(": ")[1] ?? "") : name),
+  const alone = new Set(groups.filter(([, size]) => small && size === 1).map(([name]) => name)), // whose name leans, too
+    short = (name) => (groups.length && !alone.has(name) ? (name.split(": ")[1] ?? "") : name),
     parted = (name) => short(name).split(/(?<=,| &) /), // over several lines
     heading = (name) => parted(name).map(plain).join("<br>"),
-    lines = Math.max(2, ...table.columns.map((name) => parted(name).length)),
-    slant = wideAs(table.columns.map(short)), // of the longest that leans, in pixels
+    lines = Math.max(2, ...table.heads.map((name) => parted(name).length)),
+    slant = wideAs(table.heads.map(short)), // of the longest that leans, in pixels
     tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
@@ -138,8 +139,12 @@ function drawHeat() {
   };
   // Groups of columns have their name above and a rule between; columns then go without it.
   const ends = groups.map((_, i) => groups.slice(0, i + 1).reduce((sum, [, size]) => sum + size, 0)),
-    wide = ($("heat").clientWidth - beside) / x.length; // of a column, in pixels
-  const titles = groups.map(([name, size], i) => ({
+    room = $("heat").clientWidth - beside,
+    leans = table.heads.map((name) => 16 + 0.57 * wideAs([short(name)])), // to the right, in pixels: Plotly hides one that is cut
+    beyond = (wide) => Math.max(8, ...leans.map((lean, i) => lean - (x.length - i - 0.5) * wide)),
+    right = small ? beyond((room - beyond(room / x.length)) / x.length) : 8,
+    wide = (room - right) / x.length; // of a column, in pixels
+  const titles = groups.flatMap(([name, size], i) => alone.has(name) ? [] : [{
     x: ends[i] - size - 0.5,
     y: 1,
     yref: "paper",
@@ -147,9 +152,9 @@ function drawHeat() {
     xanchor: "left",
     yanchor: "bottom",
     showarrow: false,
-    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 6.8)))}</b>`,
+    text: `<b>${words(name, Math.max(4, Math.floor((size * wide) / 7.5)))}</b>`,
     font: { size: 12, color: ink("ink") },
-  }));
+  }]);
   const rules = ends.slice(0, -1).map((end) => ({
     type: "line",
     x0: end - 0.5,
@@ -170,9 +175,8 @@ function drawHeat() {
       line: { color: ink("ink"), width: 2.5 },
       name: "picked",
     }));
-  const margin = { l: beside, r: small ? Math.max(8, 0.57 * slant - 34) : 8, t: tall + (groups.length ? 24 : 0), b: 48 },
-    inner = $("heat").clientWidth - beside - margin.r;
-  drawMeans(table, small, { top: margin.t, below: margin.b, wide: inner / x.length, right: margin.r });
+  const margin = { l: beside, r: right, t: tall + (groups.length ? 24 : 0), b: 48 };
+  drawMeans(table, small, { top: margin.t, below: margin.b, wide, right });
   const layout = frame({
     margin,
     annotations: titles,
@@ -186,7 +190,7 @@ function drawHeat() {
       fixedrange: true,
       tickangle: small ? -55 : 0,
       range: [-0.5, x.length - 0.5],
-      ticktext: table.columns.map((name) => (small ? plain(short(name)) : heading(name))),
+      ticktext: table.heads.map((name) => (small ? plain(short(name)) : heading(name))),
     },
     yaxis: {
       automargin: false,
@@ -200,5 +204,13 @@ function drawHeat() {
     },
   });
   write("heatseen", `${table.seen}${written.length < there.length ? " The numbers are in the table below." : ""}`);
-  return Plotly.react($("heat"), [heat, text], layout, setup(false));
+  const box = await Plotly.react($("heat"), [heat, text], layout, setup(false));
+  if (!box.dataset.linked) box.on("plotly_click", ({ points: [{ pointIndex: [row, column] }] }) => pickCell(row, column));
+  box.dataset.linked = "true";
+}
+
+// The trials of a cell, or where it has none those of its row.
+function pickCell(row, column) {
+  const line = heatTable().trials[row];
+  pick(line[column].length ? line[column] : [...new Set(line.flat())]);
 }

@@ -40,7 +40,7 @@ function namesBeside(id, ends, [low, high]) {
   ];
 }
 
-// Names beside the last mean of each line in the first figure, where they cover neither a mark nor each other.
+// Names beside a mean of each line in the first figure, where they cover neither a mark nor each other.
 function namesWithin(view, xRange, yRange) {
   if (narrow()) return [];
   const box = $("state"),
@@ -52,32 +52,34 @@ function namesWithin(view, xRange, yRange) {
     ];
   const marks = view.means.filter((m) => named.has(m.arch) && !now.hidden.has(m.arch)),
     taken = marks.map(at).map(([x, y]) => [x - 8, y - 8, x + 8, y + 8]),
-    last = new Map();
-  for (const mark of marks) {
-    const other = last.get(mark.arch);
-    if (!other || mark.state > other.state || (mark.state === other.state && mark.mean > other.mean)) last.set(mark.arch, mark);
-  }
-  const free = (own) => taken.every(([l, t, r, b]) => own[2] < l || own[0] > r || own[3] < t || own[1] > b);
-  const put = [];
-  for (const mark of [...last.values()].sort((a, b) => b.mean - a.mean)) {
-    const word = shortened(visible(archs[mark.arch].name)),
-      size = 16 + wideAs([word]),
-      [x, y] = at(mark);
-    if (x < 0 || x > wide || y < 0 || y > tall) continue;
-    for (const [where, left, top] of [
+    free = (own) => taken.every(([l, t, r, b]) => own[2] < l || own[0] > r || own[3] < t || own[1] > b);
+  const placeAt = (mark, size) => {
+    const [x, y] = at(mark);
+    if (x < 0 || x > wide || y < 0 || y > tall) return null;
+    const found = [
       ["top right", x + 8.5, y - 18], // above and below the front, which goes to the right
       ["bottom right", x + 8.5, y + 2],
       ["top left", x - size - 8.5, y - 18],
       ["bottom left", x - size - 8.5, y + 2],
       ["middle right", x + 8.5, y - 8],
       ["middle left", x - size - 8.5, y - 8],
-    ]) {
-      const own = [left, top, left + size, top + 16];
-      if (own[0] < 0 || own[2] > wide + 12 || own[1] < 0 || own[3] > tall || !free(own)) continue;
-      taken.push(own);
-      put.push({ mark, where, word });
-      break;
-    }
+    ]
+      .map(([where, left, top]) => ({ mark, where, own: [left, top, left + size, top + 16] }))
+      .find(({ own }) => own[0] >= 0 && own[2] <= wide + 12 && own[1] >= 0 && own[3] <= tall && free(own));
+    return found ?? null;
+  };
+  // Best first, each at its last mark that has room.
+  const lines = [...new Set(marks.map(({ arch }) => arch))]
+    .map((arch) => marks.filter((m) => m.arch === arch).sort((a, b) => b.state - a.state || b.mean - a.mean))
+    .sort(([a], [b]) => b.mean - a.mean);
+  const put = [];
+  for (const own of lines) {
+    const word = shortened(visible(archs[own[0].arch].name)),
+      size = 16 + wideAs([word]),
+      place = own.reduce((found, mark) => found ?? placeAt(mark, size), null);
+    if (!place) continue;
+    taken.push(place.own);
+    put.push({ ...place, word });
   }
   return [
     {

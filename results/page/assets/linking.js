@@ -164,7 +164,7 @@ function changed(step = true) {
 
 function draw() {
   fillPage();
-  return Promise.all(figures.map((figure) => figure())).then(fillContents);
+  return Promise.all([...figures].filter(([id]) => !waiting.has(id)).map(([, figure]) => figure())).then(fillContents);
 }
 
 // All that is no figure: words, legend and the table of trials.
@@ -173,6 +173,11 @@ function fillPage() {
   write("stateseen", view.seen.replace(/(?<=\d) (?=%|[kMG]?B)/g, "\u00a0"));
   write("curveseen", view.learnt);
   $("hint").hidden = !view.meansOnly;
+  $("equal").hidden = !equalIn(view);
+  $("cuts").hidden = !cutNow();
+  $("learning").hidden = !!view.meansOnly; // curves of several tasks share no axis
+  $("progress").hidden = !view.progress;
+  write("infull", view.setting ? `In full: ${view.setting}.` : "");
   light(view);
   fillLegend();
   fillTrials();
@@ -181,23 +186,43 @@ function fillPage() {
   if (inside) inside.parentElement.parentElement.parentElement.scrollTop = Math.max(0, inside.offsetTop - 120);
 }
 
-const figures = [
-  drawState,
-  drawEqual,
-  ...(data.held.length ? [drawHeld] : []),
-  ...(tables.length ? [drawHeat] : []),
-  drawCut,
-  drawCurves,
-  drawProgress,
-];
+// The figures by their sections, in the order of the page.
+const figures = new Map([
+  ["recall", drawState],
+  ["equal", drawEqual],
+  ...(data.held.length ? [["holdings", drawHeld]] : []),
+  ...(tables.length ? [["strengths", drawHeat]] : []),
+  ["cuts", drawCut],
+  ["learning", drawCurves],
+  ["progress", drawProgress],
+]);
 
-// At first figures are drawn one by one from the top, so that the first is seen while the others are made.
-async function drawFirst() {
-  fillPage();
-  for (const figure of figures) {
-    await figure();
-    await new Promise((go) => setTimeout(go, 0));
-  }
+// The page opens with its first figure. Each of the others is drawn when it comes near for the first time, from then on with all.
+const NEAR = 800, // pixels from the window
+  waiting = new Set(figures.keys());
+
+async function drawWaiting(ids) {
+  for (const [id, figure] of figures) if (ids.includes(id) && waiting.delete(id) && !$(id).hidden) await figure();
+  fillContents();
+}
+
+function drawAll() {
+  return drawWaiting([...waiting]);
+}
+
+// A section stays where it is when those before it are drawn.
+function drawBefore(section) {
+  const before = sections.slice(0, sections.indexOf(section) + 1).map(({ id }) => id);
+  return drawWaiting([...waiting].filter((id) => before.includes(id)));
+}
+
+function watchSections() {
+  const near = new IntersectionObserver(
+    (seen) => drawWaiting(seen.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target.id)),
+    { rootMargin: `${NEAR}px 0px` },
+  );
+  for (const id of waiting) near.observe($(id));
+  window.addEventListener("beforeprint", drawAll);
 }
 
 function choices(select, names, chosen, change, group = () => "") {
@@ -245,6 +270,7 @@ function sortable(table) {
 // The score tables hide the measured rows that the filter does not hold.
 function filterTables() {
   for (const line of document.querySelectorAll("tr[data-line]")) line.hidden = !holds(line.textContent);
+  for (const part of document.querySelectorAll("#tables > details")) part.open = now.filter !== "" && part.querySelector("tr[data-line]:not([hidden])") !== null;
   document.querySelectorAll("table.sortable").forEach((table) => enter(table));
 }
 
@@ -272,7 +298,7 @@ async function goBack() {
   if (data.held.length) $("holding").value = now.held;
   filterTables();
   await draw();
-  if (section) goTo(section);
+  if (section) await goTo(section);
 }
 
 async function start() {
@@ -332,24 +358,11 @@ async function start() {
   startPair();
   if (now.filter) filterTables();
   window.addEventListener("hashchange", goBack);
-  await drawFirst();
-  fillContents();
+  fillPage();
+  await drawWaiting(["recall"]);
+  watchSections();
   // Loaded again, a page stays where it was.
-  if (section && performance.getEntriesByType("navigation")[0]?.type !== "reload") goTo(section);
-  if (tables.length)
-    $("heat").on(
-      "plotly_click",
-      ({
-        points: [
-          {
-            pointIndex: [row, column],
-          },
-        ],
-      }) => {
-        const line = heatTable().trials[row];
-        pick(line[column].length ? line[column] : [...new Set(line.flat())]);
-      },
-    );
+  if (section && performance.getEntriesByType("navigation")[0]?.type !== "reload") await goTo(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   matchMedia("(max-width: 639px)").addEventListener("change", draw);
   if (data.again) setInterval(lookAgain, 1000 * data.again);

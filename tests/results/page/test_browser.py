@@ -99,6 +99,20 @@ def test_a_page_is_quiet_and_asks_for_nothing(browser: Browser, page: Path, dark
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
+def test_a_page_opens_with_its_first_figure_and_draws_others_when_they_come_near(browser: Browser, rich: Path) -> None:
+    browser.show(rich, whole=False)
+    drawn = "return [...document.querySelectorAll('.js-plotly-plot')].map((one) => one.closest('section').id)"
+    assert "recall" in browser.run(drawn)
+    assert "progress" not in browser.run(drawn)
+    browser.run("document.getElementById('learning').scrollIntoView()")
+    browser.wait(f"{drawn}.includes('learning')")
+    browser.run("document.querySelector('#contents li:last-child button').click()")
+    browser.wait(f"{drawn}.includes('progress')")
+    top = "return Math.round(document.querySelector('main > section:last-child').getBoundingClientRect().bottom - innerHeight)"
+    browser.wait(f"{top} <= 100")
+    assert browser.messages() == []
+
+
 def test_nothing_invites_to_share(browser: Browser, page: Path) -> None:
     browser.show(page)
     buttons = browser.run("return [...document.querySelectorAll('.modebar-btn')].map((b) => b.dataset.title)")
@@ -375,7 +389,9 @@ def test_the_architecture_of_what_is_picked_is_a_press_away(browser: Browser, ri
     browser.run(
         "[...document.querySelectorAll('#picked button')].find((b) => b.textContent === 'Architecture').click()"
     )
-    assert browser.run("return [document.querySelector('details').open, document.activeElement.textContent]") == [
+    assert browser.run(
+        "return [document.querySelector('details[data-row]').open, document.activeElement.textContent]"
+    ) == [
         True,
         "mesa window=4",
     ]
