@@ -29,7 +29,7 @@ from recallmap.search.documents import built_in, yaml_text
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import plain
 from recallmap.search.measurement.capacity_probe import probe
-from recallmap.search.proposers import search_results
+from recallmap.search.proposers import search_results, what_repeats
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.search_results import Candidate, Findings
@@ -126,6 +126,7 @@ def searched(source: str, sets: Sequence[str], ledger: Path | None, records: Ite
         best=wanted,
         volumes=search_results.volumes(found),
         anchors=ANCHORS,
+        repeated=what_repeats.repeated_in(found),
     )
 
 

@@ -259,7 +259,7 @@ def best(
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.cli.json_text import document
-    from recallmap.search.proposers import search_results
+    from recallmap.search.proposers import search_results, state_limits, what_repeats
     from recallmap.search.proposers.journal import Journal
 
     spec = codec.read_study(study, overrides=sets)
@@ -284,12 +284,23 @@ def best(
         text = search_results.arch_document(found, one, output.parent) if output is not None else ""
     except ValueError as error:
         refuse(f"best: {error}")
+    limits, repeated = state_limits.within_limits(found), what_repeats.repeated_in(found)
     if as_json:
-        say(document({**search_results.data_of(found), "winner": one.name}))
+        more = {
+            "limits": state_limits.data_of(limits),
+            "repeats": None if repeated is None else what_repeats.data_of(repeated),
+        }
+        say(document({**search_results.data_of(found), **more, "winner": one.name}))
     else:
         terminal().print(search_results.front_table(found))
+        if limits:
+            terminal().print(state_limits.table_of(found, limits))
         for line in search_results.lines_of(found):
             say(line)
+        if repeated is not None and repeated.why:
+            say(f"what repeats: not estimated: {repeated.why}")
+        elif repeated is not None:
+            terminal().print(what_repeats.table_of(repeated))
     if output is not None:
         write_text(output, text)
         tell = complain if as_json else say

@@ -31,7 +31,7 @@ from recallmap.search.proposers.proposer import Told, point_of
 from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.differences import telling, values_of
-from recallmap.search.study.goals import Goal
+from recallmap.search.study.goals import SPEED, STATIC, Goal
 from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
@@ -70,6 +70,11 @@ class Candidate:
         """Means over seeds."""
         return tuple(float(x) for x in np.mean(np.asarray(self.by_seed), axis=0))
 
+    @property
+    def state_bytes(self) -> float:
+        """A mean over its trials, whose lengths may differ."""
+        return sum(record.state_bytes for record in self.records) / len(self.records)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
@@ -84,6 +89,11 @@ class Findings:
     @property
     def maximise(self) -> list[bool]:
         return [goal.direction == "maximise" for goal in self.study.goals]
+
+    @property
+    def scored(self) -> int | None:
+        """The place of the first goal that is a score and no cost; None where there is none."""
+        return next((at for at, goal in enumerate(self.study.goals) if goal.score not in (*STATIC, SPEED)), None)
 
     @cached_property
     def apart(self) -> tuple[bool, ...]:
