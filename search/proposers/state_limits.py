@@ -68,7 +68,7 @@ def table_of(found: Findings, rows: Sequence[Within]) -> Table:
         table.add_row(f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain)
     table.caption = (
         "the best within each limit of state, chosen on validation, on test with each seed in brackets; the found one is the "
-        "best of many and so scores too high: train both again with fresh seeds (hybrid_transfer)"
+        "best of many and so scores too high: train both again with fresh seeds, as hybrid_transfer does"
     )
     return table
 

@@ -43,7 +43,7 @@ def repeated_in(found: Findings) -> Repeated | None:
         why = "rungs stopped points by their scores, so that those that are done are no random sample"
     effects = [] if why else _effects(points, words, letters, goal)
     if not why and not effects:
-        why = f"no block is in {FEWEST} of the {len(points)} points of random search and missing from {FEWEST}"
+        why = f"of {len(points)} points of random search {FEWEST} must have a block and {FEWEST} must not"
     return Repeated(
         score=found.study.goals[goal].name, letters=letters, points=len(points), effects=tuple(effects), why=why
     )

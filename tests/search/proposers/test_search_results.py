@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from recallmap.search import codec
 from recallmap.search.cli import page_context
 from recallmap.search.cli.app import app
 from recallmap.search.engines.driver import Driver
-from recallmap.search.proposers import search_results, state_limits, what_repeats
+from recallmap.search.proposers import found_architecture, search_results, state_limits, what_repeats
 from recallmap.search.proposers.journal import Journal, journal_of
 from recallmap.search.proposers.search_results import Candidate, Findings
 from recallmap.search.study.spec import StudySpec
@@ -65,8 +66,15 @@ def rate(trial: Trial) -> float:
     return float(trial.training.lr * 9 + trial.seed * 1e-3)  # type: ignore[union-attr]
 
 
-def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, lost: float = 0.0) -> None:
-    """Answer what is asked; on test everything scores `lost` less."""
+def drive(
+    of: StudySpec,
+    path: Path,
+    score: Callable[[Trial], float] = rate,
+    *,
+    lost: float = 0.0,
+    commit: str | None = None,
+) -> None:
+    """Answer what is asked, as code of that commit; on test everything scores `lost` less."""
     with Ledger(path) as ledger:
         driver = Driver(of, ledger, where="cpu")
         while (work := driver.next()) is not None:
@@ -75,7 +83,8 @@ def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, 
                 scores = {"accuracy": score(spec)}
                 outcome = Outcome(scores={"accuracy": score(spec) - lost}, validation=scores, steps=spec.steps)
                 where = torch.device("cpu")
-                records.append(record_of(spec, outcome, study=of.name, device=where, members=1, implementation={}))
+                record = record_of(spec, outcome, study=of.name, device=where, members=1, implementation={})
+                records.append(replace(record, commit=commit))
             driver.keep(work, records)
 
 
@@ -121,7 +130,7 @@ def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_n
     assert len(names) == len(set(names)) == 36
     assert list(search_results.volumes(all_of_it)) == ["tpe(startup=2)", "tpe", "random"]
     one = search_results.winner(all_of_it, "tpe(startup=2) 11")
-    assert search_results.arch_document(all_of_it, one, Path()).splitlines()[3] == "name: story_tpe_startup_2_11"
+    assert "\nname: story_tpe_startup_2_11\n" in found_architecture.arch_document(all_of_it, one, Path())
 
 
 def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
@@ -195,7 +204,7 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     drive(study(), folder / "a.sqlite")
     all_of_it = found(study(), folder / "a.sqlite")
     one = search_results.winner(all_of_it)
-    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one, folder))
+    (folder / "arch.yaml").write_text(found_architecture.arch_document(all_of_it, one, folder))
     arch = codec.read_arch(str(folder / "arch.yaml"))
     assert arch.name == f"story_random_{one.ordinal}"
     assert arch.width == one.choices["trial.arch.width"]
@@ -204,6 +213,56 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     assert (other.proposer, other.ordinal) == ("random", 3)
     with pytest.raises(ValueError, match="no point 'random 99'"):
         search_results.winner(all_of_it, "random 99")
+
+
+COMMITS = {"clean": "0123456789" * 4, "changed": "0123456789" * 4 + "+", "unknown": None}
+
+
+@pytest.mark.parametrize("tree", COMMITS)
+def test_a_found_architecture_is_written_with_its_story_ready_for_the_zoo(folder: Path, tree: str) -> None:
+    """Blocks in a repeat as those of the zoo's hybrids, under the name of its file, with all that its claim rests on."""
+    of = ordered(within={"trial.training.lr": [1e-3, 3e-3]}, over={"trial.seed": [0, 1]}, points=8)
+    drive(of, folder / "a.sqlite", lambda trial: late(trial) + trial.training.lr, lost=0.1, commit=COMMITS[tree])  # type: ignore[union-attr]
+    (folder / "story.yaml").write_text(codec.dump(of), encoding="utf-8")
+    out("best", "story.yaml", "--ledger", "a.sqlite", "--name", "found_story", "-o", "found_story.yaml")
+    text = (folder / "found_story.yaml").read_text()
+    arch = codec.read_arch(str(folder / "found_story.yaml"))
+    one = search_results.winner(found(of, folder / "a.sqlite"))
+    (whole,) = arch.stack
+    assert arch.name == "found_story"
+    assert (whole.times, whole.blocks) == (1, one.trial.arch.stack)  # type: ignore[union-attr]
+    first, *rest = text.splitlines()
+    assert first.endswith(f" in turn: point {one.name} of the study story.")
+    assert f"# test: accuracy {one.tested[0]:.5g}, " in text
+    assert f"# validation: accuracy {one.chosen[0]:.5g}, " in text
+    assert "# study: story, budget whole, 17 points" in rest
+    assert "seed 0 of the samplers" in text
+    assert "lr 0.003 on mqar" in text
+    assert max(map(len, rest)) <= 128
+    assert (
+        found_architecture.story_lacks(text)
+        == {
+            "clean": [],
+            "changed": [f"a clean commit, got {COMMITS['changed']}"],
+            "unknown": ["a clean commit, got unknown"],
+        }[tree]
+    )
+    assert found_architecture.story_lacks(text.partition("# training")[0]) == ["training", "commit"]
+
+
+def test_a_name_is_for_the_file_that_is_written_and_one_that_a_file_can_have(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    (folder / "story.yaml").write_text(codec.dump(study()), encoding="utf-8")
+    for words, said in (
+        (["--name", "found"], "best: --name names the architecture that -o writes; add -o FILE"),
+        (
+            ["--name", "a/b", "-o", "a.yaml"],
+            "best: a name must be letters, digits and _ - . (it names the file), got 'a/b'",
+        ),
+        (["--name", "found", "--repeats", "2"], "leave -o, --point and --name out"),
+    ):
+        result = CliRunner().invoke(app, ["best", "story.yaml", "--ledger", "a.sqlite", *words])
+        assert (result.exit_code, said in " ".join(result.stderr.split())) == (2, True)
 
 
 def test_a_point_whose_records_are_elsewhere_is_left_out(folder: Path) -> None:
@@ -290,7 +349,7 @@ def view_of(folder: Path, of: StudySpec) -> search_section.SearchView | None:
     [
         ({"beside": []}, "there is no random search, whose points alone are independent: add beside: [random]"),
         ({"rungs": {"values": [4]}}, "rungs stopped points by their scores"),
-        ({}, "no block is in 8 of the 8 points of random search and missing from 8"),
+        ({}, "of 8 points of random search 8 must have a block and 8 must not"),
     ],
 )
 def test_what_repeats_is_not_estimated_from_points_that_depend_on_scores_or_are_few(
