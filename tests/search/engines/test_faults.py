@@ -19,7 +19,7 @@ import yaml
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.engines import ray_tune
+from recallmap.search.engines import inline, ray_tune
 
 pytestmark = pytest.mark.slow
 
@@ -247,8 +247,8 @@ def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number
     assert "Traceback" not in error
 
 
-def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
-    cluster = """
+# Two nodes, of which one goes when a line comes in.
+TWO_NODES = """
     os.environ.update(ray_tune.QUIET | ray_tune.LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"})
     from ray.cluster_utils import Cluster
     import threading
@@ -259,13 +259,32 @@ def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
     import atexit
     atexit.register(cluster.shutdown)
     """
-    driver = place.start(driver=cluster)
+
+
+@pytest.mark.parametrize("study", [STUDY, SEARCH], ids=["grid", "search"])
+def test_a_node_that_goes_changes_no_record(place: Place, study: dict[str, object], tmp_path: Path) -> None:
+    """Every trial, and of a search every point, is what it is in one process without Ray."""
+    place.write(study)
+    driver = place.start(driver=TWO_NODES)
     _wait_for_line(driver, "record")
     assert driver.stdin is not None
     driver.stdin.write("now\n")
     driver.stdin.flush()
     _finish(driver)
-    place.check()
+    over_nodes = {record.key: record for record in place.records()}
+    inline.run(codec.read_study(study), tmp_path / "inline.sqlite", device="cpu")
+    with Ledger.open(tmp_path / "inline.sqlite") as ledger:
+        alone = {record.key: record for record in ledger.all()}
+    assert len(place.records()) == len(alone) == 8
+    assert over_nodes.keys() == alone.keys()
+    for key, record in alone.items():
+        other = over_nodes[key]
+        assert (other.status, other.scores, other.validation, other.curve) == (
+            "done",
+            record.scores,
+            record.validation,
+            record.curve,
+        )
 
 
 def test_a_trial_that_raises_fails_alone(place: Place) -> None:
