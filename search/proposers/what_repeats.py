@@ -97,7 +97,7 @@ def table_of(found: Repeated) -> Table:
         "attention blocks rather than none. A block takes the place of others, so where some add, the rest lose a little. In "
         "brackets 95 % bootstrap intervals over points, p by Holm within each of the four; holds: both exclude zero. Shown are "
         f"those that hold and the largest two of each, {len(shown)} of {len(found.effects)} that rest on at least {FEWEST} "
-        f"points; --json has all. {found.legend}"
+        f"points; --json has all. Letters: {found.legend}"
     )
     return table
 
