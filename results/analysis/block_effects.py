@@ -6,8 +6,10 @@ either would pass for an effect of whatever letters come with it. Both are taken
 which still leaves 81 pairs of letters to be told apart over a few hundred points: strata of the state would leave most of them
 empty.
 
-A block takes the place of another, so an effect is against the average of whatever else stood there: where some blocks add, the
-others lose a little by it. Only differences between effects say which block to take.
+A block takes the place of another, so no score says what it adds by itself. All letters are fitted together, and the effect of
+one is against the median letter, which stands for a block that is neither good nor bad: against the mean of all others, every
+letter would lose a share of what the best one adds. With two letters or three this share remains. A pair is fitted beside all
+letters in all places, so that it is what they do not explain.
 
 The tests hold for points that are independent of each other and of the scores, as those of random search are. They do not
 hold for points that descend from each other (evolution) or that follow a model of the scores (TPE): there a letter is frequent
@@ -19,7 +21,6 @@ N points, K columns of a fit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -37,9 +38,9 @@ PLACES = ("early", "middle", "late")  # thirds of a word
 Family = Literal["block", "place", "pair", "attention"]
 
 FAMILIES: Mapping[Family, str] = {
-    "block": "a block anywhere, rather than not at all",
-    "place": "a block in a third of the order, rather than others there",
-    "pair": "a block right before another, beyond what both add in their places",
+    "block": "a block anywhere, rather than the median one",
+    "place": "a block in a third of the order, rather than the median one there",
+    "pair": "a block right before another, beyond what all add in their places",
     "attention": "so many blocks of attention, rather than none",
 }
 
@@ -57,7 +58,7 @@ class Effect:
     name      what has it: `a`, `a late`, `ad` (a right before d), `2`
     points    that have it; `others` have not
     interval  95 % percentile bootstrap interval over points, by itself
-    p         two-sided, of the t test of the coefficient
+    p         two-sided, of a t test
     adjusted  p by Holm within its family
     """
 
@@ -112,7 +113,8 @@ class Repeated:
 def block_effects(
     words: Sequence[str], scores: Sequence[float], states: Sequence[float], *, attention: Collection[str] = ()
 ) -> list[Effect]:
-    """All effects that rest on at least FEWEST points on either side, family by family, the largest first.
+    """All effects that rest on at least FEWEST points on either side, family by family, the largest first. Pairs need twice as
+    many points as there are letters in places, blocks and places at least two letters to compare.
 
     words      one a point, a letter a block, from the input to the output
     states     bytes of state, at least 1
@@ -128,12 +130,15 @@ def block_effects(
         return []
     fits = _Fits(words, scores, states)
     letters = sorted(set("".join(words)))
+    blocks = {letter: _column(letter in word for word in words) for letter in letters}
+    places = {name: own for letter in letters for name, own in _in_places(words, letter).items()}
+    thirds = [[name for name in places if name.endswith(f" {place}")] for place in PLACES]
     found: list[Effect] = []
     for own in (
-        _blocks(fits, words, letters),
-        _places(fits, words, letters),
-        _pairs(fits, words),
-        _counts(fits, words, frozenset(attention)),
+        fits.against_median("block", blocks, [letters]),
+        fits.against_median("place", places, thirds),
+        fits.beyond("pair", _pairs(words), [*blocks.values(), *places.values()]),
+        fits.against_none("attention", _counts(words, frozenset(attention))),
     ):
         effects = list(own)
         adjusted = holm([one.p for one in effects])
@@ -151,38 +156,16 @@ def telling(effects: Sequence[Effect], *, largest: int = 2) -> list[Effect]:
     return kept
 
 
-def _blocks(fits: _Fits, words: Sequence[str], letters: Sequence[str]) -> Iterator[Effect]:
-    for letter in letters:
-        yield from fits.effects("block", {letter: _column(letter in word for word in words)})
+def _pairs(words: Sequence[str]) -> dict[str, Column]:
+    """Whether each pair of neighbours is in each word."""
+    neighbours = [{word[at : at + 2] for at in range(len(word) - 1)} for word in words]
+    return {pair: _column(pair in own for own in neighbours) for pair in sorted(set().union(*neighbours))}
 
 
-def _places(fits: _Fits, words: Sequence[str], letters: Sequence[str]) -> Iterator[Effect]:
-    """The places of a letter in one fit, so that what it adds late does not count for early."""
-    for letter in letters:
-        yield from fits.effects("place", _in_places(words, letter))
-
-
-def _pairs(fits: _Fits, words: Sequence[str]) -> Iterator[Effect]:
-    pairs = Counter(pair for word in words for pair in set(_neighbours(word)))
-    for pair in sorted(pairs):
-        if pairs[pair] < FEWEST:
-            continue
-        beside = {name: own for letter in dict.fromkeys(pair) for name, own in _of_letter(words, letter).items()}
-        has = _column(pair in _neighbours(word) for word in words)
-        yield from fits.effects("pair", {pair: has}, beside=list(beside.values()))
-
-
-def _counts(fits: _Fits, words: Sequence[str], attention: Collection[str]) -> Iterator[Effect]:
-    """Every number of attention blocks in one fit: what is left out of it is none of them."""
+def _counts(words: Sequence[str], attention: Collection[str]) -> dict[str, Column]:
+    """Whether each word has so many blocks of attention; none of them is left out."""
     numbers = [sum(letter in attention for letter in word) for word in words]
-    if numbers.count(0) >= FEWEST:
-        columns = {f"{n}": _column(own == n for own in numbers) for n in sorted(set(numbers)) if n}
-        yield from fits.effects("attention", columns)
-
-
-def _of_letter(words: Sequence[str], letter: str) -> dict[str, Column]:
-    """Whether the letter is in each word, and in which thirds."""
-    return {letter: _column(letter in word for word in words), **_in_places(words, letter)}
+    return {f"{n}": _column(own == n for own in numbers) for n in sorted(set(numbers)) if n}
 
 
 def _in_places(words: Sequence[str], letter: str) -> dict[str, Column]:
@@ -194,10 +177,6 @@ def _in_places(words: Sequence[str], letter: str) -> dict[str, Column]:
 def _third(at: int, length: int) -> str:
     """The third in which the middle of a block lies."""
     return PLACES[min(2, int(3 * (at + 0.5) / length))]
-
-
-def _neighbours(word: str) -> list[str]:
-    return [word[at : at + 2] for at in range(len(word) - 1)]
 
 
 def _column(values: Iterator[bool]) -> Column:
@@ -215,63 +194,117 @@ class _Fits:
         drawn = np.random.default_rng(0).integers(len(words), size=(_DRAWS, len(words)))
         self.counts = np.stack([np.bincount(own, minlength=len(words)) for own in drawn]).astype(np.float64)
 
-    def effects(
-        self, family: Family, columns: Mapping[str, Column], *, beside: Sequence[Column] = ()
+    def against_median(
+        self, family: Family, columns: Mapping[str, Column], groups: Sequence[Sequence[str]]
     ) -> Iterator[Effect]:
-        """The effects of columns of 0 and 1 that are fitted together, `beside` others that are not reported. A column that the
-        others nearly give is left out."""
-        matrix = np.stack([*columns.values(), *beside, *self.beside], axis=1)
-        kept = {at: name for at, name in enumerate(columns) if self._is_told(matrix, at)}
-        if not kept:
+        """The effects of columns of 0 and 1 that are fitted together, each against the median of its group. A group whose
+        columns the others cannot tell apart has none."""
+        matrix, names = self._matrix(columns), list(columns)
+        coefficients, drawn, free = self._together(matrix)
+        for group in groups:
+            kept = [names.index(name) for name in group if _is_tested(columns[name])]
+            if len(kept) < 2 or free < 1 or not _are_told_apart(matrix, kept):
+                continue
+            middle, middles = np.median(coefficients[kept]), np.median(drawn[:, kept], axis=1)
+            for at in kept:
+                own = drawn[:, at] - middles
+                yield self._effect(family, names[at], columns[names[at]], coefficients[at] - middle, own, free)
+
+    def against_none(self, family: Family, columns: Mapping[str, Column]) -> Iterator[Effect]:
+        """The effects of columns of 0 and 1 that exclude each other, against points that have none of them."""
+        none = 1 - np.sum(list(columns.values()), axis=0) if columns else np.zeros(1)
+        matrix = self._matrix(columns)
+        coefficients, drawn, free = self._together(matrix)
+        if not _is_tested(none) or free < 1:
             return
-        coefficients, *_ = np.linalg.lstsq(matrix, self.scores, rcond=None)
-        drawn = self._drawn(matrix)
-        for at, name in kept.items():
-            has = matrix[:, at] > 0
-            seen = self.counts[:, has].sum(axis=1)
-            own = drawn[
-                (seen > 0) & (seen < len(has)), at
-            ]  # a draw without it, or with nothing else, says nothing of it
-            tail = (1 - LEVEL) / 2
-            low, high = np.quantile(own, [tail, 1 - tail])
-            yield Effect(
-                family=family,
-                name=name,
-                points=int(has.sum()),
-                others=int((~has).sum()),
-                effect=float(coefficients[at]),
-                interval=(float(low), float(high)),
-                p=self._p(matrix, at, coefficients),
-            )
+        for at, (name, column) in enumerate(columns.items()):
+            if _is_tested(column) and _left(matrix, at) > _FLAT * column.sum():
+                yield self._effect(family, name, column, coefficients[at], drawn[:, at], free)
 
-    def _is_told(self, matrix: NDArray[np.float64], at: int) -> bool:
-        """Whether a column of 0 and 1 has enough points on either side, and varies where all others are equal."""
-        has = matrix[:, at].sum()
-        return min(has, len(matrix) - has) >= FEWEST and self._left(matrix, at) > _FLAT * has
+    def beyond(self, family: Family, columns: Mapping[str, Column], beside: Sequence[Column]) -> Iterator[Effect]:
+        """The effects of columns of 0 and 1, each by itself beside the same others. What these explain is taken out once, ahead
+        of the bootstrap, whose intervals are widened by the freedom that it took."""
+        others = np.stack([*beside, *self.beside], axis=1)
+        points = len(others)
+        basis = np.linalg.svd(others, full_matrices=False)[0][:, : np.linalg.matrix_rank(others)]
+        free = points - basis.shape[1] - 1
+        if free < points / 2:
+            return
+        left = self.scores - basis @ (basis.T @ self.scores)
+        for name, column in columns.items():
+            own = column - basis @ (basis.T @ column)
+            squares = float(own @ own)
+            if not _is_tested(column) or squares <= _FLAT * column.sum():
+                continue
+            value = float(own @ left) / squares
+            rest = left - value * own
+            drawn = value + np.sqrt(points / free) * (self.counts @ (own * rest)) / (self.counts @ np.square(own))
+            error = np.sqrt(float(rest @ rest) / free / squares)
+            yield self._effect(family, name, column, value, drawn, free, error=error)
 
-    def _left(self, matrix: NDArray[np.float64], at: int) -> float:
-        """The sum of squares of a column that the others do not give."""
-        others = np.delete(matrix, at, axis=1)
-        found, *_ = np.linalg.lstsq(others, matrix[:, at], rcond=None)
-        return float(np.square(matrix[:, at] - others @ found).sum())
+    def _matrix(self, columns: Mapping[str, Column]) -> NDArray[np.float64]:
+        return np.stack([*columns.values(), *self.beside], axis=1)
 
-    def _p(self, matrix: NDArray[np.float64], at: int, coefficients: NDArray[np.float64]) -> float:
-        from scipy.stats import t
-
-        left = float(np.square(self.scores - matrix @ coefficients).sum())
-        free = len(matrix) - int(np.linalg.matrix_rank(matrix))
-        error = np.sqrt(left / free / self._left(matrix, at)) if free > 0 else 0.0
-        if error <= _FLAT * abs(coefficients[at]):  # nothing varies but by it: no test says more than the points do
-            return 1.0 if free <= 0 or not coefficients[at] else 0.0
-        return float(2 * t.sf(abs(coefficients[at]) / error, free))
-
-    def _drawn(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float [draws, K]: the coefficients of every bootstrap draw of points."""
+    def _together(self, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+        """The coefficients [K] of one fit, those of every bootstrap draw of points [draws, K], around them and widened by the
+        freedom that the fit takes, and the points left free."""
         points, columns = matrix.shape
+        free = points - int(np.linalg.matrix_rank(matrix))
+        whole, *_ = np.linalg.lstsq(matrix, self.scores, rcond=None)
         products = (matrix[:, :, None] * matrix[:, None, :]).reshape(points, -1)
         squares = (self.counts @ products).reshape(-1, columns, columns)
-        with_scores = self.counts @ (matrix * self.scores[:, None])
-        squares += (
-            _FLAT * points * np.eye(columns)
-        )  # so that a draw that lacks what one column tells has a solution, 0 there
-        return np.asarray(np.linalg.solve(squares, with_scores[:, :, None])[:, :, 0], dtype=np.float64)
+        squares += _FLAT * points * np.eye(columns)  # so that a draw without what one column tells has a solution
+        rest = matrix * (self.scores - matrix @ whole)[:, None]
+        shifts = np.linalg.solve(squares, (self.counts @ rest)[:, :, None])[:, :, 0]
+        return np.asarray(whole, dtype=np.float64), whole + shifts * np.sqrt(points / max(1, free)), free
+
+    def _effect(
+        self,
+        family: Family,
+        name: str,
+        column: Column,
+        value: float,
+        drawn: NDArray[np.float64],
+        free: int,
+        *,
+        error: float | None = None,
+    ) -> Effect:
+        """With the interval of draws that hold points with and without it, and a test by `error`, or by their spread."""
+        from scipy.stats import t
+
+        seen = self.counts @ column
+        own = drawn[(seen > 0) & (seen < len(column))]
+        low, high = np.quantile(own, [(1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2])
+        spread = float(own.std()) if error is None else error
+        nothing = _FLAT * float(self.scores.std())  # rounding
+        size = 0.0 if abs(value) <= nothing else abs(value) / spread if spread > nothing else np.inf
+        return Effect(
+            family=family,
+            name=name,
+            points=int(column.sum()),
+            others=int(len(column) - column.sum()),
+            effect=float(value),
+            interval=(float(low), float(high)),
+            p=float(2 * t.sf(size, free)),
+        )
+
+
+def _is_tested(column: Column) -> bool:
+    """Whether a column of 0 and 1 has enough points on either side."""
+    return min(column.sum(), len(column) - column.sum()) >= FEWEST
+
+
+def _are_told_apart(matrix: NDArray[np.float64], kept: Sequence[int]) -> bool:
+    """Whether the points decide every difference between the coefficients of these columns."""
+    differences = np.zeros((len(kept) - 1, matrix.shape[1]))
+    for row, at in enumerate(kept[1:]):
+        differences[row, [kept[0], at]] = -1, 1
+    decided = np.linalg.pinv(matrix) @ matrix
+    return bool(np.allclose(differences @ decided, differences, atol=1e-6))
+
+
+def _left(matrix: NDArray[np.float64], at: int) -> float:
+    """The sum of squares of a column that the others do not give."""
+    others = np.delete(matrix, at, axis=1)
+    found, *_ = np.linalg.lstsq(others, matrix[:, at], rcond=None)
+    return float(np.square(matrix[:, at] - others @ found).sum())

@@ -96,9 +96,8 @@ point at it to read its options. Below a parent stands what was changed in it, w
 _REPEATS = """<h3>What repeats?</h3>
 <p class="read">Differences of {score} on test over {points} points of random search, at equal state and number of blocks, with
 95 % bootstrap intervals over points. p is adjusted by Holm within a family; bold: the interval excludes zero and p is below
-0.05. Only what {fewest} points have and {fewest} have not is tested. A block takes the place of others, so where some add, the
-rest lose a little. Points that evolution or a model proposed do not count: their scores chose their blocks. Letters:
-{legend}.</p>
+0.05. Only what {fewest} points have and {fewest} have not is tested. Points that evolution or a model proposed do not count:
+their scores chose their blocks. Letters: {legend}.</p>
 <div class="wide" tabindex="0" role="region" aria-label="What repeats in the search">
 {table}</div>
 <details><summary>All {count}</summary>

@@ -92,9 +92,9 @@ def table_of(found: Repeated) -> Table:
             one.said, f"{one.points} of {found.points}", figure, f"{one.adjusted:.2g}", "yes" if one.holds else ""
         )
     table.caption = (
-        f"what repeats, over {found.points} points of random search, at equal state and number of blocks: a block (k), in a "
-        "third of the order (k late), right before another beyond what both add in their places (k then d), a number of "
-        "attention blocks rather than none. A block takes the place of others, so where some add, the rest lose a little. In "
+        f"what repeats, over {found.points} points of random search, at equal state and number of blocks: a block (k) and "
+        "one in a third of the order (k late), both against the median block; one right before another (k then d), beyond what "
+        "all blocks add in their places; a number of attention blocks, against none. In "
         "brackets 95 % bootstrap intervals over points, p by Holm within each of the four; holds: both exclude zero. Shown are "
         f"those that hold and the largest two of each, {len(shown)} of {len(found.effects)} that rest on at least {FEWEST} "
         f"points; --json has all. Letters: {found.legend}"

@@ -74,17 +74,19 @@ def test_every_effect_rests_on_enough_points_on_either_side() -> None:
 
 
 def test_a_block_that_always_comes_with_another_is_not_told_apart() -> None:
-    """Its place is that of the other: no fit can give it an effect of its own."""
-    words = ["xd", "rr"] * 20
-    effects = block_effects(words, np.random.default_rng(0).random(40).tolist(), [1.0] * 40)
-    assert {one.family for one in effects} == {"block", "place"}
+    """No fit gives either an effect of its own, until one stands without the other."""
+    scores = np.random.default_rng(0).random(160).tolist()
+    assert block_effects(["xd", "rr", "dx", "cc"] * 40, scores, [1.0] * 160) == []
+    apart = block_effects(["xd", "rr", "xr", "cc", "cr", "dx", "rd", "dc"] * 20, scores, [1.0] * 160)
+    assert {one.name for one in apart if one.family == "block"} == set("xdrc")
 
 
 def test_scores_that_nothing_decides_but_a_block_are_all_its_own() -> None:
-    words = ["xr", "rx", "rr", "xx"] * 10
-    (one, *_) = block_effects(words, [0.5 * ("x" in word) for word in words], [1.0] * 40)
+    words = ["xr", "rc", "cd", "xx", "dr", "xc", "dd", "rx"] * 10
+    (one, other, *_) = block_effects(words, [0.5 * ("x" in word) for word in words], [1.0] * 80)
     assert (one.name, one.p, one.holds) == ("x", 0.0, True)
     assert one.effect == pytest.approx(0.5)
+    assert (other.effect, other.p, other.holds) == (pytest.approx(0.0), pytest.approx(1.0), False)
 
 
 def test_one_family_in_twenty_of_random_scores_has_an_effect() -> None:
