@@ -122,6 +122,31 @@ def test_an_interval_is_over_seeds_and_one_seed_has_none(folder: Path) -> None:
     ]
 
 
+def test_a_journal_is_replayed_once_until_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay reads every line, and the results of a search ask it a dozen times."""
+    from optuna.storages.journal import JournalFileBackend
+
+    replays: list[int] = []
+    read = JournalFileBackend.read_logs
+
+    def counted(self: JournalFileBackend, beginning: int) -> Any:
+        replays.extend([beginning] * (beginning == 0))
+        return read(self, beginning)
+
+    path = folder / "a.sqlite"
+    drive(study(points=6), path)
+    journal = Journal(journal_of(path))
+    monkeypatch.setattr(JournalFileBackend, "read_logs", counted)
+    with Ledger.open(path) as ledger:
+        first = search_results.findings_of(study(), ledger.all(), journal)
+    assert (len(first.candidates), len(replays)) == (6, 1)
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    drive(study(), path)
+    with Ledger.open(path) as ledger:
+        assert len(search_results.findings_of(study(), ledger.all(), journal).candidates) == 12
+
+
 def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_name_of_the_winner(folder: Path) -> None:
     both = study(kind="tpe", startup=2, beside=["tpe", "random"])
     drive(both, folder / "a.sqlite")
