@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from recallmap.results import escape
+from recallmap.results.analysis.block_effects import FAMILIES, FEWEST, Effect, Repeated, telling
 from recallmap.results.analysis.pareto import front
 
 MOST_SHOWN = 30  # points with their blocks
@@ -60,6 +61,7 @@ class SearchView:
     best     names of points, best first
     volumes  the hypervolume after each point, by sampler; the first is the search's own
     anchors  label of the known architectures, which no sampler proposed
+    repeated effects of blocks and of their places; None where the search orders none
     """
 
     goals: tuple[Goal, ...]
@@ -67,6 +69,7 @@ class SearchView:
     best: tuple[str, ...]
     volumes: Mapping[str, Sequence[float]]
     anchors: str
+    repeated: Repeated | None = None
 
 
 _SECTION = """<section id="search" data-name="Search">
@@ -87,7 +90,19 @@ point at it to read its options. Below a parent stands what was changed in it, w
 <table><thead><tr>{heads}</tr></thead><tbody>
 {rows}
 </tbody></table></div>
+{repeats}
 </section>"""
+
+_REPEATS = """<h3>What repeats?</h3>
+<p class="read">Differences of {score} on test over {points} points of random search, at equal state and number of blocks, with
+95 % bootstrap intervals over points. p is adjusted by Holm within a family; bold: the interval excludes zero and p is below
+0.05. Only what {fewest} points have and {fewest} have not is tested. Points that evolution or a model proposed do not count:
+their scores chose their blocks. Letters: {legend}.</p>
+<div class="wide" tabindex="0" role="region" aria-label="What repeats in the search">
+{table}</div>
+<details><summary>All {count}</summary>
+<div class="wide" tabindex="0" role="region" aria-label="All effects of blocks">
+{whole}</div></details>"""
 
 
 def section(found: SearchView | None) -> str:
@@ -107,6 +122,7 @@ def section(found: SearchView | None) -> str:
         seen=escape.html(_seen(found)),
         key=" ".join(_key(name, _stroke(found, name)) for name in found.volumes),
         figures="\n".join(figures),
+        repeats=_repeats(found.repeated),
         count=len(best),
         of=f"{len(found.points):,}",
         blocks=" ".join(
@@ -116,6 +132,40 @@ def section(found: SearchView | None) -> str:
         heads="".join(f'<th scope="col">{escape.html(head)}</th>' for head in heads),
         rows="\n".join(_row(one, known.get(one.parent), letters) for one in best),
     )
+
+
+def _repeats(found: Repeated | None) -> str:
+    """What repeats: the effects that hold and the largest of each family, and all behind a press."""
+    if found is None:
+        return ""
+    if found.why:
+        return f'<h3>What repeats?</h3>\n<p class="read">Not estimated: {escape.html(found.why)}.</p>'
+    return _REPEATS.format(
+        score=escape.html(found.score),
+        points=found.points,
+        fewest=FEWEST,
+        legend=escape.html(found.legend),
+        table=_effects(telling(found.effects), found),
+        count=len(found.effects),
+        whole=_effects(found.effects, found),
+    )
+
+
+def _effects(effects: Sequence[Effect], found: Repeated) -> str:
+    heads = ["blocks", "effect of", "points", found.score, "95 % interval", "adjusted p"]
+    rows = []
+    for one in effects:
+        low, high = one.interval
+        said = f"{one.effect:+.3f}"
+        cells = [f"{one.points} of {found.points}", said, f"{low:+.3f} to {high:+.3f}", f"{one.adjusted:.2g}"]
+        figures = "".join(
+            f'<td class="figure">{f"<b>{cell}</b>" if one.holds and cell == said else cell}</td>' for cell in cells
+        )
+        rows.append(
+            f'<tr><th scope="row">{escape.html(one.said)}</th><td>{escape.html(FAMILIES[one.family])}</td>{figures}</tr>'
+        )
+    head = "".join(f'<th scope="col">{escape.html(name)}</th>' for name in heads)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody></table>"
 
 
 def _letters(kinds: Iterable[str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from recallmap.search.documents import built_in, yaml_text
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import plain
 from recallmap.search.measurement.capacity_probe import probe
-from recallmap.search.proposers import search_results
+from recallmap.search.proposers import found_architecture, search_results, what_repeats
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.search_results import Candidate, Findings
@@ -126,6 +126,7 @@ def searched(source: str, sets: Sequence[str], ledger: Path | None, records: Ite
         best=wanted,
         volumes=search_results.volumes(found),
         anchors=ANCHORS,
+        repeated=what_repeats.repeated_in(found),
     )
 
 
@@ -141,7 +142,7 @@ def _search_point(found: Findings, one: Candidate, *, with_yaml: bool) -> search
         blocks=tuple((mixer.kind, said_choices(own)) for mixer, own in zip(mixers, said, strict=True)),
         parent=f"{one.proposer} {one.parents[0]}" if one.parents else "",
         change=one.change,
-        yaml=search_results.arch_document(found, one, Path()) if with_yaml and mixers else "",
+        yaml=found_architecture.arch_document(found, one, Path()) if with_yaml and mixers else "",
     )
 
 

@@ -243,6 +243,9 @@ def best(
         Path | None, typer.Option("-o", "--output", help="A .yaml file for the architecture of the winner.")
     ] = None,
     point: Annotated[str | None, typer.Option(help="A point instead of the winner, such as 'tpe 12'.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name of the architecture that -o writes.  [default: STUDY_POINT]")
+    ] = None,
     repeats: Annotated[
         str | None,
         typer.Option(
@@ -259,16 +262,18 @@ def best(
     from recallmap.search import codec
     from recallmap.search.cli import sources
     from recallmap.search.cli.json_text import document
-    from recallmap.search.proposers import search_results
+    from recallmap.search.proposers import found_architecture, search_results, state_limits, what_repeats
     from recallmap.search.proposers.journal import Journal
 
     spec = codec.read_study(study, overrides=sets)
     path = ledger or sources.default_ledger(spec)
     if repeats is not None:
-        if output is not None or point is not None:
-            refuse("best: --repeats compares samplers and writes no winner; leave -o and --point out")
+        if output is not None or point is not None or name is not None:
+            refuse("best: --repeats compares samplers and writes no winner; leave -o, --point and --name out")
         _say_comparison(study, sets, repeats, sources.journal_at(path), as_json)
         return
+    if name is not None and output is None:
+        refuse("best: --name names the architecture that -o writes; add -o FILE")
     given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
     try:
@@ -281,15 +286,26 @@ def best(
         )
     try:
         one = search_results.winner(found, point)
-        text = search_results.arch_document(found, one, output.parent) if output is not None else ""
+        text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""
     except ValueError as error:
         refuse(f"best: {error}")
+    limits, repeated = state_limits.within_limits(found), what_repeats.repeated_in(found)
     if as_json:
-        say(document({**search_results.data_of(found), "winner": one.name}))
+        more = {
+            "limits": state_limits.data_of(limits),
+            "repeats": None if repeated is None else what_repeats.data_of(repeated),
+        }
+        say(document({**search_results.data_of(found), **more, "winner": one.name}))
     else:
         terminal().print(search_results.front_table(found))
+        if limits:
+            terminal().print(state_limits.table_of(found, limits))
         for line in search_results.lines_of(found):
             say(line)
+        if repeated is not None and repeated.why:
+            say(f"what repeats: not estimated: {repeated.why}")
+        elif repeated is not None:
+            terminal().print(what_repeats.table_of(repeated))
     if output is not None:
         write_text(output, text)
         tell = complain if as_json else say

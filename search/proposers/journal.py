@@ -25,6 +25,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last_read: tuple[tuple[int, int], Any] | None = None
 
     def proposer(self, name: str, space: Search, arm: str, maximise: Sequence[bool]) -> Proposer:
         """The proposer of an arm, which nobody else may drive meanwhile. It continues after an interruption."""
@@ -55,7 +56,7 @@ class Journal:
 
         if not self.path.exists():
             return ()
-        return tuple(optuna.get_all_study_names(self._storage()))
+        return tuple(optuna.get_all_study_names(self._as_it_is()))
 
     def importances(self, name: str) -> dict[str, float]:
         """Importance of each parameter for being among the best tenth of points, as shares of 1, largest first (PED-ANOVA,
@@ -78,7 +79,15 @@ class Journal:
 
         if name not in self.names():
             return None
-        return optuna.load_study(study_name=name, storage=self._storage())
+        return optuna.load_study(study_name=name, storage=self._as_it_is())
+
+    def _as_it_is(self) -> Any:
+        """The storage for reading, which is made anew where the file has changed: that replays every line of it."""
+        found = self.path.stat()
+        mark = (found.st_mtime_ns, found.st_size)
+        if self._last_read is None or self._last_read[0] != mark:
+            self._last_read = mark, self._storage()
+        return self._last_read[1]
 
     def _storage(self) -> Any:
         import optuna

@@ -6,11 +6,9 @@ A point is chosen by its goals on validation. Its figures are measured on test.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,20 +20,18 @@ from recallmap.results.analysis.labels import flatten, leaves_of
 from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
-from recallmap.results.escape import one_line
 from recallmap.results.record import Record
-from recallmap.search.documents import content_key, outside, type_hints, yaml_text
+from recallmap.search.documents import content_key
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Told, point_of
 from recallmap.search.space.parameters import Choices
 from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.differences import telling, values_of
-from recallmap.search.study.goals import Goal
+from recallmap.search.study.goals import SPEED, STATIC, Goal
 from recallmap.search.study.inner_grid import judged
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
-from recallmap.search.trials.single import TrialSpec
 
 DRAWS = 1000  # of the bootstrap
 
@@ -70,6 +66,11 @@ class Candidate:
         """Means over seeds."""
         return tuple(float(x) for x in np.mean(np.asarray(self.by_seed), axis=0))
 
+    @property
+    def state_bytes(self) -> float:
+        """A mean over its trials, whose lengths may differ."""
+        return sum(record.state_bytes for record in self.records) / len(self.records)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
@@ -84,6 +85,11 @@ class Findings:
     @property
     def maximise(self) -> list[bool]:
         return [goal.direction == "maximise" for goal in self.study.goals]
+
+    @property
+    def scored(self) -> int | None:
+        """The place of the first goal that is a score and no cost; None where there is none."""
+        return next((at for at, goal in enumerate(self.study.goals) if goal.score not in (*STATIC, SPEED)), None)
 
     @cached_property
     def apart(self) -> tuple[bool, ...]:
@@ -363,30 +369,6 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
     if not best:
         raise ValueError("no point is trained to its end yet")
     return next((one for one in best if one.proposer != ANCHORS), best[0])
-
-
-def arch_document(found: Findings, one: Candidate, folder: Path) -> str:
-    """The architecture of a point as a YAML document of a folder, with its origin in comments and the user's code that it
-    uses. Raises ValueError where it has none."""
-    if not isinstance(one.trial, TrialSpec):
-        raise ValueError(f"a trial of kind {one.trial.kind} has no architecture of its own to write")
-    arch = replace(one.trial.arch, name=_file_name(found.study.name, one))
-    figures = ", ".join(f"{g.name} {v:.5g}" for g, v in zip(found.study.goals, one.tested, strict=True))
-    training = one.trial.training
-    head = [
-        f"Point {one.name} of the study {found.study.name}: {figures} on test, mean over {len(one.by_seed)} seeds.",
-        f"Trained with lr {training.lr:g}, weight decay {training.weight_decay:g}, {one.trial.steps} steps of "
-        f"{training.batch} sequences.",
-        *([said_choices(one.choices)] if one.choices else []),
-    ]
-    said = [source.said_from(folder) for source in outside.defining(type_hints.plain(arch))]
-    uses = yaml_text.dump({"uses": said}) if said else ""
-    return "".join(f"# {one_line(line)}\n" for line in head) + uses + yaml_text.dump(arch)
-
-
-def _file_name(study: str, one: Candidate) -> str:
-    proposer = re.sub(r"[^\w.-]+", "_", one.proposer).strip("_")
-    return f"{study}_{proposer}_{one.ordinal}"
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:

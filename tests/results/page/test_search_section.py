@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from recallmap.results.analysis.block_effects import Effect, Repeated
 from recallmap.results.page.dashboard import page, write_page
 from recallmap.results.page.search_section import MOST_SHOWN, Goal, SearchPoint, SearchView, section
 from recallmap.results.record import Record
@@ -90,6 +91,28 @@ def test_blocks_whose_names_begin_alike_have_letters_of_their_own() -> None:
     assert len(set(row[1])) == len(row[1]) == 6
 
 
+def effect(name: str, value: float, adjusted: float) -> Effect:
+    ends = (value - 0.05, value + 0.05)
+    return Effect(
+        family="place", name=name, points=20, others=30, effect=value, interval=ends, p=adjusted / 9, adjusted=adjusted
+    )
+
+
+def test_what_repeats_is_shown_where_it_holds_or_is_large_and_the_rest_is_a_press_away() -> None:
+    effects = (effect("k late", 0.2, 0.001), effect("d early", 0.1, 0.2), effect("m late", 0.01, 0.9))
+    told = Repeated(score="accuracy", letters={"k": ("kda", "delta_product")}, points=50, effects=effects)
+    text = section(replace(VIEW, repeated=told)).partition("<h3>What repeats?")[2]
+    shown, whole = text.split("<details><summary>All 3</summary>")
+    assert [row[0] for row in cells(shown)] == ["k late", "d early"]
+    assert cells(shown)[0][2:6] == ["20 of 50", "+0.200", "+0.150 to +0.250", "0.001"]
+    assert "<b>+0.200</b>" in shown
+    assert "<b>+0.100</b>" not in shown
+    assert [row[0] for row in cells(whole)] == ["k late", "d early", "m late"]
+    assert "k kda or delta_product" in text
+    assert "What repeats" not in section(VIEW)
+    assert "Not estimated: too few" in section(replace(VIEW, repeated=replace(told, effects=(), why="too few")))
+
+
 def test_one_goal_has_no_front_and_nothing_found_no_section() -> None:
     one = [replace(p, values=p.values[:1], tested=p.tested[:1]) for p in POINTS]
     alone = replace(VIEW, goals=VIEW.goals[:1], points=tuple(one))
@@ -112,7 +135,10 @@ def test_no_name_breaks_out_of_the_section() -> None:
     hostile = "<script>'\"&"
     told = replace(POINTS[0], name=hostile, sampler=hostile, blocks=((hostile, hostile),), change=hostile, yaml=hostile)
     goals = (Goal(name=hostile, maximise=True), Goal(name=hostile, maximise=False))
-    view = SearchView(goals=goals, points=(told,), best=(hostile,), volumes={hostile: [0.5]}, anchors="anchors")
+    repeated = Repeated(score=hostile, letters={"<": (hostile,)}, points=50, effects=(effect("< late", 0.2, 0.001),))
+    view = SearchView(
+        goals=goals, points=(told,), best=(hostile,), volumes={hostile: [0.5]}, anchors="anchors", repeated=repeated
+    )
     assert "<script" not in section(view)
     assert figures(view)
 
@@ -121,7 +147,8 @@ def test_no_name_breaks_out_of_the_section() -> None:
 def test_the_page_shows_it_quietly_and_the_architecture_is_a_press_away(
     browser: Browser, make: Make, tmp_path: Path, dark: bool, width: int
 ) -> None:
-    write_page(tmp_path / "page.html", [make()], title="A search", tables=[], searched=VIEW)
+    repeated = Repeated(score="accuracy", letters={"k": ("kda",)}, points=50, effects=(effect("k late", 0.2, 0.001),))
+    write_page(tmp_path / "page.html", [make()], title="A search", tables=[], searched=replace(VIEW, repeated=repeated))
     browser.show(tmp_path / "page.html", dark=dark, width=width)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     shown = "const yaml = document.querySelector('#search pre'); return yaml.checkVisibility();"

@@ -37,9 +37,9 @@ def asked(line: str, shell: str = "bash") -> list[str]:
 @pytest.mark.parametrize(
     ("shell", "line", "said"),
     [
-        ("bash", "recallmap run hybrid", ["hybrid_search"]),
-        ("zsh", "recallmap run hybrid", ["""_arguments '*: :(("hybrid_search"))'"""]),
-        ("fish", "recallmap run hybrid", ["hybrid_search"]),
+        ("bash", "recallmap run hybrid_s", ["hybrid_search"]),
+        ("zsh", "recallmap run hybrid_s", ["""_arguments '*: :(("hybrid_search"))'"""]),
+        ("fish", "recallmap run hybrid_s", ["hybrid_search"]),
         ("bash", "recallmap run demo --eng", ["--engine"]),
         ("bash", "recallmap exp", ["export"]),
     ],

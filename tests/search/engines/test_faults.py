@@ -19,7 +19,7 @@ import yaml
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.engines import ray_tune
+from recallmap.search.engines import inline, ray_tune
 
 pytestmark = pytest.mark.slow
 
@@ -107,15 +107,15 @@ class Place:
     def start(self, *, cohort_size: int = 1, fault: str = "pass", driver: str = "pass") -> subprocess.Popen[str]:
         script = SCRIPT.format(fault=_indented(fault), driver=_indented(driver), cohort_size=cohort_size)
         (self.folder / "driver.py").write_text(script, encoding="utf-8")
-        return self._open([sys.executable, "driver.py"])
+        return self.open([sys.executable, "driver.py"])
 
     def command(self, *words: str) -> subprocess.Popen[str]:
         """`recallmap run` with the Ray engine."""
         door = "import sys; from recallmap.search.cli import main; sys.argv[0] = 'recallmap'; main()"
         words = ("run", "study.yaml", "--ledger", "study.sqlite", "--engine", "ray", *words)
-        return self._open([sys.executable, "-c", door, *words])
+        return self.open([sys.executable, "-c", door, *words])
 
-    def _open(self, words: list[str]) -> subprocess.Popen[str]:
+    def open(self, words: list[str]) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": self.temporary}
         return subprocess.Popen(
             words,
@@ -247,25 +247,61 @@ def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number
     assert "Traceback" not in error
 
 
-def test_a_node_that_goes_takes_no_trial_with_it(place: Place) -> None:
-    cluster = """
-    os.environ.update(ray_tune.QUIET | ray_tune.LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"})
-    from ray.cluster_utils import Cluster
-    import threading
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    node = cluster.add_node(num_cpus=1)
-    address = cluster.address
-    threading.Thread(target=lambda: (sys.stdin.readline(), cluster.remove_node(node)), daemon=True).start()
-    import atexit
-    atexit.register(cluster.shutdown)
-    """
-    driver = place.start(driver=cluster)
-    _wait_for_line(driver, "record")
-    assert driver.stdin is not None
-    driver.stdin.write("now\n")
-    driver.stdin.flush()
+# A cluster of two nodes. It tells its address, takes one node away at the next line that it is given, and ends with its input.
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+node = cluster.add_node(num_cpus=1)
+print("address", cluster.address, flush=True)
+if sys.stdin.readline():
+    cluster.remove_node(node)
+    print("gone", flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def cluster(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"}
+    for name, value in (
+        ray_tune.QUIET | ray_tune.LOCAL | own
+    ).items():  # of the command too, which then looks on this machine
+        monkeypatch.setenv(name, value)
+    process = place.open([sys.executable, "-c", CLUSTER])
+    yield process
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("study", [STUDY, SEARCH], ids=["grid", "search"])
+def test_the_same_command_over_two_nodes_of_which_one_goes_makes_the_same_records(
+    place: Place, cluster: subprocess.Popen[str], study: dict[str, object], tmp_path: Path
+) -> None:
+    """Every trial, and of a search every point, is what it is in one process without Ray."""
+    place.write(study)
+    address = _wait_for_line(cluster, "address").split()[1]
+    driver = place.command("--address", address, "--cohort-size", "1")
+    _wait(driver, lambda: len(_seen(place)) > 0)
+    assert cluster.stdin is not None
+    cluster.stdin.write("now\n")
+    cluster.stdin.flush()
+    _wait_for_line(cluster, "gone")
     _finish(driver)
-    place.check()
+    over_nodes = {record.key: record for record in place.records()}
+    inline.run(codec.read_study(study), tmp_path / "inline.sqlite", device="cpu")
+    with Ledger.open(tmp_path / "inline.sqlite") as ledger:
+        alone = {record.key: record for record in ledger.all()}
+    assert len(place.records()) == len(alone) == 8
+    assert over_nodes.keys() == alone.keys()
+    for key, record in alone.items():
+        other = over_nodes[key]
+        assert (other.status, other.scores, other.validation, other.curve) == (
+            "done",
+            record.scores,
+            record.validation,
+            record.curve,
+        )
 
 
 def test_a_trial_that_raises_fails_alone(place: Place) -> None:
@@ -383,11 +419,11 @@ def _wait(driver: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
     assert driver.poll() is None, driver.communicate()
 
 
-def _wait_for_line(driver: subprocess.Popen[str], word: str) -> None:
+def _wait_for_line(driver: subprocess.Popen[str], word: str) -> str:
     assert driver.stdout is not None
     for line in driver.stdout:
         if line.startswith(word):
-            return
+            return line
     raise AssertionError(f"the driver ended without '{word}': {driver.communicate()}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from typer.testing import CliRunner
 
 from recallmap.arch.cost import cost
 from recallmap.results.ledger import Ledger
+from recallmap.results.page import search_section
 from recallmap.search import codec
 from recallmap.search.cli import page_context
 from recallmap.search.cli.app import app
 from recallmap.search.engines.driver import Driver
-from recallmap.search.proposers import search_results
+from recallmap.search.proposers import found_architecture, search_results, state_limits, what_repeats
 from recallmap.search.proposers.journal import Journal, journal_of
 from recallmap.search.proposers.search_results import Candidate, Findings
 from recallmap.search.study.spec import StudySpec
@@ -63,8 +66,15 @@ def rate(trial: Trial) -> float:
     return float(trial.training.lr * 9 + trial.seed * 1e-3)  # type: ignore[union-attr]
 
 
-def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, lost: float = 0.0) -> None:
-    """Answer what is asked; on test everything scores `lost` less."""
+def drive(
+    of: StudySpec,
+    path: Path,
+    score: Callable[[Trial], float] = rate,
+    *,
+    lost: float = 0.0,
+    commit: str | None = None,
+) -> None:
+    """Answer what is asked, as code of that commit; on test everything scores `lost` less."""
     with Ledger(path) as ledger:
         driver = Driver(of, ledger, where="cpu")
         while (work := driver.next()) is not None:
@@ -73,7 +83,8 @@ def drive(of: StudySpec, path: Path, score: Callable[[Trial], float] = rate, *, 
                 scores = {"accuracy": score(spec)}
                 outcome = Outcome(scores={"accuracy": score(spec) - lost}, validation=scores, steps=spec.steps)
                 where = torch.device("cpu")
-                records.append(record_of(spec, outcome, study=of.name, device=where, members=1, implementation={}))
+                record = record_of(spec, outcome, study=of.name, device=where, members=1, implementation={})
+                records.append(replace(record, commit=commit))
             driver.keep(work, records)
 
 
@@ -111,6 +122,31 @@ def test_an_interval_is_over_seeds_and_one_seed_has_none(folder: Path) -> None:
     ]
 
 
+def test_a_journal_is_replayed_once_until_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay reads every line, and the results of a search ask it a dozen times."""
+    from optuna.storages.journal import JournalFileBackend
+
+    replays: list[int] = []
+    read = JournalFileBackend.read_logs
+
+    def counted(self: JournalFileBackend, beginning: int) -> Any:
+        replays.extend([beginning] * (beginning == 0))
+        return read(self, beginning)
+
+    path = folder / "a.sqlite"
+    drive(study(points=6), path)
+    journal = Journal(journal_of(path))
+    monkeypatch.setattr(JournalFileBackend, "read_logs", counted)
+    with Ledger.open(path) as ledger:
+        first = search_results.findings_of(study(), ledger.all(), journal)
+    assert (len(first.candidates), len(replays)) == (6, 1)
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    drive(study(), path)
+    with Ledger.open(path) as ledger:
+        assert len(search_results.findings_of(study(), ledger.all(), journal).candidates) == 12
+
+
 def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_name_of_the_winner(folder: Path) -> None:
     both = study(kind="tpe", startup=2, beside=["tpe", "random"])
     drive(both, folder / "a.sqlite")
@@ -119,7 +155,7 @@ def test_two_samplers_of_one_kind_are_told_apart_by_their_parameters_up_to_the_n
     assert len(names) == len(set(names)) == 36
     assert list(search_results.volumes(all_of_it)) == ["tpe(startup=2)", "tpe", "random"]
     one = search_results.winner(all_of_it, "tpe(startup=2) 11")
-    assert search_results.arch_document(all_of_it, one, Path()).splitlines()[3] == "name: story_tpe_startup_2_11"
+    assert "\nname: story_tpe_startup_2_11\n" in found_architecture.arch_document(all_of_it, one, Path())
 
 
 def test_the_hypervolume_never_falls_and_proposers_share_its_scale(folder: Path) -> None:
@@ -193,7 +229,7 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     drive(study(), folder / "a.sqlite")
     all_of_it = found(study(), folder / "a.sqlite")
     one = search_results.winner(all_of_it)
-    (folder / "arch.yaml").write_text(search_results.arch_document(all_of_it, one, folder))
+    (folder / "arch.yaml").write_text(found_architecture.arch_document(all_of_it, one, folder))
     arch = codec.read_arch(str(folder / "arch.yaml"))
     assert arch.name == f"story_random_{one.ordinal}"
     assert arch.width == one.choices["trial.arch.width"]
@@ -202,6 +238,56 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     assert (other.proposer, other.ordinal) == ("random", 3)
     with pytest.raises(ValueError, match="no point 'random 99'"):
         search_results.winner(all_of_it, "random 99")
+
+
+COMMITS = {"clean": "0123456789" * 4, "changed": "0123456789" * 4 + "+", "unknown": None}
+
+
+@pytest.mark.parametrize("tree", COMMITS)
+def test_a_found_architecture_is_written_with_its_story_ready_for_the_zoo(folder: Path, tree: str) -> None:
+    """Blocks in a repeat as those of the zoo's hybrids, under the name of its file, with all that its claim rests on."""
+    of = ordered(within={"trial.training.lr": [1e-3, 3e-3]}, over={"trial.seed": [0, 1]}, points=8)
+    drive(of, folder / "a.sqlite", lambda trial: late(trial) + trial.training.lr, lost=0.1, commit=COMMITS[tree])  # type: ignore[union-attr]
+    (folder / "story.yaml").write_text(codec.dump(of), encoding="utf-8")
+    out("best", "story.yaml", "--ledger", "a.sqlite", "--name", "found_story", "-o", "found_story.yaml")
+    text = (folder / "found_story.yaml").read_text()
+    arch = codec.read_arch(str(folder / "found_story.yaml"))
+    one = search_results.winner(found(of, folder / "a.sqlite"))
+    (whole,) = arch.stack
+    assert arch.name == "found_story"
+    assert (whole.times, whole.blocks) == (1, one.trial.arch.stack)  # type: ignore[union-attr]
+    first, *rest = text.splitlines()
+    assert first.endswith(f" in turn: point {one.name} of the study story.")
+    assert f"# test: accuracy {one.tested[0]:.5g}, " in text
+    assert f"# validation: accuracy {one.chosen[0]:.5g}, " in text
+    assert "# study: story, budget whole, 17 points" in rest
+    assert "seed 0 of the samplers" in text
+    assert "lr 0.003 on mqar" in text
+    assert max(map(len, rest)) <= 128
+    assert (
+        found_architecture.story_lacks(text)
+        == {
+            "clean": [],
+            "changed": [f"a clean commit, got {COMMITS['changed']}"],
+            "unknown": ["a clean commit, got unknown"],
+        }[tree]
+    )
+    assert found_architecture.story_lacks(text.partition("# training")[0]) == ["training", "commit"]
+
+
+def test_a_name_is_for_the_file_that_is_written_and_one_that_a_file_can_have(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    (folder / "story.yaml").write_text(codec.dump(study()), encoding="utf-8")
+    for words, said in (
+        (["--name", "found"], "best: --name names the architecture that -o writes; add -o FILE"),
+        (
+            ["--name", "a/b", "-o", "a.yaml"],
+            "best: a name must be letters, digits and _ - . (it names the file), got 'a/b'",
+        ),
+        (["--name", "found", "--repeats", "2"], "leave -o, --point and --name out"),
+    ):
+        result = CliRunner().invoke(app, ["best", "story.yaml", "--ledger", "a.sqlite", *words])
+        assert (result.exit_code, said in " ".join(result.stderr.split())) == (2, True)
 
 
 def test_a_point_whose_records_are_elsewhere_is_left_out(folder: Path) -> None:
@@ -229,6 +315,115 @@ def test_goals_that_nothing_scores_are_told(folder: Path) -> None:
     drive(grid, folder / "a.sqlite")
     with pytest.raises(ValueError, match=r"mqar has no validation score 'nope'.*give the study other goals"):
         found(grid, folder / "a.sqlite")
+
+
+# What repeats, and what is beaten. ----------------------------------------------------------------
+
+LETTERS = {
+    "x": {"kind": "block", "mixer": {"kind": "mesa", "heads": 2, "cg_steps": 2}},
+    "r": {"kind": "block", "mixer": {"choice": ["gla", "deltanet"]}},
+    "c": {"kind": "block", "mixer": "base_conv"},
+    "a": {"kind": "block", "mixer": {"kind": "attention", "heads": 2, "window": 4}},
+}
+ORDERED = {
+    "kind": "evolution",
+    "population": 8,
+    "points": 56,
+    "generation": 8,
+    "beside": ["random"],
+    "dials": {"trial.arch.stack": {"sequence": LETTERS, "length": [2, 4]}},
+    "over": {"trial.seed": [0]},
+    "anchors": [{"trial.arch": "swa", "trial.arch.width": 16}],
+}
+
+
+def ordered(*sets: str, **space: Any) -> StudySpec:
+    return codec.read_study(STUDY | {"space": ORDERED | space}, overrides=sets)
+
+
+def late(trial: Trial) -> float:
+    """As if x at the end added a fifth, and nothing else anything."""
+    word = trial.name.split("_")[-1]
+    noise = np.random.default_rng(int(codec.key(trial.arch)[:8], 16)).normal()  # type: ignore[union-attr]
+    return float(0.4 + 0.2 * (word[-1] == "x") + 0.02 * noise)
+
+
+def test_what_repeats_is_told_by_random_points_alone(folder: Path) -> None:
+    drive(ordered(), folder / "a.sqlite", late)
+    all_of_it = found(ordered(), folder / "a.sqlite")
+    repeated = what_repeats.repeated_in(all_of_it)
+    assert repeated is not None
+    own = [one for one in all_of_it.candidates if one.proposer == "random"]
+    assert repeated.points == len({one.records[0].key for one in own}) < len(all_of_it.candidates)
+    assert repeated.letters == {"a": ("attention",), "c": ("base_conv",), "r": ("deltanet", "gla"), "x": ("mesa",)}
+    effects = {(one.family, one.name): one for one in repeated.effects}
+    assert effects["place", "x late"].holds
+    assert effects["place", "x late"].interval[0] < 0.2 < effects["place", "x late"].interval[1] + 0.05
+    assert max(repeated.effects, key=lambda one: one.effect) is effects["place", "x late"]
+    assert {name for family, name in effects if family == "attention"} <= {"1", "2"}
+    assert '<th scope="row">x late</th>' in search_section.section(view_of(folder, ordered()))
+
+
+def view_of(folder: Path, of: StudySpec) -> search_section.SearchView | None:
+    (folder / "story.yaml").write_text(codec.dump(of), encoding="utf-8")
+    return page_context.searched("story.yaml", [], folder / "a.sqlite", Ledger.open(folder / "a.sqlite").all())
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ({"beside": []}, "there is no random search, whose points alone are independent: add beside: [random]"),
+        ({"rungs": {"values": [4]}}, "rungs stopped points by their scores"),
+        ({}, "of 8 points of random search 8 must have a block and 8 must not"),
+    ],
+)
+def test_what_repeats_is_not_estimated_from_points_that_depend_on_scores_or_are_few(
+    folder: Path, space: dict[str, Any], why: str
+) -> None:
+    of = ordered(**{"points": 8, "over": {}} | space)
+    drive(of, folder / "a.sqlite", late)
+    repeated = what_repeats.repeated_in(found(of, folder / "a.sqlite"))
+    assert repeated is not None
+    assert repeated.why.startswith(why)
+    assert repeated.effects == ()
+    assert f"Not estimated: {why}" in search_section.section(view_of(folder, of))
+
+
+def test_nothing_repeats_where_no_blocks_are_ordered(folder: Path) -> None:
+    drive(study(), folder / "a.sqlite")
+    assert what_repeats.repeated_in(found(study(), folder / "a.sqlite")) is None
+
+
+def test_within_each_limit_of_state_the_best_found_stands_beside_the_best_anchor(folder: Path) -> None:
+    """Points of more width score higher here, and those of a narrower anchor alone are small enough."""
+    anchors = [
+        {"trial.arch": name, "trial.arch.width": width} for name, width in (("mesa", 64), ("swa", 16), ("gla", 32))
+    ]
+    wide = study(
+        "trial.arch.stack[0].mixer.heads=1",
+        **{"dials": {"trial.arch.width": {"int": [8, 128], "step": 8}}, "anchors": anchors},
+    )
+
+    def by_width(trial: Trial) -> float:
+        return trial.arch.width / 200 + trial.seed * 1e-3  # type: ignore[union-attr]
+
+    drive(wide, folder / "a.sqlite", by_width, lost=0.01)
+    all_of_it = found(wide, folder / "a.sqlite")
+    rows = state_limits.within_limits(all_of_it)
+    assert [row.limit for row in rows] == [16_384, 32_768, 65_536, 131_072]
+    for row in rows:
+        for one in (row.found, row.anchor):
+            assert one is not None
+            same = [c for c in all_of_it.candidates if (c.proposer == "anchors") == (one.proposer == "anchors")]
+            assert one.chosen[0] == max(c.chosen[0] for c in same if c.state_bytes <= row.limit)
+        assert row.gain == pytest.approx(row.found.tested[0] - row.anchor.tested[0])  # type: ignore[union-attr]
+    assert len({row.found.name for row in rows}) > 1  # type: ignore[union-attr]
+    few = study("constraints.state_bytes=40000", **{"dials": wide.space.dials.plain(), "anchors": anchors})
+    drive(few, folder / "a.sqlite", by_width)
+    assert [row.limit for row in state_limits.within_limits(found(few, folder / "a.sqlite"))] == [16_384, 32_768]
+    alone = study(dials=wide.space.dials.plain())  # type: ignore[union-attr]
+    drive(alone, folder / "a.sqlite", by_width)
+    assert state_limits.within_limits(found(alone, folder / "a.sqlite")) == []
 
 
 # The verbs. ---------------------------------------------------------------------------------------
@@ -260,6 +455,22 @@ def test_a_search_for_hybrids_from_the_first_look_to_the_winner(folder: Path) ->
         assert line in best
     assert "state " in out("cost", "arch.yaml")
     assert "hybrid_" in out("table", *SMOKE)
+
+
+def test_what_is_beaten_and_what_repeats_fits_a_terminal_of_80_columns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    drive(ordered(), folder / "a.sqlite", late)
+    (folder / "story.yaml").write_text(codec.dump(ordered()), encoding="utf-8")
+    said = out("best", "story.yaml", "--ledger", "a.sqlite")
+    lines = [line for line in said.splitlines() if not line.startswith(("hypervolume", "importance"))]
+    assert max(map(len, lines)) <= 80
+    assert any(line.split()[:2] == ["64", "kB"] and "swa" in line for line in lines)
+    assert any(line.startswith(" x late") and line.split()[-1] == "yes" for line in lines)
+    told = json.loads(out("best", "story.yaml", "--ledger", "a.sqlite", "--json"))
+    assert {one["family"] for one in told["repeats"]["effects"]} == {"block", "place", "pair", "attention"}
+    assert told["limits"][2]["anchor"]["arch"] == "swa"
 
 
 def test_without_a_trained_point_there_is_no_winner(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from recallmap.arch.mixers import Mixer
+from recallmap.arch.stack import count
 from recallmap.results.ledger import Ledger
 from recallmap.search import codec
 from recallmap.search.documents import type_hints
@@ -58,6 +60,48 @@ def test_the_wide_search_has_all_families_and_anchors_of_its_size() -> None:
         assert not any(wide.constraints.broken_by(trial) for trial in wide.expanded(anchor))
     assert wide.constraints.parameters == 132_000
     assert wide.constraints.least_parameters == 108_000
+
+
+def test_the_transfer_study_asks_what_the_search_asked_and_more_under_seeds_and_at_sizes_that_it_had_not() -> None:
+    wide, transfer = codec.read_study("hybrid_search", overrides=["budget=wide"]), codec.read_study("hybrid_transfer")
+    assert isinstance(wide.space, Search)
+    searched, trials = wide.expanded(wide.space.anchor_points()[0]), transfer.trials()
+    asked = {trial.task for trial in searched}
+    assert asked < {trial.task for trial in trials}
+    assert {t.task.kind for t in trials} - {task.kind for task in asked} == {
+        "fuzzy_in_context_recall",
+        "hops",
+        "needle",
+        "regbench",
+    }
+    assert {trial.seed for trial in trials}.isdisjoint(trial.seed for trial in searched)
+    assert len({trial.seed for trial in trials}) == 5
+    longer = {trial.task: trial.tests[0] for trial in trials if trial.task in asked and trial.tests}
+    assert {task.kind for task in asked - longer.keys()} == {"compression"}
+    assert all(replace(test, length=task.length) == task for task, test in longer.items())
+    assert {test.length / task.length for task, test in longer.items()} == {4}
+    rates = sorted({trial.training.lr for trial in trials})
+    assert all(later / rate == pytest.approx(10**0.25, rel=0.07) for rate, later in itertools.pairwise(rates))
+    assert len(trials) <= 1500
+
+
+def test_every_architecture_of_the_transfer_study_is_trained_at_twice_its_width_and_depth() -> None:
+    sizes: dict[str, set[tuple[int, int]]] = {}
+    for trial in codec.read_study("hybrid_transfer").trials():
+        sizes.setdefault(trial.arch.name, set()).add((trial.arch.width, count(trial.arch.stack)))  # type: ignore[union-attr]
+    assert len(sizes) >= 5
+    for small, large in (sorted(own) for own in sizes.values()):
+        assert (2 * small[0], 2 * small[1]) == large
+
+
+def test_the_transfer_study_runs_here(tmp_path: Path) -> None:
+    plan = inline.run(
+        codec.read_study("hybrid_transfer", overrides=["budget=smoke"]), tmp_path / "a.sqlite", device="cpu"
+    )
+    with Ledger(tmp_path / "a.sqlite") as ledger:
+        records = ledger.all()
+    assert len(records) == len(plan.trials) > 0
+    assert {record.status for record in records} == {"done"}
 
 
 def test_mad_begins_with_small_weights() -> None:

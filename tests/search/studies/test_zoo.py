@@ -19,6 +19,7 @@ from recallmap.arch.stack import flatten
 from recallmap.search import codec
 from recallmap.search.cli.app import app
 from recallmap.search.documents.nodes import SpecError
+from recallmap.search.proposers.found_architecture import STORY, story_lacks
 from recallmap.search.training.run_cohort import run_cohort
 from recallmap.search.trial import Data, Training, TrialSpec
 from recallmap.synth.tasks import Mqar
@@ -46,6 +47,17 @@ def trained(name: str, steps: int) -> None:
 @of_the_zoo
 def test_a_file_is_found_under_the_name_it_gives_itself(name: str) -> None:
     assert codec.named("arch")[codec.read_arch(name).name] == codec.builtin("arch")[name]
+
+
+def test_what_a_search_found_tells_its_story() -> None:
+    """See "Architectures that a search found" in arch/README.md."""
+    found = {
+        name: file.read_text(encoding="utf-8")
+        for name, file in codec.builtin("arch").items()
+        if name.startswith("found_")
+    }
+    assert {name: story_lacks(text) for name, text in found.items()} == {name: [] for name in found}
+    assert story_lacks(codec.builtin("arch")["samba"].read_text(encoding="utf-8")) == list(STORY)
 
 
 @pytest.mark.parametrize(
