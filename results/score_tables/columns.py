@@ -76,12 +76,24 @@ class Sheet:
 
     def bound(self, column: Column, name: str) -> float | None:
         """Chance or ceiling of a column, every setting once."""
+        return self._of_settings(column, lambda m: float(getattr(m, name)))
+
+    def reference(self, column: Column, name: str) -> float | None:
+        """The reference line of that name of a column, every setting once; None where a setting has none."""
+        every = [m for part in ([column] if not column.mean else self.parts) for m in self.settings(part).values()]
+        return (
+            self._of_settings(column, lambda m: m.references[name])
+            if all(name in m.references for m in every)
+            else None
+        )
+
+    def _of_settings(self, column: Column, value: Callable[[Measure], float]) -> float | None:
         values = []
         for part in [column] if not column.mean else self.parts:
             own = list(self.settings(part).values())
             if {m.task for m in own} != set(part.tasks):
                 return None
-            values.append(_over_tasks(own, part, lambda m: float(getattr(m, name))))
+            values.append(_over_tasks(own, part, value))
         return mean(values)
 
     def alike(self, column: Column) -> bool:

@@ -318,6 +318,40 @@ def test_a_figure_has_the_standard_error_of_its_test_sequences(make: Make) -> No
     assert [cell.sampling for cell in table_of(older)[0].lines[0].cells] == [None, pytest.approx(0.05), None]
 
 
+SHORTCUTS = {"one_hop": 0.5, "two_hops": 0.7}
+
+
+def test_scores_of_shortcuts_are_lines_and_mark_what_does_not_lie_above_them(make: Make) -> None:
+    """Who scores as a shortcut does has not learnt the task. A line is of the setting that has it, and of no other score."""
+    marked = {"mesa": (0.65, "§2"), "gla": (0.3, "§1"), "hawk": (0.9, "")}
+    longer = {"task": "mqar", "setting": "length=128", "length": 128, "chance": 0.2, "ceiling": 1.0}
+    tests = [{**longer, "scores": {"accuracy": 0.3}}]
+    specs = [{"task": {"kind": "mqar", "length": 128}}]
+    seeds = [make(arch="kda", seed=seed, score=0.9, references=SHORTCUTS) for seed in range(3)]
+    records = [make(arch=arch, score=score, references=SHORTCUTS) for arch, (score, _) in marked.items()]
+    (table,) = table_of([*records, *seeds])
+    assert [(of.labels[0], of.cells[0].mean) for of in table.lines[4:]] == [
+        ("chance", 0.25),
+        ("one_hop", 0.5),
+        ("two_hops", 0.7),
+        ("ceiling", 1.0),
+    ]
+    assert {arch: line(table, arch).cells[0].not_above for arch in marked} == {
+        a: mark for a, (_, mark) in marked.items()
+    }
+    low, _ = line(table, "kda").cells[0].interval or (1.0, 1.0)
+    assert low < 0.5
+    assert line(table, "kda").cells[0].not_above == "(§1)"
+    assert "| gla | 1 kB | 1 | 30.0§1 |" in markdown(table)
+    assert any("§1 one_hop, §2 two_hops" in note for note in table.notes)
+    (table,) = table_of([make(score=0.5, references={"one_hop": 0.5}, tests=tests, test_specs=specs)])
+    assert [cell.mean for cell in line(table, "one_hop").cells] == [0.5, None, None]
+    assert [cell.not_above for cell in line(table, "mesa").cells] == ["§", "", ""]
+    others = further_tables([replace(r, scores={**r.scores, "tvd": 0.1}) for r in records])
+    assert others[0].title == "mqar, TVD"
+    assert all(of.kind != "reference" and not of.cells[0].not_above for other in others for of in other.lines)
+
+
 def test_at_the_ceiling_the_edge_of_the_grid_does_not_matter(make: Make) -> None:
     (table,) = table_of([make(training={"lr": lr}, score=1.0 - lr) for lr in (1e-4, 1e-3)])
     assert cell(table, "mesa", "length 64, pairs 4").edge == ""
