@@ -149,6 +149,23 @@ def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], f
     return mean([mean([value(m) for m in own if m.task == task]) for task in column.tasks])
 
 
+def cell_of(measure: Measure) -> Cell:
+    """The cell of a single measure."""
+    values = list(measure.values.values())
+    return Cell(
+        mean=mean(values) if values else None,
+        seeds=len(values),
+        chance=measure.chance,
+        ceiling=measure.ceiling,
+        **over_seeds(values, measure.chance, measure.ceiling),
+        sampling=sampling_error([[measure]], [Column(name="", tasks=(measure.task,))], None),
+        edge=edge_of([measure]),
+        failed=measure.failed,
+        settings=1,
+        keys=measure.keys,
+    )
+
+
 def over_seeds(values: Sequence[float], chance: float | None, ceiling: float | None) -> dict[str, Any]:
     """The fields of a cell that several seeds give: `interval`, `spread`, `deviation` and `learned`."""
     if len(values) < 2:

@@ -352,6 +352,34 @@ def test_scores_of_shortcuts_are_lines_and_mark_what_does_not_lie_above_them(mak
     assert all(of.kind != "reference" and not of.cells[0].not_above for other in others for of in other.lines)
 
 
+def test_copying_is_set_beside_the_bits_of_the_string_and_of_the_state(make: Make) -> None:
+    """Whether a memory copies less than its state could hold. What was trained at another length does not belong there."""
+    alike = {"task": "rearrangement", "chance": 1 / 16}
+    further = {"task": "rearrangement", "setting": "length=32", "length": 65, "chance": 1 / 16, "ceiling": 1.0}
+    tests = {
+        "tests": [{**further, "scores": {"accuracy": 0.1}}],
+        "test_specs": [{"kind": "rearrangement", "rule": "copy", "alphabet": 16, "length": 32}],
+    }
+    records = [
+        make(arch=arch, dials={"length": length}, state_bytes=state, score=0.5, **alike, **tests)
+        for arch, state in (("mesa", 64), ("gla", 32))
+        for length in (8, 16)
+    ]
+    table = next(table for table in further_tables(records) if "copied" in table.title)
+    assert [(one.labels[:2], *(cell.mean for cell in one.cells)) for one in table.lines] == [
+        (("gla", "length 8"), 32.0, 256.0, 8.0, 0.5),
+        (("gla", "length 16"), 64.0, 256.0, 4.0, 0.5),
+        (("mesa", "length 8"), 32.0, 512.0, 16.0, 0.5),
+        (("mesa", "length 16"), 64.0, 512.0, 8.0, 0.5),
+        (("chance", ""), None, None, None, 1 / 16),
+    ]
+    distinct = [make(dials={"length": n, "repeats": False}, state_bytes=8, **alike) for n in (1, 2)]
+    table = next(table for table in further_tables(distinct) if "copied" in table.title)
+    assert table.lines[1].cells[0].mean == pytest.approx(np.log2(16 * 15))
+    alone = further_tables([record for record in records if record.setting == ""])
+    assert not any("copied" in table.title for table in alone)
+
+
 def test_at_the_ceiling_the_edge_of_the_grid_does_not_matter(make: Make) -> None:
     (table,) = table_of([make(training={"lr": lr}, score=1.0 - lr) for lr in (1e-4, 1e-3)])
     assert cell(table, "mesa", "length 64, pairs 4").edge == ""
