@@ -105,7 +105,11 @@ class Dyck(Task):
         tokens, opened = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
         # What closes the bracket that is open at every depth, and where it was opened, from 1; what lies at `free` is not open.
         closing, place = (np.zeros((self.depth + 2) * count, dtype=np.int32) for _ in range(2))
-        free, height, alive = np.arange(count, 2 * count), np.zeros(count, dtype=np.int32), np.ones(count, dtype=np.bool_)
+        free, height, alive = (
+            np.arange(count, 2 * count),
+            np.zeros(count, dtype=np.int32),
+            np.ones(count, dtype=np.bool_),
+        )
         for at in range(self.length):
             empty = height == 0
             ends = alive & empty & ~up[at] if at > 0 and at + 1 >= self.min_length else np.zeros(count, dtype=np.bool_)
