@@ -70,6 +70,7 @@ class Test(TypedDict, total=False):
     state_bytes: Count  # older records have none
     chance: Required[float]
     ceiling: Required[float]
+    references: dict[str, Score]  # where the task has any; older records have none
     scores: Required[dict[str, Score]]
 
 
@@ -129,7 +130,7 @@ class Record:
     validation: Mapping[str, Score] = field(default_factory=dict)
     tests: Annotated[Sequence[Mapping[str, Any]], list[Test]] = field(
         default_factory=list
-    )  # more settings: task, setting, length, state_bytes, chance, ceiling, scores
+    )  # more settings: task, setting, length, state_bytes, chance, ceiling, references, scores
     curve: Mapping[str, Sequence[Score | None]] = field(
         default_factory=dict
     )  # step, train_loss (its mean since the step before), validation_*: equal lengths

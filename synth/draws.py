@@ -88,7 +88,9 @@ def dealt(rng: np.random.Generator, count: int, size: int, universe: int) -> NDA
     It is the faster where rows take a fair share of a small universe.
     """
     cards, rows = np.repeat(np.arange(universe)[:, None], count, axis=1), np.arange(count)
+    pack = cards.ravel()
     for card, random in enumerate(rng.random((size, count))):
-        drawn = card + (random * (universe - card)).astype(np.int64)
-        cards[card], cards[drawn, rows] = cards[drawn, rows], cards[card].copy()
+        drawn = (card + (random * (universe - card)).astype(np.int64)) * count + rows
+        taken = pack.take(drawn)
+        pack[drawn], cards[card] = cards[card], taken
     return np.ascontiguousarray(cards[:size].T)

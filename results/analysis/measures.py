@@ -31,6 +31,7 @@ class Answer:
     state_length: int  # number of tokens after which the state is counted
     chance: float
     ceiling: float
+    references: Mapping[str, float]  # scores of simpler rules by name, see `Record.references`
     score: float | None
     scores: Mapping[str, float] = field(default_factory=dict)  # every score of the setting, by name
     tested: bool = False
@@ -52,6 +53,7 @@ class Measure:
     keys: tuple[str, ...] = ()
     chance: float | None
     ceiling: float | None
+    references: Mapping[str, float] = field(default_factory=dict)  # see `Answer`
     failed: int = 0
     candidates: int = 1
     tested: bool = False
@@ -75,7 +77,8 @@ class Measure:
 
     def of(self, metric: str, *, minus: str | None = None) -> Measure:
         """The same trials by another of their scores, or by how much it is above the score `minus`. A part of the headline
-        keeps its chance and ceiling; a scaled score has 0 and 1; those of other scores and of differences are unknown."""
+        keeps its chance and ceiling; a scaled score has 0 and 1; those of other scores and of differences are unknown.
+        References are of the whole headline alone."""
         whole = metric.partition("/")[0]
         chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
         if whole.startswith("scaled_"):
@@ -87,9 +90,15 @@ class Measure:
             {s: own[metric] - (own[minus] if minus else 0.0) for s, own in scores.items() if needed <= own.keys()}
             for scores in (self.scores, self.held_out_scores)
         )
-        errors = {} if minus else errors_of(self.scores, metric)
         return replace(
-            self, metric=metric, values=values, held_out=held_out, chance=chance, ceiling=ceiling, errors=errors
+            self,
+            metric=metric,
+            values=values,
+            held_out=held_out,
+            chance=chance,
+            ceiling=ceiling,
+            references={} if minus or metric != self.metric else self.references,
+            errors={} if minus else errors_of(self.scores, metric),
         )
 
     @property
@@ -139,6 +148,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
             state_length=record.length,
             chance=record.chance,
             ceiling=record.ceiling,
+            references=record.references,
             score=score,
             scores=scores,
         )
@@ -154,6 +164,7 @@ def answers(record: Record, on: On = "validation") -> list[Answer]:
                 state_length=test["length"] if "state_bytes" in test else record.length,
                 chance=test["chance"],
                 ceiling=test["ceiling"],
+                references=test.get("references", {}),
                 score=score,
                 scores=scores,
                 tested=True,
@@ -268,6 +279,7 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             keys=tuple(r.key for r in choice.trials),
             chance=answer.chance,
             ceiling=answer.ceiling,
+            references=answer.references,
             failed=len(choice.failed),
             candidates=choice.candidates,
             tested=answer.tested,

@@ -184,7 +184,7 @@ def _view(label: str, found: dict[str, list[Answer]], groups: list[list[Measure]
         "chance": chance,
         "ceiling": ceiling,
         "own": {"chance": first.chance, "ceiling": first.ceiling, "references": first.references, "percent": percent},
-        "references": first.references if example == answers(first)[:1] else {},
+        "references": example[0].references if len(example) == 1 else {},
         "length": max(answer.state_length for answer in example),
         "trials": [index.trial[key] for key in found],
         "scores": [millionths(_mean(own)) for own in found.values()],

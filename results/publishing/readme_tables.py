@@ -146,7 +146,8 @@ def _text(line: Line, cell: Cell, unit: Unit, of: str) -> str:
         return "grows" if line.labels[1].endswith("grows") else line.labels[1]
     if of == "published":
         return "" if cell.published is None else shown(cell.published, unit)
-    text = cell_text(line, replace(cell, interval=None, sampling=None, spread=None, learned=None, failed=0), unit)
+    alone = replace(cell, interval=None, sampling=None, spread=None, learned=None, failed=0, not_above="")
+    text = cell_text(line, alone, unit)
     if of == "spread" and cell.spread is not None:
         text += f" ({'–'.join(shown(end, unit) for end in cell.spread)})"
     return text + (f" †{cell.failed}" if cell.failed else "")

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from recallmap.results.analysis.averages import interquartile_mean, mean, scaled_scores
+from recallmap.results.analysis.averages import interquartile_mean, scaled_scores
 from recallmap.results.analysis.breakdown import (
     OF_EVERY_TASK,
     Cut,
@@ -21,12 +21,13 @@ from recallmap.results.analysis.breakdown import (
     further_scores,
 )
 from recallmap.results.analysis.labels import canonical_text, differing, words
-from recallmap.results.analysis.measures import Measure, edge_of, measures
+from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.namesakes import remark
-from recallmap.results.analysis.published_figures import Column, Published
+from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.reach import Reach, reaches
 from recallmap.results.record import Record
-from recallmap.results.score_tables.columns import over_seeds, sampling_error
+from recallmap.results.score_tables.columns import cell_of, over_seeds
+from recallmap.results.score_tables.copied_bits import copied_bits_tables
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.notes import notes_of
 from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
@@ -64,8 +65,8 @@ def all_tables(records: Sequence[Record], beside: Published | None = None, *, se
 
 def further_tables(records: Sequence[Record]) -> list[Table]:
     """Tables beyond the headline. For MAD: averages over its tasks. For every task outside MAD: its other scores (tvd,
-    cg_steps), and the headline by parts of the answers (length, depth, position), for learnability as a loss. Then the cost of
-    trials. Raises as `table_of`."""
+    cg_steps), how far seeds reach, of copying the bits beside those of the state, and the headline by parts of the answers
+    (length, depth, position), for learnability as a loss. Then the cost of trials. Raises as `table_of`."""
     mad: dict[str, list[Record]] = defaultdict(list)
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
@@ -129,6 +130,7 @@ def _further(found: Iterable[Measure], task: str, protocol: str) -> list[Table]:
         own = [other for m in found if (other := m.of(name)).values]
         tables.append(task_table(own, task, protocol, "validation", None, score=name))
     tables += _reach_tables(reaches(found), task, protocol)
+    tables += copied_bits_tables(found, task, protocol)
     cuts = by_parts(found, but=(OF_EVERY_TASK,))
     return tables + [_cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
 
@@ -211,7 +213,7 @@ def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
     lines = []
     for strand in cut.strands:
         own = list(strand.cells.values())
-        cells = tuple(_own_cell(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
+        cells = tuple(cell_of(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
         seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
         labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
         lines.append(Line(labels=tuple(labels), cells=cells, remark=remark(own[0].leaves)))
@@ -247,23 +249,6 @@ def _unexplained(measure: Measure) -> Measure:
 
     values = {seed: 1 - value for seed, value in measure.values.items()}
     return replace(measure, metric=ERROR, values=values, chance=less(measure.chance), ceiling=less(measure.ceiling))
-
-
-def _own_cell(measure: Measure) -> Cell:
-    """The cell of a single measure."""
-    values = list(measure.values.values())
-    return Cell(
-        mean=mean(values) if values else None,
-        seeds=len(values),
-        chance=measure.chance,
-        ceiling=measure.ceiling,
-        **over_seeds(values, measure.chance, measure.ceiling),
-        sampling=sampling_error([[measure]], [Column(name="", tasks=(measure.task,))], None),
-        edge=edge_of([measure]),
-        failed=measure.failed,
-        settings=1,
-        keys=measure.keys,
-    )
 
 
 def _agreed(strands: Iterable[Strand], value: str, kind: str) -> float | None:

@@ -76,12 +76,24 @@ class Sheet:
 
     def bound(self, column: Column, name: str) -> float | None:
         """Chance or ceiling of a column, every setting once."""
+        return self._of_settings(column, lambda m: float(getattr(m, name)))
+
+    def reference(self, column: Column, name: str) -> float | None:
+        """The reference line of that name of a column, every setting once; None where a setting has none."""
+        every = [m for part in ([column] if not column.mean else self.parts) for m in self.settings(part).values()]
+        return (
+            self._of_settings(column, lambda m: m.references[name])
+            if all(name in m.references for m in every)
+            else None
+        )
+
+    def _of_settings(self, column: Column, value: Callable[[Measure], float]) -> float | None:
         values = []
         for part in [column] if not column.mean else self.parts:
             own = list(self.settings(part).values())
             if {m.task for m in own} != set(part.tasks):
                 return None
-            values.append(_over_tasks(own, part, lambda m: float(getattr(m, name))))
+            values.append(_over_tasks(own, part, value))
         return mean(values)
 
     def alike(self, column: Column) -> bool:
@@ -135,6 +147,23 @@ def _of(own: Iterable[Measure], column: Column) -> list[Measure]:
 def _over_tasks(own: list[Measure], column: Column, value: Callable[[Measure], float]) -> float:
     """Mean over the settings of a task, then over the tasks of a column."""
     return mean([mean([value(m) for m in own if m.task == task]) for task in column.tasks])
+
+
+def cell_of(measure: Measure) -> Cell:
+    """The cell of a single measure."""
+    values = list(measure.values.values())
+    return Cell(
+        mean=mean(values) if values else None,
+        seeds=len(values),
+        chance=measure.chance,
+        ceiling=measure.ceiling,
+        **over_seeds(values, measure.chance, measure.ceiling),
+        sampling=sampling_error([[measure]], [Column(name="", tasks=(measure.task,))], None),
+        edge=edge_of([measure]),
+        failed=measure.failed,
+        settings=1,
+        keys=measure.keys,
+    )
 
 
 def over_seeds(values: Sequence[float], chance: float | None, ceiling: float | None) -> dict[str, Any]:

@@ -56,6 +56,19 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     return [*notes, *remarks_of(lines)]
 
 
+def reference_notes(lines: Sequence[Line]) -> list[str]:
+    """What the marks of reference lines mean, in a table that has such lines."""
+    names = [line.labels[0] for line in lines if line.kind == "reference"]
+    if not names:
+        return []
+    several = len(names) > 1
+    marks = ", ".join(f"§{number} {name}" for number, name in enumerate(names, start=1)) if several else f"§ {names[0]}"
+    return [
+        f"References, scores of simpler rules than the task asks for: {marks}. A figure with the mark does not lie above that "
+        f"line{', the lowest of several' * several}. With the mark in parentheses only its interval does not."
+    ]
+
+
 def _percent(interval: Interval) -> str:
     return f"[{100 * interval[0]:.0f}, {100 * interval[1]:.0f}] %"
 

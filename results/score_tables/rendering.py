@@ -247,7 +247,7 @@ def _sampling(cell: Cell, unit: Unit) -> str:
 
 def _marks(cell: Cell) -> str:
     edge = {"": "", "highest": "↑", "lowest": "↓"}[cell.edge]
-    return ("*" if cell.mark == "partial" else "") + edge
+    return ("*" if cell.mark == "partial" else "") + edge + cell.not_above
 
 
 def _html_cell(cell: Cell, unit: Unit, kind: str) -> str:

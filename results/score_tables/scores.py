@@ -15,7 +15,7 @@ from recallmap.results.analysis.published_figures import Column, Published
 from recallmap.results.analysis.selection import On
 from recallmap.results.record import Record
 from recallmap.results.score_tables.columns import Sheet, tables_about
-from recallmap.results.score_tables.notes import notes_of, order_notes, source_notes
+from recallmap.results.score_tables.notes import notes_of, order_notes, reference_notes, source_notes
 from recallmap.results.score_tables.table import (
     MAD,
     Cell,
@@ -139,9 +139,15 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
     measured = sorted(lined, key=_by_state if families else lambda row: _by_score(row, more))
     lines = [line for _, line in measured]
     lines = lines if is_count(sheet.found[0].metric) else best(lines, more=more)
-    for name in ("chance", "ceiling") if sheet.found[0].chance is not None else ():
-        cells = tuple(Cell(mean=sheet.bound(column, name)) for column in sheet.columns)
-        lines.append(Line(labels=(name, "", ""), cells=cells, kind="chance" if name == "chance" else "ceiling"))
+    references = _reference_lines(sheet)
+    lines = [_beside_references(line, references) for line in lines]
+    if sheet.found[0].chance is not None:
+        chance, ceiling = (
+            tuple(Cell(mean=sheet.bound(c, name)) for c in sheet.columns) for name in ("chance", "ceiling")
+        )
+        lines.append(Line(labels=("chance", "", ""), cells=chance, kind="chance"))
+        lines += references
+        lines.append(Line(labels=("ceiling", "", ""), cells=ceiling, kind="ceiling"))
     used = {row.name for own in rows.values() for _, row in sheet.published_rows(own[0])}
     for name in dict.fromkeys(row.name for table in sheet.theirs for row in table.rows if row.name not in used):
         theirs = [(table, row) for table in sheet.theirs for row in table.rows if row.name == name]
@@ -156,6 +162,7 @@ def _table(sheet: Sheet, title: str, on: On, beside: Published | None, notes: li
         notes=(
             *order_notes(sheet, measured, more=more),
             *notes_of(sheet.found, lines, on),
+            *reference_notes(lines),
             *notes,
             *source_notes(sheet, beside),
         ),
@@ -183,6 +190,30 @@ def _line(sheet: Sheet, own: list[Measure]) -> Line:
         cells=tuple(cells),
         remark=remark(own[0].leaves),
     )
+
+
+def _reference_lines(sheet: Sheet) -> list[Line]:
+    """The lines of simpler rules, from the lowest to the highest."""
+    found = []
+    for name in dict.fromkeys(name for measure in sheet.found for name in measure.references):
+        cells = tuple(Cell(mean=sheet.reference(column, name)) for column in sheet.columns)
+        if told := [cell.mean for cell in cells if cell.mean is not None]:
+            found.append((told[0], Line(labels=(name, "", ""), cells=cells, kind="reference")))
+    return [line for _, line in sorted(found, key=lambda each: each[0])]
+
+
+def _beside_references(line: Line, references: Sequence[Line]) -> Line:
+    """A measured line whose cells say which reference line they do not lie above."""
+    cells = []
+    for at, cell in enumerate(line.cells):
+        known = [(value, number) for number, of in enumerate(references) if (value := of.cells[at].mean) is not None]
+        low = cell.interval[0] if cell.interval else cell.mean
+        for end, form in ((cell.mean, "§{}"), (low, "(§{})")):
+            if not cell.not_above and end is not None and (over := [each for each in known if end <= each[0]]):
+                number = min(over)[1] + 1 if len(references) > 1 else ""
+                cell = replace(cell, not_above=form.format(number))
+        cells.append(cell)
+    return replace(line, cells=tuple(cells))
 
 
 def states_of(own: Sequence[Measure]) -> str:

@@ -40,6 +40,8 @@ class Cell:
     published  the published figure
     alike      True where the published figure averages as many settings; otherwise no difference is shown
     failed     failed trials behind the cell, under any hyper-parameters
+    not_above  "§1" where the mean does not lie above the first reference line of its table, "(§1)" where only its interval
+               does not, without the number where the table has one such line; of several lines the lowest; "" above all
     mark       "best" of its column; "partial" where settings of the column are missing
     keys       of the records that the mean rests on
     """
@@ -57,6 +59,7 @@ class Cell:
     chance: float | None = None
     ceiling: float | None = None
     failed: int = 0
+    not_above: str = ""
     settings: int = 0
     mark: Literal["", "best", "partial"] = ""
     keys: tuple[str, ...] = ()
@@ -82,12 +85,13 @@ class Cell:
 class Line:
     """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column.
 
+    kind    "reference" is the score of a rule that is simpler than what the task asks for
     remark  the model that the architecture really is, where its name promises another (see `namesakes`)
     """
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
-    kind: Literal["measured", "published", "chance", "ceiling"] = "measured"
+    kind: Literal["measured", "published", "chance", "ceiling", "reference"] = "measured"
     remark: str = ""
 
 

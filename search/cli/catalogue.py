@@ -13,15 +13,16 @@ Row = dict[str, Any]
 
 
 def tasks() -> list[Row]:
-    """Every task with its options, and the scores of guessing (chance) and of an oracle (ceiling)."""
+    """Every task with its options, and the scores of guessing (chance), of known shortcuts (references) and of an oracle
+    (ceiling)."""
     from recallmap.synth.tasks import Task
 
     rows = []
     for kind, spec in sorted(type_hints.kinds_of(Task).items()):
         task = codec.read_task(kind)
         length, vocab = task.shape
-        bounds = {"chance": task.chance(), "ceiling": task.ceiling(), "metric": task.metric}
-        rows.append({"task": kind, **_options(spec), "length": length, "vocab": vocab, **bounds})
+        bounds = {"chance": task.chance(), "references": task.references(), "ceiling": task.ceiling()}
+        rows.append({"task": kind, **_options(spec), "length": length, "vocab": vocab, **bounds, "metric": task.metric})
     return rows
 
 

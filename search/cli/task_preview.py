@@ -47,9 +47,9 @@ def _about(task: Task, split: Split, seed: int) -> Iterator[Text]:
     unit = "token ids" if task.signal == "tokens" else "channels"
     yield Text.assemble((task.kind, "bold"), "  ", options)
     yield Text(" ".join(inspect.cleandoc(type(task).__doc__ or "").partition("\n\n")[0].split()))
-    yield Text(
-        f"{length} positions, {vocab} {unit}; {task.metric}: chance {task.chance():.4g}, ceiling {task.ceiling():.4g}"
-    )
+    lines = {"chance": task.chance(), **task.references(), "ceiling": task.ceiling()}
+    said_lines = ", ".join(f"{name} {value:.4g}" for name, value in lines.items())
+    yield Text(f"{length} positions, {vocab} {unit}; {task.metric}: {said_lines}")
     yield Text(f"split {split}, seed {seed}")
 
 

@@ -47,6 +47,7 @@ def record_of(
             "state_bytes": spec.price(task.shape[0]).state_bytes,
             "chance": task.chance(),
             "ceiling": task.ceiling(),
+            **({"references": lines} if (lines := task.references()) else {}),
             "scores": scores,
         }
         for task, scores in zip(spec.tests, outcome.tests, strict=False)

@@ -98,28 +98,32 @@ class Dyck(Task):
         return 2 * super().drawn_bytes(count)
 
     def _draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Words, some without an end, and at closing brackets where each was opened, elsewhere -1; both int64 [n, T]."""
+        """Words, some without an end, and at closing brackets where each was opened, elsewhere -1; both int64 [n, T]. Products
+        with 0 and 1 choose, several times as fast as masks do."""
         shape = self.length, count
-        up, kind = rng.random(shape) < 0.5, rng.integers(self.types, size=shape)
-        tokens, opened = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
-        stack = np.zeros((self.depth + 1) * count, dtype=np.int64)  # where what is open at every depth was opened
-        each, height, alive = np.arange(count), np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool)
+        up, opening = rng.random(shape) < 0.5, (_OPEN + rng.integers(self.types, size=shape)).astype(np.int32)
+        tokens, opened = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
+        # What closes the bracket that is open at every depth, and where it was opened, from 1; what lies at `free` is not open.
+        closing, place = (np.zeros((self.depth + 2) * count, dtype=np.int32) for _ in range(2))
+        free, height, alive = (
+            np.arange(count, 2 * count),
+            np.zeros(count, dtype=np.int32),
+            np.ones(count, dtype=np.bool_),
+        )
         for at in range(self.length):
             empty = height == 0
-            if at > 0 and at + 1 >= self.min_length:
-                ends = alive & empty & ~up[at]
-                tokens[at, ends] = _END
-                alive &= ~ends
+            ends = alive & empty & ~up[at] if at > 0 and at + 1 >= self.min_length else np.zeros(count, dtype=np.bool_)
+            alive &= ~ends
             opens = alive & (empty | (up[at] & (height < self.depth)))
-            closes = alive & ~opens
-            tokens[at] += np.where(opens, _OPEN + kind[at], 0)
-            opened[at] = np.where(closes, stack.take(np.maximum(height - 1, 0) * count + each), -1)
-            place = height * count + each
-            stack[place] = np.where(opens, at, stack.take(place))
-            height += opens.astype(np.int64) - closes
-        row, column = np.nonzero(opened >= 0)
-        tokens[row, column] = tokens[opened[row, column], column] + self.types
-        return np.ascontiguousarray(tokens.T), np.ascontiguousarray(opened.T)
+            rises, falls = opens.astype(np.int32), (alive & ~opens).astype(np.int32)
+            top = free - count
+            tokens[at] = opening[at] * rises + closing.take(top) * falls + _END * ends
+            opened[at] = place.take(top) * falls - 1
+            closing[free], place[free] = opening[at] + self.types, at + 1
+            rises -= falls
+            height += rises
+            free += np.multiply(rises, count, dtype=np.int64)
+        return _by_row(tokens), _by_row(opened)
 
     def chance(self) -> float:
         """A guess among all types."""
@@ -150,3 +154,8 @@ class Dyck(Task):
 def _last_opened(task: Dyck) -> float:
     batch = task.sample(np.random.default_rng(0), _EXAM, "test")
     return task.score(batch, task.last_opened(batch))["accuracy"]
+
+
+def _by_row(drawn: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64 [n, T] of int32 [T, n]."""
+    return drawn.T.astype(np.int64, order="C")

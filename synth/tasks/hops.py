@@ -13,7 +13,7 @@ from recallmap.synth.batch import IGNORE, Batch
 from recallmap.synth.draws import dealt, distinct, distinct_as, orders
 from recallmap.synth.task import Split, Task
 from recallmap.synth.vocab import Roles
-from recallmap.synth.words import Words, packed
+from recallmap.synth.words import Words
 
 _FEWEST = 3  # words of a cycle under "depo"
 _BEGIN = 1
@@ -112,35 +112,62 @@ class Hops(Task):
         start = self._starts(rng, nodes)
         answer = (start + steps) % nodes[:, None]
         row = np.arange(count)[:, None] * self.nodes
-        words, pairs = words.ravel(), np.stack([row + fact, row + following], axis=2)
+        place = np.empty_like(fact)  # of every word, the fact that ends in it
+        place.ravel()[row + np.where(np.arange(self.nodes) < nodes[:, None], following, fact)] = np.arange(self.nodes)
+        words = words.ravel()
+        pairs = words.take(np.stack([row + fact, row + following], axis=2)).reshape(count, -1)
+        asked = np.stack([steps - 1, words.take(row + start), np.zeros_like(steps), words.take(row + answer)], axis=2)
+        if self.drawn == "depo" or self.min_tokens < self.max_tokens:
+            told = np.where(np.arange(self.queries) < nodes[:, None], place.take(row + answer), -1)
+            return self._ragged(nodes, pairs, asked, told)
+        return self._even(pairs, asked, place.take(row + answer))
 
-        spelling = self.words.spelling(_BEGIN + 1)
-        pairs, starts, answers = words.take(pairs), words.take(row + start), words.take(row + answer)
-        ragged = self.drawn == "depo" or self.min_tokens < self.max_tokens
-        if ragged:
-            shown, asked = np.arange(self.nodes) < nodes[:, None], np.arange(self.queries) < nodes[:, None]
-            pairs[~shown] = starts[~asked] = answers[~asked] = len(spelling) - 1
-        wide = np.empty((count, self.shape[0]), dtype=np.int32)
-        facts, block = wide[:, : -self.queries * (2 * self.max_tokens + 2)], self._questions(wide)
-        facts[:, 0], facts[:, 1:] = _BEGIN, spelling.take(pairs, axis=0).reshape(count, -1)
-        block[:, :, 0] = self.roles().of("hop").start + steps - 1
-        block[:, :, 1 : 1 + self.max_tokens] = spelling.take(starts, axis=0)
-        block[:, :, 1 + self.max_tokens] = self.roles().of("mark").start
-        block[:, :, 2 + self.max_tokens :] = due = spelling.take(answers, axis=0)
-        targets = np.full(wide.shape, IGNORE)
-        self._questions(targets)[:, :, 1 + self.max_tokens : -1] = np.where(due > 0, due, IGNORE)
+    def _even(self, pairs: NDArray[np.int64], asked: NDArray[np.int64], told: NDArray[np.int64]) -> Batch:
+        """Words of one size laid out: int64 [n, 2 nodes] words of facts, int64 [n, queries, (step, start, mark, answer)], and
+        int64 [n, queries] the fact that tells each answer."""
+        spelling, size = self.words.spelling(_BEGIN + 1), self.max_tokens
+        inputs = np.empty((len(pairs), self.shape[0]), dtype=np.int64)
+        targets = np.full(inputs.shape, IGNORE)
+        facts, block = inputs[:, : -self.queries * (2 * size + 2)], self._questions(inputs)
+        facts[:, 0], facts[:, 1:] = _BEGIN, spelling.take(pairs, axis=0).reshape(len(pairs), -1)
+        block[:, :, 0] = self.roles().of("hop").start + asked[:, :, 0]
+        block[:, :, 1 : 1 + size] = spelling.take(asked[:, :, 1], axis=0)
+        block[:, :, 1 + size] = self.roles().of("mark").start
+        block[:, :, 2 + size :] = due = spelling.take(asked[:, :, 3], axis=0)
+        self._questions(targets)[:, :, 1 + size : -1] = due
+        return Batch(inputs=inputs, targets=targets, aux={"told": 1 + size * (2 * told + 1)})
 
-        second = np.broadcast_to(1 + self.max_tokens * np.arange(1, 2 * self.nodes, 2), fact.shape)
-        if ragged:
-            second = 1 + (spelling > 0).sum(axis=1).take(pairs).reshape(count, -1).cumsum(axis=1)[:, ::2]
-        place = np.empty_like(fact)  # where the fact that ends in a word tells it
-        place.ravel()[row + (np.where(shown, following, fact) if ragged else following)] = second
-        told = place.take(row + answer)
-        if ragged:
-            block[~asked], told[~asked] = 0, -1
-            used = wide > 0
-            return Batch(inputs=packed(wide, used, 0), targets=packed(targets, used, IGNORE), aux={"told": told})
-        return Batch(inputs=wide.astype(np.int64), targets=targets, aux={"told": told})
+    def _ragged(
+        self, nodes: NDArray[np.int64], pairs: NDArray[np.int64], asked: NDArray[np.int64], told: NDArray[np.int64]
+    ) -> Batch:
+        """Words of several sizes, or of sequences of several numbers of words, laid out one after another; arguments as of
+        `_even`, of which each sequence has its own number, and told is -1 where nothing is asked."""
+        spelling = self.words.spelling(_BEGIN + 1)  # its last row is no word
+        single = np.zeros((self.hops + 2, self.max_tokens), dtype=np.int32)
+        single[:, 0] = [*self.roles().of("hop"), self.roles().of("mark").start, _BEGIN]
+        table, hop, begin = np.concatenate([spelling, single]), len(spelling), len(spelling) + self.hops + 1
+        asked[:, :, 0] += hop
+        asked[:, :, 2] = begin - 1
+        asked[told < 0] = hop - 1
+        pairs[np.arange(2 * self.nodes) >= 2 * nodes[:, None]] = hop - 1
+        count, length = len(pairs), self.shape[0]
+        slots = np.concatenate([np.full((count, 1), begin), pairs, asked.reshape(count, -1)], axis=1)
+        sizes = (table > 0).sum(axis=1).take(slots)
+        first = sizes.cumsum(axis=1) - sizes
+
+        # A word's padding falls on tokens of the words behind it, which are nearer to the begin of theirs and so come later.
+        wide = np.zeros((count, length + self.max_tokens), dtype=np.int32)
+        at = first + np.arange(count)[:, None] * wide.shape[1] + self.max_tokens
+        for tokens in table.T[::-1].copy():
+            at -= 1
+            wide.ravel()[at] = tokens.take(slots)
+        answers, due = first[:, -4 * self.queries :][:, 3::4], table.take(asked[:, :, 3], axis=0)
+        targets = np.full((count, length), IGNORE)
+        row, query, token = np.nonzero(due)
+        targets[row, answers[row, query] + token - 1] = due[row, query, token]
+        second = np.take_along_axis(first[:, 2 : 1 + 2 * self.nodes : 2], np.maximum(told, 0), axis=1)
+        inputs = wide[:, :length].astype(np.int64)
+        return Batch(inputs=inputs, targets=targets, aux={"told": np.where(told < 0, -1, second)})
 
     def drawn_bytes(self, count: int) -> float:
         return 3 * super().drawn_bytes(count)

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "selective_copying": {"vocab": 16, "length": 256, "copies": 16},
     "parity": {"length": 40},
     "regbench": {"letters": 18, "length": 640},
+    "rearrangement": {"rule": "copy", "alphabet": 16, "length": 8},
     "needle": {"level": 1, "length": 512},
 }
 HARD = {"fuzzy_in_context_recall": 0.45, "compression": 0.48, "memorization": 0.8, "selective_copying": 0.97}

@@ -234,20 +234,21 @@ def test_an_architecture_has_one_name_on_the_whole_page(make: Make) -> None:
     assert names == {("mqar", "mesa width=64"), ("mqar", "mesa width=32"), ("parity", "mesa width=64")}
 
 
-def test_references_of_the_setting_trained_on_are_lines_too(make: Make) -> None:
+def test_references_of_a_setting_are_lines_too(make: Make) -> None:
     further = {
         "task": "mqar",
         "setting": "pairs=8",
         "length": 64,
         "chance": 0.1,
         "ceiling": 1.0,
+        "references": {"3-gram": 0.3},
         "scores": {"accuracy": 0.2},
     }
     views = figures([make(references={"3-gram": 0.4}, tests=[further])], [])["views"]
     assert [(v["references"], v["own"]["references"]) for v in views] == [
         ({}, {"3-gram": 0.4}),
         ({"3-gram": 0.4}, {"3-gram": 0.4}),
-        ({}, {"3-gram": 0.4}),
+        ({"3-gram": 0.3}, {"3-gram": 0.4}),
     ]
 
 

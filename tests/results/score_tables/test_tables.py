@@ -318,6 +318,68 @@ def test_a_figure_has_the_standard_error_of_its_test_sequences(make: Make) -> No
     assert [cell.sampling for cell in table_of(older)[0].lines[0].cells] == [None, pytest.approx(0.05), None]
 
 
+SHORTCUTS = {"one_hop": 0.5, "two_hops": 0.7}
+
+
+def test_scores_of_shortcuts_are_lines_and_mark_what_does_not_lie_above_them(make: Make) -> None:
+    """Who scores as a shortcut does has not learnt the task. A line is of the setting that has it, and of no other score."""
+    marked = {"mesa": (0.65, "§2"), "gla": (0.3, "§1"), "hawk": (0.9, "")}
+    longer = {"task": "mqar", "setting": "length=128", "length": 128, "chance": 0.2, "ceiling": 1.0}
+    tests = [{**longer, "scores": {"accuracy": 0.3}}]
+    specs = [{"task": {"kind": "mqar", "length": 128}}]
+    seeds = [make(arch="kda", seed=seed, score=0.9, references=SHORTCUTS) for seed in range(3)]
+    records = [make(arch=arch, score=score, references=SHORTCUTS) for arch, (score, _) in marked.items()]
+    (table,) = table_of([*records, *seeds])
+    assert [(of.labels[0], of.cells[0].mean) for of in table.lines[4:]] == [
+        ("chance", 0.25),
+        ("one_hop", 0.5),
+        ("two_hops", 0.7),
+        ("ceiling", 1.0),
+    ]
+    assert {arch: line(table, arch).cells[0].not_above for arch in marked} == {
+        a: mark for a, (_, mark) in marked.items()
+    }
+    low, _ = line(table, "kda").cells[0].interval or (1.0, 1.0)
+    assert low < 0.5
+    assert line(table, "kda").cells[0].not_above == "(§1)"
+    assert "| gla | 1 kB | 1 | 30.0§1 |" in markdown(table)
+    assert any("§1 one_hop, §2 two_hops" in note for note in table.notes)
+    (table,) = table_of([make(score=0.5, references={"one_hop": 0.5}, tests=tests, test_specs=specs)])
+    assert [cell.mean for cell in line(table, "one_hop").cells] == [0.5, None, None]
+    assert [cell.not_above for cell in line(table, "mesa").cells] == ["§", "", ""]
+    others = further_tables([replace(r, scores={**r.scores, "tvd": 0.1}) for r in records])
+    assert others[0].title == "mqar, TVD"
+    assert all(of.kind != "reference" and not of.cells[0].not_above for other in others for of in other.lines)
+
+
+def test_copying_is_set_beside_the_bits_of_the_string_and_of_the_state(make: Make) -> None:
+    """Whether a memory copies less than its state could hold. What was trained at another length does not belong there."""
+    alike = {"task": "rearrangement", "chance": 1 / 16}
+    further = {"task": "rearrangement", "setting": "length=32", "length": 65, "chance": 1 / 16, "ceiling": 1.0}
+    tests = {
+        "tests": [{**further, "scores": {"accuracy": 0.1}}],
+        "test_specs": [{"kind": "rearrangement", "rule": "copy", "alphabet": 16, "length": 32}],
+    }
+    records = [
+        make(arch=arch, dials={"length": length}, state_bytes=state, score=0.5, **alike, **tests)
+        for arch, state in (("mesa", 64), ("gla", 32))
+        for length in (8, 16)
+    ]
+    table = next(table for table in further_tables(records) if "copied" in table.title)
+    assert [(one.labels[:2], *(cell.mean for cell in one.cells)) for one in table.lines] == [
+        (("gla", "length 8"), 32.0, 256.0, 8.0, 0.5),
+        (("gla", "length 16"), 64.0, 256.0, 4.0, 0.5),
+        (("mesa", "length 8"), 32.0, 512.0, 16.0, 0.5),
+        (("mesa", "length 16"), 64.0, 512.0, 8.0, 0.5),
+        (("chance", ""), None, None, None, 1 / 16),
+    ]
+    distinct = [make(dials={"length": n, "repeats": False}, state_bytes=8, **alike) for n in (1, 2)]
+    table = next(table for table in further_tables(distinct) if "copied" in table.title)
+    assert table.lines[1].cells[0].mean == pytest.approx(np.log2(16 * 15))
+    alone = further_tables([record for record in records if record.setting == ""])
+    assert not any("copied" in table.title for table in alone)
+
+
 def test_at_the_ceiling_the_edge_of_the_grid_does_not_matter(make: Make) -> None:
     (table,) = table_of([make(training={"lr": lr}, score=1.0 - lr) for lr in (1e-4, 1e-3)])
     assert cell(table, "mesa", "length 64, pairs 4").edge == ""

@@ -40,7 +40,7 @@ from recallmap.search.training.run_cohort import follow_cohort, run_cohort
 from recallmap.search.trial import Data, Portion, Schedule, Training, TrialSpec, run_trial
 from recallmap.search.trials.pools import positions
 from recallmap.synth.score import error_name
-from recallmap.synth.tasks import Compression, InContextRecall, Mqar, Task
+from recallmap.synth.tasks import Compression, InContextRecall, Mqar, Rearrangement, Task
 
 TASK = Mqar(vocab=32, length=16, pairs=2)
 RECALL = InContextRecall(vocab=8, length=16)
@@ -161,11 +161,22 @@ def test_the_loss_that_is_told_is_the_mean_of_all_steps_since_the_last_evaluatio
             trial(), mix=(Portion(task=TASK, examples=20), Portion(task=Mqar(vocab=32, length=24, pairs=4), examples=9))
         ),
         replace(trial(), tests=(Mqar(vocab=32, length=32, pairs=4), Mqar(vocab=32, length=16, pairs=1))),
+        replace(trial(Rearrangement(alphabet=8, length=4)), tests=(Rearrangement(alphabet=8, length=6),)),
         trial(InContextRecall(vocab=8, length=16, protocol="mad-lab")),
         trial(Mqar(vocab=32, length=16, pairs=2, protocol="zoology")),
         trial(dtype="bfloat16"),
     ],
-    ids=["every position scored", "read-out from the last", "epochs", "mix", "tests", "mad-lab", "zoology", "bfloat16"],
+    ids=[
+        "every position scored",
+        "read-out from the last",
+        "epochs",
+        "mix",
+        "tests",
+        "references",
+        "mad-lab",
+        "zoology",
+        "bfloat16",
+    ],
 )
 def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
     record = run_trial(spec)
@@ -177,7 +188,7 @@ def test_every_way_to_train_ends_in_a_whole_record(spec: TrialSpec) -> None:
         named = {error_name(name) for name in own} & own.keys()
         assert named == {name for name in own if is_error(name)} >= {"exact_match_stderr", "loss_stderr"}
         assert 0 < own["loss_stderr"] < own["loss"]
-    assert len(record.tests) == len(spec.tests)
+    assert [test.get("references", {}) for test in record.tests] == [task.references() for task in spec.tests]
     assert bool(record.published_choice) == (spec.task.protocol != "repaired")
     assert record.selected_step in record.curve["step"]
     assert record.implementation or spec.task.readout == "last"
