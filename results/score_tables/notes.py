@@ -65,7 +65,7 @@ def reference_notes(lines: Sequence[Line]) -> list[str]:
     marks = ", ".join(f"§{number} {name}" for number, name in enumerate(names, start=1)) if several else f"§ {names[0]}"
     return [
         f"References, scores of simpler rules than the task asks for: {marks}. A figure with the mark does not lie above that "
-        f"line{', the lowest of several' * several}. With the mark in parentheses only its interval does not."
+        f"line{', the lowest of several' * several}."
     ]
 
 

@@ -207,11 +207,8 @@ def _beside_references(line: Line, references: Sequence[Line]) -> Line:
     cells = []
     for at, cell in enumerate(line.cells):
         known = [(value, number) for number, of in enumerate(references) if (value := of.cells[at].mean) is not None]
-        low = cell.interval[0] if cell.interval else cell.mean
-        for end, form in ((cell.mean, "§{}"), (low, "(§{})")):
-            if not cell.not_above and end is not None and (over := [each for each in known if end <= each[0]]):
-                number = min(over)[1] + 1 if len(references) > 1 else ""
-                cell = replace(cell, not_above=form.format(number))
+        if cell.mean is not None and (over := [each for each in known if cell.mean <= each[0]]):
+            cell = replace(cell, not_above=f"§{min(over)[1] + 1 if len(references) > 1 else ''}")
         cells.append(cell)
     return replace(line, cells=tuple(cells))
 

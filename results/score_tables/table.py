@@ -40,8 +40,8 @@ class Cell:
     published  the published figure
     alike      True where the published figure averages as many settings; otherwise no difference is shown
     failed     failed trials behind the cell, under any hyper-parameters
-    not_above  "§1" where the mean does not lie above the first reference line of its table, "(§1)" where only its interval
-               does not, without the number where the table has one such line; of several lines the lowest; "" above all
+    not_above  "§1" where the mean does not lie above the first reference line of its table, without the number where the
+               table has one such line; of several lines the lowest; "" above all
     mark       "best" of its column; "partial" where settings of the column are missing
     keys       of the records that the mean rests on
     """

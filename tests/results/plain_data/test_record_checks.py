@@ -91,7 +91,9 @@ def refusal_of_verbs(records: list[Record]) -> str:
 
 
 def test_a_changed_record_is_refused_by_name_or_every_verb_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallmap.results.page.compression.plotly", lambda: ("", ""))  # four megabytes that no record changes
+    monkeypatch.setattr(
+        "recallmap.results.page.compression.plotly", lambda: ("", "")
+    )  # four megabytes that no record changes
     rng, whole = random.Random(11), families()
     refused = worked = 0
     for _ in range(400):
