@@ -100,7 +100,7 @@ def _mad(part: str, trained: Sequence[str], here: str, folder: Path, seconds: in
         wall, busy = _run(_ours("run", *MAD, *trained, *more), {}, ROOT, seconds)
         done = _trained(ledger)
         hours = sum(record.seconds for record in done) * MAD_EPOCHS / 3600 if len(done) == MAD_TRIALS else None
-        short = [record for record in done if record.length == 128]
+        short = [record for record in done if record.length in (127, 128)]
         what = f"MAD paper tier, {part}, {arch}"
         note(what, here, seconds=wall, gpu_busy=busy, **_figures(ledger, wall), hours_a_row=hours)
         if short:
