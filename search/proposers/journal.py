@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,29 +92,33 @@ class Journal:
     def _storage(self) -> Any:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+        from optuna.storages.journal import JournalFileBackend
 
-        path = str(self.path)
+        path = self.path
 
         class Backend(JournalFileBackend):
-            """Names the file that could not be written."""
-
             def append_logs(self, logs: list[dict[str, Any]]) -> None:
-                try:
-                    super().append_logs(logs)
-                except OSError as error:
-                    error.filename = error.filename or path
-                    raise
+                append_lines(path, logs)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            # Optuna's own choice is a link: one to a path beyond 59 bytes takes milliseconds to remove on ext4.
-            return JournalStorage(Backend(path, lock_obj=JournalFileOpenLock(path)))
+            return JournalStorage(Backend(str(path)))
         except ValueError as error:
             after = "the ledger has all that was trained, and the search proposes the same points again"
             raise LedgerError(
                 f"{self.path}: line {_damaged(self.path)} is damaged; move the file away: {after}"
             ) from error
+
+
+def append_lines(path: Path, logs: Sequence[Mapping[str, Any]]) -> None:
+    """Add lines, without a lock, because the ledger's keeps other drivers out, and without waiting for the disk, as Optuna does
+    for every value of every point: what a machine loses with its power is proposed again. An error names the file."""
+    try:
+        with path.open("ab") as file:
+            file.write("".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs).encode())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _damaged(path: Path) -> int:
@@ -129,10 +133,7 @@ def _damaged(path: Path) -> int:
 
 
 def _mend(path: Path) -> None:
-    """Remove half a last line and the lock, which a killed driver may leave. The ledger's lock keeps other drivers out."""
-    lock = Path(f"{path}.lock")
-    if lock.is_symlink() or lock.exists():
-        lock.unlink()
+    """Remove half a last line, which a killed driver may leave. The ledger's lock keeps other drivers out."""
     if not path.exists():
         return
     with path.open("rb+") as file:

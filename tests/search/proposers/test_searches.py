@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from recallmap.search.engines.driver import Driver
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.trial_sources import trials_of
 from recallmap.search.proposers.generations import told_points
-from recallmap.search.proposers.journal import Journal, journal_of
+from recallmap.search.proposers.journal import Journal, append_lines, journal_of
 from recallmap.search.proposers.proposer import Told, point_of
 from recallmap.search.proposers.search_results import findings_of
 from recallmap.search.samplers import Sampler
@@ -250,19 +250,17 @@ class Cut(BaseException):
 
 
 def kill_at_write(writes: int, patch: pytest.MonkeyPatch) -> None:
-    """Kills the driver in the middle of a later write to the journal: half of a line is there, and the lock."""
-    append = JournalFileBackend.append_logs
+    """Kills the driver in the middle of a later write to the journal: half of a line is there."""
     left = iter(range(writes))
 
-    def fragile(self: JournalFileBackend, logs: list[dict[str, Any]]) -> None:
+    def fragile(path: Path, logs: Sequence[Mapping[str, Any]]) -> None:
         if next(left, None) is None:
-            with open(self._file_path, "ab") as file:
+            with path.open("ab") as file:
                 file.write(b'{"op_code":')
-            Path(f"{self._file_path}.lock").touch()
             raise Cut
-        append(self, logs)
+        append_lines(path, logs)
 
-    patch.setattr(JournalFileBackend, "append_logs", fragile)
+    patch.setattr("recallmap.search.proposers.journal.append_lines", fragile)
 
 
 @pytest.mark.parametrize("kind", ["tpe", "nsga2", *JOINT])
@@ -563,18 +561,18 @@ def test_a_journal_that_is_a_link_is_refused_and_what_it_points_to_is_not_writte
 def test_a_journal_on_a_full_disk_is_told_with_a_remedy_and_the_same_again_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, calls = JournalFileBackend.append_logs, []
+    calls = []
 
-    def full(self: JournalFileBackend, logs: list[dict[str, Any]]) -> None:
+    def full(path: Path, logs: Sequence[Mapping[str, Any]]) -> None:
         calls.append(1)
         if len(calls) > 8:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(self, logs)
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        append_lines(path, logs)
 
     (tmp_path / "tiny.yaml").write_text(json.dumps(SMALL))
     words = ["run", str(tmp_path / "tiny.yaml"), "--ledger", str(tmp_path / "tiny.sqlite"), "--device", "cpu"]
     with monkeypatch.context() as patch:
-        patch.setattr(JournalFileBackend, "append_logs", full)
+        patch.setattr("recallmap.search.proposers.journal.append_lines", full)
         ended = CliRunner().invoke(app, words)
     assert ended.exit_code == 2
     assert "the disk is full; free some space and run the same command again" in ended.stderr
