@@ -327,28 +327,42 @@ def lines_of(found: Findings) -> Iterator[str]:
 
 
 def data_of(found: Findings) -> dict[str, Any]:
-    """The front and what `lines_of` says, as plain data for programs. Values by goal are in the order of `goals`."""
+    """All points that are trained, the front, what `lines_of` says, and where the records come from that points are judged by,
+    as plain data for programs. Values by goal are in the order of `goals`."""
     rng = np.random.default_rng(0)
     shares = dict(zip((one.name for one in found.candidates), shares_on_front(found, rng).tolist(), strict=True))
-    front_points = [
-        {
+    trained = {
+        one.name: {
             "point": one.name,
             "arch": one.trial.name,
             "validation": list(one.chosen),
             "test": list(one.tested),
             "test_by_seed": [list(values) for values in one.by_seed],
+            "parameters": dict(one.choices),
+        }
+        for one in found.candidates
+    }
+    front_points = [
+        trained[one.name]
+        | {
             "intervals": intervals(one, rng),
             "on_front": shares[one.name],
-            "parameters": dict(one.choices),
             "keys": [record.key for record in one.records],
         }
         for one in found.on_front()
     ]
+    records = [record for one in found.candidates for record in one.records]
     return {
         "study": found.study.name,
         "goals": [{"name": goal.name, "direction": goal.direction} for goal in found.study.goals],
         "points": len(found.candidates),
         "front": front_points,
+        "trained": list(trained.values()),
+        "records": {
+            "number": len(records),
+            "commits": sorted({record.commit or "unknown" for record in records}),
+            "devices": sorted({record.device for record in records}),
+        },
         "hypervolumes": volumes(found),
         "importances": {name: dict(own) for name, own in found.importances.items()},
         "agreements": list(found.agreements),

@@ -116,6 +116,9 @@ def test_a_search_says_in_json_what_varies_in_its_blocks() -> None:
     front = json.loads(call("best", *given)[1])
     assert [goal["name"] for goal in front["goals"]] == ["accuracy", "state_bytes"]
     assert front["winner"] in {point["point"] for point in front["front"]}
+    assert {point["point"] for point in front["front"]} <= {point["point"] for point in front["trained"]}
+    assert len(front["trained"]) == front["points"]
+    assert 0 < front["records"]["number"] <= len([event for event in events if event["event"] == "trial"])
 
 
 def test_a_run_that_cannot_begin_complains_on_stderr_alone() -> None:
