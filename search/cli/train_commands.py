@@ -276,14 +276,17 @@ def best(
         refuse("best: --name names the architecture that -o writes; add -o FILE")
     given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
+    journal = Journal(sources.journal_at(path))
     try:
-        found = search_results.findings_of(spec, records, Journal(sources.journal_at(path)))
+        found = search_results.findings_of(spec, records, journal)
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
-        refuse(
-            f"{path}: no point of {spec.name} has finished; train it with: recallmap run {shlex.join([study, *given])}"
-        )
+        others = journal.budgets(spec.name)
+        budgets = ", ".join(others)
+        told = f" with these options, but with others of budget {budgets}; repeat their --set, or" if others else ";"
+        run = shlex.join(["recallmap", "run", study, *given])
+        refuse(f"{path}: no point of {spec.name} has finished{told} train it with: {run}")
     try:
         one = search_results.winner(found, point)
         text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""
@@ -297,15 +300,19 @@ def best(
         }
         say(document({**search_results.data_of(found), **more, "winner": one.name}))
     else:
-        terminal().print(search_results.front_table(found))
+        shown = terminal()
+        shown.print(search_results.front_table(found))
+        if repeated is not None and repeated.letters:
+            shown.say(f"letters: {repeated.legend}")
         if limits:
-            terminal().print(state_limits.table_of(found, limits))
+            shown.print(state_limits.table_of(found, limits))
+        shown.say("")
         for line in search_results.lines_of(found):
-            say(line)
+            shown.say(line)
         if repeated is not None and repeated.why:
-            say(f"what repeats: not estimated: {repeated.why}")
+            shown.say(f"what repeats: not estimated: {repeated.why}")
         elif repeated is not None:
-            terminal().print(what_repeats.table_of(repeated))
+            shown.print(what_repeats.table_of(repeated))
     if output is not None:
         write_text(output, text)
         tell = complain if as_json else say

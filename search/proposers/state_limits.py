@@ -66,8 +66,9 @@ def table_of(found: Findings, rows: Sequence[Within]) -> Table:
     for row in rows:
         gain = "" if row.gain is None else f"{row.gain:+.3f}"
         table.add_row(f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain)
+    seeds = " with each seed in brackets" if any(len(one.by_seed) > 1 for one in found.candidates) else ""
     table.caption = (
-        "the best within each limit of state, chosen on validation, on test with each seed in brackets; the found one is the "
+        f"the best within each limit of state, chosen on validation, on test{seeds}; the found one is the "
         "best of many and so scores too high: train both again with fresh seeds, as hybrid_transfer does"
     )
     return table
