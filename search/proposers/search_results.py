@@ -379,8 +379,10 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:
-    said = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-    return said if interval is None else f"{said} [{interval[0]:.3g}, {interval[1]:.3g}]"
+    said, *ends = (
+        f"{x:,.0f}" if x >= 1000 else f"{x:.3f}" if 0.01 <= x <= 1 else f"{x:.3g}" for x in (value, *(interval or ()))
+    )
+    return f"{said} [{', '.join(ends)}]" if ends else said
 
 
 def _short(name: str) -> str:

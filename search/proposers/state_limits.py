@@ -57,15 +57,26 @@ def within_limits(found: Findings) -> list[Within]:
     return rows
 
 
+def cells_of(found: Findings, rows: Sequence[Within]) -> list[tuple[str, ...]]:
+    """Heads, then a line a limit; empty without limits."""
+    if not rows:
+        return []
+    score = f"{found.study.goals[rows[0].goal].name} (test)"
+    lines = [("state", "best found", score, "best anchor", score, "gain")]
+    for row in rows:
+        gain = "" if row.gain is None else f"{row.gain:+.3f}"
+        lines.append((f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain))
+    return lines
+
+
 def table_of(found: Findings, rows: Sequence[Within]) -> Table:
     """A line a limit."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    score = found.study.goals[rows[0].goal].name
-    for name in ("state", "best found", f"{score} (test)", "best anchor", f"{score} (test)", "gain"):
+    heads, *lines = cells_of(found, rows)
+    for name in heads:
         table.add_column(name, overflow="fold")
-    for row in rows:
-        gain = "" if row.gain is None else f"{row.gain:+.3f}"
-        table.add_row(f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain)
+    for line in lines:
+        table.add_row(*line)
     seeds = " with each seed in brackets" if any(len(one.by_seed) > 1 for one in found.candidates) else ""
     table.caption = (
         f"the best within each limit of state, chosen on validation, on test{seeds}; the found one is the "
