@@ -94,7 +94,8 @@ over repeats.</p>
 {limits}
 <h3>The best {count} of {of}</h3>
 <p class="read">Fronts first, then the first goal, on validation. A square is a block, from the input on the left to the output;
-point at it to read its options. Below a parent stands what was changed in it; places count from 0.{study}</p>
+point at it to read its options. Below a parent stands what was changed in it; places count from 0.{study}
+Numbers of points count those, too, that a constraint ruled out.</p>
 <p>{blocks}</p>
 <div class="wide" tabindex="0" role="region" aria-label="The best points of the search">
 <table><thead><tr>{heads}</tr></thead><tbody>
@@ -134,7 +135,7 @@ def section(found: SearchView | None) -> str:
         kind for one in (*best, *(known[p.parent] for p in best if p.parent in known)) for kind, _ in one.blocks
     )
     figures = [_progress(found)] if found.volumes else []
-    if len(found.goals) == 2 and found.volumes:
+    if _has_fronts(found):
         figures.append(_fronts(found))
     own = [f"{goal.name} (test)" for goal in found.goals]
     study = found.repeated.letters if found.repeated is not None else {}
@@ -227,7 +228,7 @@ def _letters(kinds: Iterable[str]) -> dict[str, str]:
 def _seen(found: SearchView) -> str:
     ends = {name: curve[-1] for name, curve in found.volumes.items() if curve}
     if not ends:
-        return f"{len(found.points)} points are done."
+        return f"Done: {_points(len(found.points))}."
     best = next((one.said for one in found.points if found.best and one.name == found.best[0]), "")
     others = ", ".join(f"{name} {end:.3f} after {_points(len(found.volumes[name]))}" for name, end in ends.items())
     what = "Best so far" if len(found.goals) == 1 else "Dominated share"
@@ -245,7 +246,7 @@ def _keys(found: SearchView) -> Iterator[str]:
     """What each line and mark of the figures is."""
     for name in found.volumes:
         yield _key(name, f'<line x1="0" y1="6" x2="34" y2="6" style="{_stroke(found, name)}"/>')
-    if any(one.sampler == found.anchors for one in found.points):
+    if _has_fronts(found) and any(one.sampler == found.anchors for one in found.points):
         yield _key(found.anchors, _cross(17, 6))
 
 
@@ -269,6 +270,10 @@ def _progress(found: SearchView) -> str:
     title = "Best so far" if len(found.goals) == 1 else "Dominated share of the plane"
     ticks = [(0.0, "0"), (0.5, f"{most // 2}"), (1.0, f"{most}")]
     return _figure(title, "points", ticks, [(share, f"{share * top:.2f}") for share in (0, 0.5, 1)], lines)
+
+
+def _has_fronts(found: SearchView) -> bool:
+    return len(found.goals) == 2 and bool(found.volumes)
 
 
 def _fronts(found: SearchView) -> str:

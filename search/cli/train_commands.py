@@ -276,17 +276,13 @@ def best(
         refuse("best: --name names the architecture that -o writes; add -o FILE")
     given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
-    journal = Journal(sources.journal_at(path))
     try:
-        found = search_results.findings_of(spec, records, journal)
+        found = search_results.findings_of(spec, records, Journal(sources.journal_at(path)))
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
-        others = journal.budgets(spec.name)
-        budgets = ", ".join(others)
-        told = f" with these options, but with others of budget {budgets}; repeat their --set, or" if others else ";"
         run = shlex.join(["recallmap", "run", study, *given])
-        refuse(f"{path}: no point of {spec.name} has finished{told} train it with: {run}")
+        refuse(f"{path}: {sources.untrained(spec, path)} {run}")
     try:
         one = search_results.winner(found, point)
         text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""

@@ -22,7 +22,7 @@ from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
-from recallmap.search.documents.type_hints import either
+from recallmap.search.documents.type_hints import counted, either
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Told, point_of
@@ -314,7 +314,7 @@ def front_table(found: Findings) -> Table:
     )
     ruled_out = isinstance(found.study.space, Search) and found.study.constraints.limits
     numbers = "; numbers count what a constraint ruled out, too" if ruled_out else ""
-    table.caption = f"{len(found.candidates)} points; chosen on validation, shown on test; {sure}{numbers}"
+    table.caption = f"{counted(len(found.candidates), 'point')}; chosen on validation, shown on test; {sure}{numbers}"
     return table
 
 

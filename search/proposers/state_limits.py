@@ -37,11 +37,11 @@ class Within:
 
 
 def within_limits(found: Findings) -> list[Within]:
-    """A row a limit, of those that the search may reach; none where it has no anchors or no goal that is a score."""
+    """A row a limit, of those that the search may reach; none where no anchor is done, or nothing else, or no goal is a
+    score."""
     goal = found.scored
     known = [one for one, apart in zip(found.candidates, found.apart, strict=True) if not apart]
-    anchors = [one for one in known if one.proposer == ANCHORS]
-    if goal is None or not anchors:
+    if goal is None or {one.proposer == ANCHORS for one in known} != {True, False}:
         return []
     sign = 1 if found.study.goals[goal].direction == "maximise" else -1
     most = found.study.constraints.state_bytes

@@ -427,6 +427,8 @@ def test_within_each_limit_of_state_the_best_found_stands_beside_the_best_anchor
     alone = study(dials=wide.space.dials.plain())  # type: ignore[union-attr]
     drive(alone, folder / "a.sqlite", by_width)
     assert state_limits.within_limits(found(alone, folder / "a.sqlite")) == []
+    known = [one for one in all_of_it.candidates if one.proposer == "anchors"]
+    assert state_limits.within_limits(replace(all_of_it, candidates=tuple(known))) == []
 
 
 # The verbs. ---------------------------------------------------------------------------------------
@@ -491,9 +493,13 @@ def test_letters_are_told_also_where_nothing_repeats_and_one_seed_is_not_called_
 def test_who_forgets_the_budget_of_a_run_is_reminded(folder: Path) -> None:
     (folder / "story.yaml").write_text(codec.dump(study()), encoding="utf-8")
     drive(study("budget=smoke"), folder / "a.sqlite")
-    result = CliRunner().invoke(app, ["best", "story.yaml", "--ledger", "a.sqlite"])
-    assert result.exit_code == 2
-    assert "with these options, but with others of budget smoke; repeat their --set, or train it with" in result.stderr
+    for words in (["best"], ["table"], ["dashboard", "-o", "page.html"]):
+        result = CliRunner().invoke(app, [*words, "story.yaml", "--ledger", "a.sqlite"])
+        assert result.exit_code == 2
+        assert result.stderr.startswith(
+            "a.sqlite: no point of story has finished with these options, but with others of budget smoke; repeat their --set, "
+            "or train it with: recallmap run story.yaml"
+        )
 
 
 def test_without_a_trained_point_there_is_no_winner(folder: Path) -> None:
