@@ -62,7 +62,7 @@ def cells_of(found: Findings, rows: Sequence[Within]) -> list[tuple[str, ...]]:
     if not rows:
         return []
     score = f"{found.study.goals[rows[0].goal].name} (test)"
-    lines = [("state", "best found", score, "best anchor", score, "gain")]
+    lines: list[tuple[str, ...]] = [("state", "best found", score, "best anchor", score, "gain")]
     for row in rows:
         gain = "" if row.gain is None else f"{row.gain:+.3f}"
         lines.append((f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain))
