@@ -83,14 +83,7 @@ class SearchView:
 _SECTION = """<section id="search" data-name="Search">
 <h2>What did the search find?</h2>
 <p class="seen">{seen}</p>
-<p class="read">First: the part of the plane of the goals that the points so far dominate, on a scale over all points. Second:
-the front on validation; paler, as it was after a quarter and a half of the points. Dashed in both: random search, the null
-model. One search is one draw: <code style="white-space:nowrap">recallmap best STUDY --repeats 5</code> tests the difference
-over repeats.</p>
-<p>{key}</p>
-<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:12px">
 {figures}
-</div>
 {limits}
 <h3>The best {count} of {of}</h3>
 <p class="read">Fronts first, then the first goal, on validation. A square is a block, from the input on the left to the output;
@@ -103,6 +96,17 @@ Numbers of points count those, too, that a constraint ruled out.</p>
 </tbody></table></div>
 {repeats}
 </section>"""
+
+_FIGURES = """<p class="read">{first}.{second} Dashed: random search, the null model. One search is one draw:
+<code style="white-space:nowrap">recallmap best STUDY --repeats 5</code> tests the difference over repeats.</p>
+<p>{key}</p>
+<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:12px">
+{drawn}
+</div>"""
+
+_FIRST = "First: the share of the space of the goals that the points so far dominate, on a scale over all points"
+
+_SECOND = " Second: the front on validation; paler, as it was after a quarter and a half of the points."
 
 _STUDY = " There and in the names of architectures, blocks have the letters of the study, which are in brackets here."
 
@@ -134,16 +138,12 @@ def section(found: SearchView | None) -> str:
     letters = _letters(
         kind for one in (*best, *(known[p.parent] for p in best if p.parent in known)) for kind, _ in one.blocks
     )
-    figures = [_progress(found)] if found.volumes else []
-    if _has_fronts(found):
-        figures.append(_fronts(found))
     own = [f"{goal.name} (test)" for goal in found.goals]
     study = found.repeated.letters if found.repeated is not None else {}
     return _SECTION.format(
         seen=escape.html(_seen(found)),
-        key=" ".join(_keys(found)),
         study=_STUDY if study else "",
-        figures="\n".join(figures),
+        figures=_figures(found) if found.volumes else "",
         limits=_LIMITS.format(table=_limits(found.limits)) if found.limits else "",
         repeats=_repeats(found.repeated),
         count=len(best),
@@ -186,7 +186,8 @@ def _effects(effects: Sequence[Effect], found: Repeated) -> str:
             f'<td class="figure">{f"<b>{cell}</b>" if one.holds and cell == said else cell}</td>' for cell in cells
         )
         rows.append(
-            f'<tr><th scope="row">{escape.html(one.said)}</th><td>{escape.html(FAMILIES[one.family])}</td>{drawn}</tr>'
+            f'<tr><th scope="row">{escape.html(one.said)}</th>'
+            f'<td class="prose">{escape.html(FAMILIES[one.family])}</td>{drawn}</tr>'
         )
     return _table(_heads(["blocks", "effect of", *figures], figures), rows)
 
@@ -270,6 +271,17 @@ def _progress(found: SearchView) -> str:
     title = "Best so far" if len(found.goals) == 1 else "Dominated share of the plane"
     ticks = [(0.0, "0"), (0.5, f"{most // 2}"), (1.0, f"{most}")]
     return _figure(title, "points", ticks, [(share, f"{share * top:.2f}") for share in (0, 0.5, 1)], lines)
+
+
+def _figures(found: SearchView) -> str:
+    """The progress of the samplers, and the fronts of two goals, with what the reader must know of them."""
+    fronts = [_fronts(found)] if _has_fronts(found) else []
+    return _FIGURES.format(
+        first=_FIRST if len(found.goals) > 1 else "The best so far, on validation",
+        second=_SECOND if fronts else "",
+        key=" ".join(_keys(found)),
+        drawn="\n".join([_progress(found), *fronts]),
+    )
 
 
 def _has_fronts(found: SearchView) -> bool:
@@ -393,7 +405,7 @@ def _row(one: SearchPoint, parent: SearchPoint | None, letters: Mapping[str, str
     shown = f'\n<tr class="below"><td colspan="{3 + len(one.tested)}">{below}</td></tr>' if one.yaml else ""
     return (
         f'<tr><th scope="row">{escape.html(one.said)}</th><td>{_glyphs(one, letters)}</td>{figures}'
-        f"<td>{changed}</td></tr>{shown}"
+        f'<td class="prose">{changed}</td></tr>{shown}'
     )
 
 

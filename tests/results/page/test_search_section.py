@@ -137,10 +137,13 @@ def test_one_goal_has_no_front_and_nothing_found_no_section() -> None:
     alone = replace(VIEW, goals=VIEW.goals[:1], points=tuple(one))
     assert len(figures(alone)) == 1
     assert "Best so far" in section(alone)
+    assert "The best so far, on validation. Dashed" in section(alone)
+    assert "Second: the front" not in section(alone)
     assert section(None) == section(replace(VIEW, points=())) == ""
-    assert not figures(
-        replace(VIEW, points=POINTS[-1:], best=("anchors 0",), volumes={})
-    )  # the samplers have begun nothing
+    known = replace(VIEW, points=POINTS[-1:], best=("anchors 0",), volumes={})  # the samplers have begun nothing
+    assert not figures(known)
+    assert "Dashed" not in section(known)
+    assert "Done: 1 point." in section(known)
 
 
 def test_thirty_of_many_are_shown() -> None:
