@@ -75,7 +75,7 @@ class Effect:
     def said(self) -> str:
         """What has it, in words."""
         if self.family == "attention":
-            return f"{self.name} of attention"
+            return f"{self.name} attention block{'' if self.name == '1' else 's'}"
         return " then ".join(self.name) if self.family == "pair" else self.name
 
     @property

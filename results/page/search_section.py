@@ -6,7 +6,7 @@ The figures are drawn here, as SVG in the page's own colours, and need no script
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from recallmap.results import escape
@@ -40,7 +40,7 @@ class SearchPoint:
     values   of the goals on validation; `tested` on test
     blocks   kind and options of each block's mixer, in order
     parent   name of the point that it descends from, "" for none; `change` says what tells them apart
-    yaml     its architecture
+    arch     name of its architecture; `yaml` is all of it
     """
 
     name: str
@@ -50,7 +50,13 @@ class SearchPoint:
     blocks: tuple[tuple[str, str], ...]
     parent: str = ""
     change: str = ""
+    arch: str = ""
     yaml: str = ""
+
+    @property
+    def said(self) -> str:
+        """Its name, with that of its architecture."""
+        return f"{self.name} ({self.arch})" if self.arch else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,7 @@ class SearchView:
     volumes  the hypervolume after each point, by sampler; the first is the search's own
     anchors  label of the known architectures, which no sampler proposed
     repeated effects of blocks and of their places; None where the search orders none
+    limits   heads, then a line a limit of state: the best found point beside the best anchor; empty without anchors
     """
 
     goals: tuple[Goal, ...]
@@ -70,21 +77,18 @@ class SearchView:
     volumes: Mapping[str, Sequence[float]]
     anchors: str
     repeated: Repeated | None = None
+    limits: Sequence[Sequence[str]] = ()
 
 
 _SECTION = """<section id="search" data-name="Search">
 <h2>What did the search find?</h2>
 <p class="seen">{seen}</p>
-<p class="read">First: the part of the plane of the goals that the points so far dominate, on a scale over all points. Second:
-the front on validation after a quarter, a half and all of the points. Dashed in both: random search, the null model. One search
-is one draw: <code>recallmap best STUDY --repeats 5</code> tests the difference over repeats.</p>
-<p>{key}</p>
-<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:12px">
 {figures}
-</div>
+{limits}
 <h3>The best {count} of {of}</h3>
 <p class="read">Fronts first, then the first goal, on validation. A square is a block, from the input on the left to the output;
-point at it to read its options. Below a parent stands what was changed in it, with the study's letters and places from 0.</p>
+point at it to read its options. Below a parent stands what was changed in it; places count from 0.{study}
+Numbers of points count those, too, that a constraint ruled out.</p>
 <p>{blocks}</p>
 <div class="wide" tabindex="0" role="region" aria-label="The best points of the search">
 <table><thead><tr>{heads}</tr></thead><tbody>
@@ -93,11 +97,31 @@ point at it to read its options. Below a parent stands what was changed in it, w
 {repeats}
 </section>"""
 
+_FIGURES = """<p class="read">{first}.{second} Dashed: random search, the null model. One search is one draw:
+<code style="white-space:nowrap">recallmap best STUDY --repeats 5</code> tests the difference over repeats.</p>
+<p>{key}</p>
+<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:12px">
+{drawn}
+</div>"""
+
+_FIRST = "First: the share of the space of the goals that the points so far dominate, on a scale over all points"
+
+_SECOND = " Second: the front on validation; paler, as it was after a quarter and a half of the points."
+
+_STUDY = " There and in the names of architectures, blocks have the letters of the study, which are in brackets here."
+
+_LIMITS = """<h3>Did it beat the anchors?</h3>
+<p class="read">The best found point and the best anchor, a known architecture that was trained alike, within each limit of
+state. Both are chosen on validation and shown on test. The found one is the best of many and so scores too high: train both
+again with fresh seeds.</p>
+<div class="wide" tabindex="0" role="region" aria-label="The best within limits of state">
+{table}</div>"""
+
 _REPEATS = """<h3>What repeats?</h3>
 <p class="read">Differences of {score} on test over {points} points of random search, at equal state and number of blocks, with
-95 % bootstrap intervals over points. p is adjusted by Holm within a family; bold: the interval excludes zero and p is below
-0.05. Only what {fewest} points have and {fewest} have not is tested. Points that evolution or a model proposed do not count:
-their scores chose their blocks. Letters: {legend}.</p>
+95 % bootstrap intervals over points. p is adjusted by Holm over all effects of a kind; bold: the interval excludes zero and p
+is below 0.05. Only what {fewest} points have and {fewest} have not is tested. Points that evolution or a model proposed do not
+count: their scores chose their blocks. Letters: {legend}.</p>
 <div class="wide" tabindex="0" role="region" aria-label="What repeats in the search">
 {table}</div>
 <details><summary>All {count}</summary>
@@ -114,22 +138,22 @@ def section(found: SearchView | None) -> str:
     letters = _letters(
         kind for one in (*best, *(known[p.parent] for p in best if p.parent in known)) for kind, _ in one.blocks
     )
-    figures = [_progress(found)] if found.volumes else []
-    if len(found.goals) == 2 and found.volumes:
-        figures.append(_fronts(found))
-    heads = ["point", "blocks", *(f"{goal.name} (test)" for goal in found.goals), "parent", "architecture"]
+    own = [f"{goal.name} (test)" for goal in found.goals]
+    study = found.repeated.letters if found.repeated is not None else {}
     return _SECTION.format(
         seen=escape.html(_seen(found)),
-        key=" ".join(_key(name, _stroke(found, name)) for name in found.volumes),
-        figures="\n".join(figures),
+        study=_STUDY if study else "",
+        figures=_figures(found) if found.volumes else "",
+        limits=_LIMITS.format(table=_limits(found.limits)) if found.limits else "",
         repeats=_repeats(found.repeated),
         count=len(best),
         of=f"{len(found.points):,}",
         blocks=" ".join(
-            f'<span style="white-space:nowrap;margin-right:12px">{_square(letters, kind, kind)} {escape.html(kind)}</span>'
+            f'<span style="white-space:nowrap;margin-right:12px">{_square(letters, kind, kind)} '
+            f"{escape.html(_with_letters(kind, study))}</span>"
             for kind in letters
         ),
-        heads="".join(f'<th scope="col">{escape.html(head)}</th>' for head in heads),
+        heads=_heads(["point", "blocks", *own, "parent, and what was changed"], own),
         rows="\n".join(_row(one, known.get(one.parent), letters) for one in best),
     )
 
@@ -152,20 +176,45 @@ def _repeats(found: Repeated | None) -> str:
 
 
 def _effects(effects: Sequence[Effect], found: Repeated) -> str:
-    heads = ["blocks", "effect of", "points", found.score, "95 % interval", "adjusted p"]
+    figures = ["points", found.score, "95 % interval", "adjusted p"]
     rows = []
     for one in effects:
         low, high = one.interval
         said = f"{one.effect:+.3f}"
         cells = [f"{one.points} of {found.points}", said, f"{low:+.3f} to {high:+.3f}", f"{one.adjusted:.2g}"]
-        figures = "".join(
+        drawn = "".join(
             f'<td class="figure">{f"<b>{cell}</b>" if one.holds and cell == said else cell}</td>' for cell in cells
         )
         rows.append(
-            f'<tr><th scope="row">{escape.html(one.said)}</th><td>{escape.html(FAMILIES[one.family])}</td>{figures}</tr>'
+            f'<tr><th scope="row">{escape.html(one.said)}</th>'
+            f'<td class="prose">{escape.html(FAMILIES[one.family])}</td>{drawn}</tr>'
         )
-    head = "".join(f'<th scope="col">{escape.html(name)}</th>' for name in heads)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody></table>"
+    return _table(_heads(["blocks", "effect of", *figures], figures), rows)
+
+
+def _limits(lines: Sequence[Sequence[str]]) -> str:
+    heads, *rest = lines
+    rows = [
+        f'<tr><th scope="row">{escape.html(first)}</th>{"".join(f"<td>{escape.html(cell)}</td>" for cell in cells)}</tr>'
+        for first, *cells in rest
+    ]
+    return _table(_heads(heads), rows)
+
+
+def _table(heads: str, rows: Sequence[str]) -> str:
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody></table>"
+
+
+def _heads(names: Sequence[str], figures: Collection[str] = ()) -> str:
+    """Heads of a table; those of figures stand to the right, as these do."""
+    right = ' class="figure"'
+    return "".join(f'<th scope="col"{right if name in figures else ""}>{escape.html(name)}</th>' for name in names)
+
+
+def _with_letters(kind: str, study: Mapping[str, Sequence[str]]) -> str:
+    """A kind of block, with the letters that the study has for it."""
+    own = [letter for letter, kinds in study.items() if kind in kinds]
+    return f"{kind} ({', '.join(own)})" if own else kind
 
 
 def _letters(kinds: Iterable[str]) -> dict[str, str]:
@@ -180,9 +229,9 @@ def _letters(kinds: Iterable[str]) -> dict[str, str]:
 def _seen(found: SearchView) -> str:
     ends = {name: curve[-1] for name, curve in found.volumes.items() if curve}
     if not ends:
-        return f"{len(found.points)} points are done."
-    best = found.best[0] if found.best else ""
-    others = ", ".join(f"{name} {end:.3f} after {len(found.volumes[name])} points" for name, end in ends.items())
+        return f"Done: {_points(len(found.points))}."
+    best = next((one.said for one in found.points if found.best and one.name == found.best[0]), "")
+    others = ", ".join(f"{name} {end:.3f} after {_points(len(found.volumes[name]))}" for name, end in ends.items())
     what = "Best so far" if len(found.goals) == 1 else "Dominated share"
     return f"{what}: {others}. First of the front: {best}."
 
@@ -194,8 +243,16 @@ def _stroke(found: SearchView, sampler: str) -> str:
     return f"stroke:var(--c{others.index(sampler) % COLOURS if sampler in others else 0});stroke-width:2;fill:none"
 
 
-def _key(name: str, stroke: str) -> str:
-    mark = f'<svg width="34" height="12" aria-hidden="true"><line x1="0" y1="6" x2="34" y2="6" style="{stroke}"/></svg>'
+def _keys(found: SearchView) -> Iterator[str]:
+    """What each line and mark of the figures is."""
+    for name in found.volumes:
+        yield _key(name, f'<line x1="0" y1="6" x2="34" y2="6" style="{_stroke(found, name)}"/>')
+    if _has_fronts(found) and any(one.sampler == found.anchors for one in found.points):
+        yield _key(found.anchors, _cross(17, 6))
+
+
+def _key(name: str, drawn: str) -> str:
+    mark = f'<svg width="34" height="12" aria-hidden="true">{drawn}</svg>'
     return f'<span style="white-space:nowrap;margin-right:16px">{mark} {escape.html(name)}</span>'
 
 
@@ -210,50 +267,81 @@ def _progress(found: SearchView) -> str:
             for (x, y), (later, _) in zip(places, [*places[1:], places[-1]], strict=True)
             for place in ((x, y), (later, y))
         ]
-        lines.append(_line(steps, _stroke(found, name), f"{name}: {curve[-1]:.3f} after {len(curve)} points"))
+        lines.append(_line(steps, _stroke(found, name), f"{name}: {curve[-1]:.3f} after {_points(len(curve))}"))
     title = "Best so far" if len(found.goals) == 1 else "Dominated share of the plane"
     ticks = [(0.0, "0"), (0.5, f"{most // 2}"), (1.0, f"{most}")]
     return _figure(title, "points", ticks, [(share, f"{share * top:.2f}") for share in (0, 0.5, 1)], lines)
 
 
+def _figures(found: SearchView) -> str:
+    """The progress of the samplers, and the fronts of two goals, with what the reader must know of them."""
+    fronts = [_fronts(found)] if _has_fronts(found) else []
+    return _FIGURES.format(
+        first=_FIRST if len(found.goals) > 1 else "The best so far, on validation",
+        second=_SECOND if fronts else "",
+        key=" ".join(_keys(found)),
+        drawn="\n".join([_progress(found), *fronts]),
+    )
+
+
+def _has_fronts(found: SearchView) -> bool:
+    return len(found.goals) == 2 and bool(found.volumes)
+
+
 def _fronts(found: SearchView) -> str:
-    """The fronts of the search's own sampler as they moved, and that of random search."""
+    """The fronts of the search's own sampler as they moved, that of random search, and the anchors."""
     gain, cost = found.goals
-    points = [one for one in found.points if one.sampler != found.anchors]
-    logs = all(one.values[1] > 0 for one in points)
+    own = next((name for name in found.volumes if name != NULL), NULL)
+    drawn: list[tuple[str, float, int, list[SearchPoint]]] = []
+    for sampler, shares in ((NULL, (1.0,)), (own, (0.25, 0.5, 1.0))):
+        mine = [one for one in found.points if one.sampler == sampler]
+        for share in shares if mine else ():
+            some = mine[: max(1, round(share * len(mine)))]
+            on = front([one.values for one in some], [gain.maximise, cost.maximise])
+            drawn.append((sampler, share, len(some), [one for one, is_on in zip(some, on, strict=True) if is_on]))
+    anchors = [one for one in found.points if one.sampler == found.anchors]
+    shown = [*anchors, *(one for *_, kept in drawn for one in kept)]
+    logs = all(one.values[1] > 0 for one in shown)
 
     def scaled(one: SearchPoint) -> float:
         return math.log(one.values[1]) if logs else one.values[1]
 
-    costs, gains = [scaled(one) for one in points], [one.values[0] for one in points]
+    costs, gains = [scaled(one) for one in shown], [one.values[0] for one in shown]
     low, high, bottom, top = min(costs), max(costs), min(gains), max(gains)
 
     def place(one: SearchPoint) -> tuple[float, float]:
         across = (scaled(one) - low) / (high - low) if high > low else 0.5
         return _x(across), _y((one.values[0] - bottom) / (top - bottom) if top > bottom else 0.5)
 
-    own = next((name for name in found.volumes if name != NULL), NULL)
     lines = []
-    for sampler, shares in ((NULL, (1.0,)), (own, (0.25, 0.5, 1.0))):
-        mine = [one for one in points if one.sampler == sampler]
-        for share in shares if mine else ():
-            some = mine[: max(1, round(share * len(mine)))]
-            on = front([one.values for one in some], [gain.maximise, cost.maximise])
-            kept = sorted((place(one) for one, is_on in zip(some, on, strict=True) if is_on))
-            steps = [
-                step
-                for (x, y), (later, _) in zip(kept, [*kept[1:], kept[-1]], strict=True)
-                for step in ((x, y), (later, y))
-            ]
-            said = f"{sampler} after {len(some)} points: {len(kept)} on the front"
-            dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in kept)
-            stroke = f"{_stroke(found, sampler)};opacity:{0.3 + 0.7 * share:.2f}"
-            lines.append(
-                f'{_line(steps, stroke, said)}<g style="{stroke.replace("fill:none", "fill:var(--paper)")}">{dots}</g>'
-            )
+    for sampler, share, count, kept in drawn:
+        places = sorted(map(place, kept))
+        steps = [
+            step
+            for (x, y), (later, _) in zip(places, [*places[1:], places[-1]], strict=True)
+            for step in ((x, y), (later, y))
+        ]
+        stroke = f"{_stroke(found, sampler)};opacity:{0.3 + 0.7 * share:.2f}"
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
+        whole = stroke.replace("fill:none", "fill:var(--paper)").replace("stroke-dasharray:6 4;", "")
+        said = f"{sampler} after {_points(count)}: {len(kept)} on the front"
+        lines.append(f'{_line(steps, stroke, said)}<g style="{whole}">{dots}</g>')
+    lines += [_cross(*place(one), one.said) for one in anchors]
     ends = [math.exp(end) if logs else end for end in (low, high)]
-    ticks = [(0.0, f"{ends[0]:,.4g}"), (1.0, f"{ends[1]:,.4g}")]
-    return _figure(gain.name, cost.name, ticks, [(0, f"{bottom:.3g}"), (1, f"{top:.3g}")], lines)
+    ticks = [(0.0, _said(ends[0])), (1.0, _said(ends[1]))]
+    across = f"{cost.name}, logarithmic" if logs else cost.name
+    return _figure(f"{gain.name} (validation)", across, ticks, [(0, _said(bottom)), (1, _said(top))], lines)
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count} points"
+
+
+def _cross(x: float, y: float, said: str = "") -> str:
+    """The mark of an anchor."""
+    title = f"<title>{escape.html(said)}</title>" if said else ""
+    way = f"M{x - 5:.1f} {y:.1f}h10M{x:.1f} {y - 5:.1f}v10"
+    return f'<path d="{way}" style="stroke:var(--ink);stroke-width:2.5">{title}</path>'
 
 
 def _x(share: float) -> float:
@@ -308,16 +396,18 @@ def _glyphs(one: SearchPoint, letters: Mapping[str, str]) -> str:
 
 
 def _row(one: SearchPoint, parent: SearchPoint | None, letters: Mapping[str, str]) -> str:
+    """The row of a point, and below it its architecture over the whole width, a press away."""
     figures = "".join(f'<td class="figure">{_said(value)}</td>' for value in one.tested)
     said = escape.html(" ".join([one.change, *([f"(from {one.parent})"] if one.parent else [])]).strip())
     changed = f"{_glyphs(parent, letters)}<br>{said}" if parent is not None else said
     yaml = "\n".join(map(escape.html, one.yaml.split("\n")))
-    shown = f'<details><summary>YAML</summary><pre tabindex="0">{yaml}</pre></details>' if one.yaml else ""
+    below = f'<details><summary>YAML</summary><pre tabindex="0">{yaml}</pre></details>'
+    shown = f'\n<tr class="below"><td colspan="{3 + len(one.tested)}">{below}</td></tr>' if one.yaml else ""
     return (
-        f'<tr><th scope="row">{escape.html(one.name)}</th><td>{_glyphs(one, letters)}</td>{figures}'
-        f"<td>{changed}</td><td>{shown}</td></tr>"
+        f'<tr><th scope="row">{escape.html(one.said)}</th><td>{_glyphs(one, letters)}</td>{figures}'
+        f'<td class="prose">{changed}</td></tr>{shown}'
     )
 
 
 def _said(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3f}" if 0.01 <= value <= 1 else f"{value:.3g}"

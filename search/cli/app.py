@@ -20,9 +20,9 @@ from recallmap.search.documents.nodes import SpecError
 
 if TYPE_CHECKING:
     import torch
-    from rich.console import Console
 
     from recallmap.search.cli.sources import Found
+    from recallmap.search.cli.terminal import Terminal
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -194,7 +194,7 @@ def _is_ledger_error(error: Exception) -> bool:
     return ledger is not None and isinstance(error, ledger.LedgerError)
 
 
-def terminal() -> Console:
+def terminal() -> Terminal:
     from recallmap.search.cli.terminal import Terminal
 
     return Terminal()

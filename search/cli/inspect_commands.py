@@ -241,7 +241,10 @@ def bench(
     their results agree. A study trains for a while, and its records are not kept. For tasks, print each task's source,
     chance, ceiling and sampling speed as Markdown."""
     from recallmap.search import codec
+    from recallmap.search.documents import type_hints
 
+    if what not in (known := completion.benches("")):
+        refuse(f"bench: got {what[:60]!r}, expected one of {', '.join(known)}{type_hints.guess(what, known)}")
     if study is not None and what != "study":
         refuse(
             f"bench {what}: got a second word, {study[:60]!r}, expected none; a study is timed with: bench study STUDY"

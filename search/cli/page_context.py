@@ -29,7 +29,7 @@ from recallmap.search.documents import built_in, yaml_text
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import plain
 from recallmap.search.measurement.capacity_probe import probe
-from recallmap.search.proposers import found_architecture, search_results, what_repeats
+from recallmap.search.proposers import found_architecture, search_results, state_limits, what_repeats
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.search_results import Candidate, Findings
@@ -127,6 +127,7 @@ def searched(source: str, sets: Sequence[str], ledger: Path | None, records: Ite
         volumes=search_results.volumes(found),
         anchors=ANCHORS,
         repeated=what_repeats.repeated_in(found),
+        limits=state_limits.cells_of(found, state_limits.within_limits(found)),
     )
 
 
@@ -142,6 +143,7 @@ def _search_point(found: Findings, one: Candidate, *, with_yaml: bool) -> search
         blocks=tuple((mixer.kind, said_choices(own)) for mixer, own in zip(mixers, said, strict=True)),
         parent=f"{one.proposer} {one.parents[0]}" if one.parents else "",
         change=one.change,
+        arch=one.trial.name,
         yaml=found_architecture.arch_document(found, one, Path()) if with_yaml and mixers else "",
     )
 

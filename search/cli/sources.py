@@ -54,7 +54,11 @@ def found(
     Raises SpecError or LedgerError, and where there are none.
     """
     if not holds_records(source):
-        result = of_study(codec.read_study(source, overrides=sets), source, ledger, patient=patient, curves=curves)
+        study = codec.read_study(source, overrides=sets)
+        result = of_study(study, source, ledger, patient=patient, curves=curves)
+        if not result.records and not patient:
+            path = ledger or default_ledger(study)
+            raise fault(Place(str(path)), "", f"{untrained(study, path)} recallmap run {source}")
     elif ledger or sets:
         said = "--ledger" if ledger else "--set"
         raise fault(
@@ -109,6 +113,18 @@ def of_study(
         )
     note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
     return Found(study.name, held, "" if patient else note)
+
+
+def untrained(study: StudySpec, path: Path) -> str:
+    """What is to be said where nothing of a study has finished in a place of records, up to the command that trains it; of a
+    search, the budgets in which something has."""
+    from recallmap.search.proposers.journal import Journal
+    from recallmap.search.space.search_space import Search
+
+    search = isinstance(study.space, Search)
+    budgets = ", ".join(Journal(journal_at(path)).budgets(study.name)) if search else ""
+    others = f" with these options, but with others of budget {budgets}; repeat their --set, or" if budgets else ";"
+    return f"no {'point' if search else 'trial'} of {study.name} has finished{others} train it with:"
 
 
 def default_ledger(study: StudySpec) -> Path:

@@ -37,6 +37,10 @@ class Terminal(Console):
     def print(self, *objects: Any, **rest: Any) -> None:
         super().print(*(fitted(o, self.width) if isinstance(o, Table) else o for o in objects), **rest)
 
+    def say(self, line: str) -> None:
+        """Print a line of text, broken between words where it is too wide; what goes on stands two columns in."""
+        self.print(*_wrapped(line, self.width, hang=2), sep="\n")
+
     def render_str(self, text: str, **rest: Any) -> Text:
         """Make text harmless before it is measured, so that columns still line up."""
         return super().render_str(visible(text), **rest)
@@ -49,7 +53,12 @@ class Terminal(Console):
 
 def fitted(table: Table, wide: int) -> Table | Group:
     """The table with columns as wide as its words need. Where these do not fit, or rows would be tall, each row is its first
-    cell, and the other cells below it."""
+    cell, and the other cells below it. The caption is as wide as the terminal, whatever its table is."""
+    said, table.caption = str(table.caption or ""), None
+    return Group(_laid_out(table, wide), *_wrapped(said, wide)) if said else _laid_out(table, wide)
+
+
+def _laid_out(table: Table, wide: int) -> Table | Group:
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     least = [
         max(cell_len(word) for text in (str(column.header), *own, "") for word in (text.split() or [""]))
@@ -94,15 +103,12 @@ def _stacked(table: Table, cells: Sequence[Sequence[str]], wide: int) -> Iterato
             if line and cell_len(line) + 3 + cell_len(said) <= wide:
                 line = f"{line}   {said}"
                 continue
-            yield from _wrapped(line, wide)
+            yield from _wrapped(line, wide, hang=4)
             line = f"  {said}"
-        yield from _wrapped(line, wide)
-    if table.caption:
-        yield Text("")
-        yield from _wrapped(str(table.caption), wide)
+        yield from _wrapped(line, wide, hang=4)
+    yield Text("")
 
 
-def _wrapped(line: str, wide: int) -> Iterator[Text]:
-    margin = len(line) - len(line.lstrip())
-    for part in textwrap.wrap(line, wide, subsequent_indent=" " * (margin and margin + 2), break_on_hyphens=False):
+def _wrapped(line: str, wide: int, *, hang: int = 0) -> Iterator[Text]:
+    for part in textwrap.wrap(line, wide, subsequent_indent=" " * hang, break_on_hyphens=False):
         yield Text(part)

@@ -281,9 +281,8 @@ def best(
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
-        refuse(
-            f"{path}: no point of {spec.name} has finished; train it with: recallmap run {shlex.join([study, *given])}"
-        )
+        run = shlex.join(["recallmap", "run", study, *given])
+        refuse(f"{path}: {sources.untrained(spec, path)} {run}")
     try:
         one = search_results.winner(found, point)
         text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""
@@ -297,15 +296,19 @@ def best(
         }
         say(document({**search_results.data_of(found), **more, "winner": one.name}))
     else:
-        terminal().print(search_results.front_table(found))
+        shown = terminal()
+        shown.print(search_results.front_table(found))
+        if repeated is not None and repeated.letters:
+            shown.say(f"letters: {repeated.legend}")
         if limits:
-            terminal().print(state_limits.table_of(found, limits))
+            shown.print(state_limits.table_of(found, limits))
+        shown.say("")
         for line in search_results.lines_of(found):
-            say(line)
+            shown.say(line)
         if repeated is not None and repeated.why:
-            say(f"what repeats: not estimated: {repeated.why}")
+            shown.say(f"what repeats: not estimated: {repeated.why}")
         elif repeated is not None:
-            terminal().print(what_repeats.table_of(repeated))
+            shown.print(what_repeats.table_of(repeated))
     if output is not None:
         write_text(output, text)
         tell = complain if as_json else say

@@ -11,6 +11,8 @@ DIGITS = 4  # of a number that is no whole one
 def written(value: object) -> str:
     """A value in few characters: 1.9e-3 for 0.0018999999, 0.03, 19,584 for 19584.0; other values in YAML's words. Never read
     it back: digits are lost. A whole number that was given as one, such as a seed, keeps its digits."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, float) or not math.isfinite(value):

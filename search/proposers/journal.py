@@ -58,6 +58,11 @@ class Journal:
             return ()
         return tuple(optuna.get_all_study_names(self._as_it_is()))
 
+    def budgets(self, study: str) -> tuple[str, ...]:
+        """The budgets of a study in which points were reported, "whole" for none."""
+        own = [name for name in self.names() if name.startswith(f"{study}/") and self.told(name)]
+        return tuple(dict.fromkeys(name.removeprefix(f"{study}/").partition("/")[0] for name in own))
+
     def importances(self, name: str) -> dict[str, float]:
         """Importance of each parameter for being among the best tenth of points, as shares of 1, largest first (PED-ANOVA,
         Watanabe et al. 2023). Empty with fewer than four points done, or without parameters."""

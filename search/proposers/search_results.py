@@ -22,6 +22,7 @@ from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
+from recallmap.search.documents.type_hints import counted, either
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Told, point_of
@@ -298,23 +299,28 @@ def front_table(found: Findings) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     for name in ("point", "arch", *(f"{goal.name} (test)" for goal in found.study.goals), "on front", "parameters"):
         table.add_column(name, overflow="fold")
+    seeds = max(len(one.by_seed) for one in found.candidates)
     for one in found.on_front():
         ends = intervals(one, rng)
         figures = [_figure(value, interval) for value, interval in zip(one.tested, ends, strict=True)]
         choices = said_choices({name: value for name, value in one.choices.items() if name != "arch"})
-        table.add_row(one.name, one.trial.name, *figures, f"{shares[one.name]:.0%}", choices)
-    seeds = max(len(one.by_seed) for one in found.candidates)
-    sure = "one seed, so no intervals" if seeds == 1 else f"in brackets 95 % bootstrap intervals over {seeds} seeds"
-    table.caption = (
-        f"{len(found.candidates)} points; chosen on validation, shown on test; {sure}; on front: the share of draws of seeds "
-        "in which no other point beats it on test"
+        share = f"{shares[one.name]:.0%}" if seeds > 1 else "yes" if shares[one.name] else "no"
+        table.add_row(one.name, one.trial.name, *figures, share, choices)
+    sure = (
+        "one seed, so no intervals; on front: whether no other point beats it on test"
+        if seeds == 1
+        else f"in brackets 95 % bootstrap intervals over {seeds} seeds; on front: the share of draws of seeds in which no "
+        "other point beats it on test"
     )
+    ruled_out = isinstance(found.study.space, Search) and found.study.constraints.limits
+    numbers = "; numbers count what a constraint ruled out, too" if ruled_out else ""
+    table.caption = f"{counted(len(found.candidates), 'point')}; chosen on validation, shown on test; {sure}{numbers}"
     return table
 
 
 def lines_of(found: Findings) -> Iterator[str]:
-    """Lines on hypervolume, importance of parameters, and agreement of tiers."""
-    for proposer, curve in volumes(found).items():
+    """Lines on hypervolume, importance of parameters, and agreement of tiers; the order of a grid tells no progress."""
+    for proposer, curve in volumes(found).items() if isinstance(found.study.space, Search) else ():
         marks = sorted({max(1, len(curve) // 4), max(1, len(curve) // 2), len(curve)})
         said = ", ".join(f"{curve[n - 1]:.3f} after {n}" for n in marks)
         what = "best so far" if len(found.study.goals) == 1 else "hypervolume"
@@ -375,8 +381,9 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
     if name is not None:
         chosen = next((one for one in found.candidates if one.name == name), None)
         if chosen is None:
+            samplers = either(list(dict.fromkeys(one.proposer for one in found.candidates)))
             raise ValueError(
-                f"no point '{name}', expected a name of the first column such as '{found.candidates[0].name}'"
+                f"no trained point '{name}', expected {samplers} with a number, such as '{winner(found).name}'"
             )
         return chosen
     best = found.on_front()
@@ -386,8 +393,10 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:
-    said = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-    return said if interval is None else f"{said} [{interval[0]:.4g}, {interval[1]:.4g}]"
+    said, *ends = (
+        f"{x:,.0f}" if x >= 1000 else f"{x:.3f}" if 0.01 <= x <= 1 else f"{x:.3g}" for x in (value, *(interval or ()))
+    )
+    return f"{said} [{', '.join(ends)}]" if ends else said
 
 
 def _short(name: str) -> str:

@@ -37,11 +37,11 @@ class Within:
 
 
 def within_limits(found: Findings) -> list[Within]:
-    """A row a limit, of those that the search may reach; none where it has no anchors or no goal that is a score."""
+    """A row a limit, of those that the search may reach; none where no anchor is done, or nothing else, or no goal is a
+    score."""
     goal = found.scored
     known = [one for one, apart in zip(found.candidates, found.apart, strict=True) if not apart]
-    anchors = [one for one in known if one.proposer == ANCHORS]
-    if goal is None or not anchors:
+    if goal is None or {one.proposer == ANCHORS for one in known} != {True, False}:
         return []
     sign = 1 if found.study.goals[goal].direction == "maximise" else -1
     most = found.study.constraints.state_bytes
@@ -57,17 +57,29 @@ def within_limits(found: Findings) -> list[Within]:
     return rows
 
 
+def cells_of(found: Findings, rows: Sequence[Within]) -> list[tuple[str, ...]]:
+    """Heads, then a line a limit; empty without limits."""
+    if not rows:
+        return []
+    score = f"{found.study.goals[rows[0].goal].name} (test)"
+    lines: list[tuple[str, ...]] = [("state", "best found", score, "best anchor", score, "gain")]
+    for row in rows:
+        gain = "" if row.gain is None else f"{row.gain:+.3f}"
+        lines.append((f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain))
+    return lines
+
+
 def table_of(found: Findings, rows: Sequence[Within]) -> Table:
     """A line a limit."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    score = found.study.goals[rows[0].goal].name
-    for name in ("state", "best found", f"{score} (test)", "best anchor", f"{score} (test)", "gain"):
+    heads, *lines = cells_of(found, rows)
+    for name in heads:
         table.add_column(name, overflow="fold")
-    for row in rows:
-        gain = "" if row.gain is None else f"{row.gain:+.3f}"
-        table.add_row(f"{row.limit // 1024} kB", *_said(row.found, row.goal), *_said(row.anchor, row.goal), gain)
+    for line in lines:
+        table.add_row(*line)
+    seeds = " with each seed in brackets" if any(len(one.by_seed) > 1 for one in found.candidates) else ""
     table.caption = (
-        "the best within each limit of state, chosen on validation, on test with each seed in brackets; the found one is the "
+        f"the best within each limit of state, chosen on validation, on test{seeds}; the found one is the "
         "best of many and so scores too high: train both again with fresh seeds, as hybrid_transfer does"
     )
     return table

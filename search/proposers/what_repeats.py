@@ -13,12 +13,13 @@ from rich import box
 from rich.table import Table
 
 from recallmap.results.analysis.block_effects import FEWEST, Effect, Repeated, block_effects, telling
+from recallmap.results.analysis.comparison import ALPHA
 from recallmap.results.analysis.labels import leaves_of
 from recallmap.search.proposers.sampler_comparison import NULL
 from recallmap.search.proposers.search_results import Candidate, Findings
 from recallmap.search.space.corners import Given
 from recallmap.search.space.parameters import words_of
-from recallmap.search.space.search_space import Search
+from recallmap.search.space.search_space import ANCHORS, Search
 from recallmap.search.study.differences import alphabets_of
 
 ATTENTION = {"attention", "fox", "path"}  # kinds of mixers that look back at tokens, windowed or not
@@ -34,8 +35,10 @@ def repeated_in(found: Findings) -> Repeated | None:
     if goal is None:
         return None
     points = _independent(found)
-    words = ["".join(words_of(space.point(Given(one.choices)))) for one in points]
-    letters = _kinds(points, words, alphabets[0].path)
+    asked = [one for one in found.candidates if one.proposer != ANCHORS]
+    word = {one.name: "".join(words_of(space.point(Given(one.choices)))) for one in asked}
+    words = [word[one.name] for one in points]
+    letters = _kinds(asked, list(word.values()), alphabets[0].path)
     why = ""
     if NULL not in space.arms:
         why = f"there is no random search, whose points alone are independent: add beside: [{NULL}]"
@@ -43,7 +46,8 @@ def repeated_in(found: Findings) -> Repeated | None:
         why = "rungs stopped points by their scores, so that those that are done are no random sample"
     effects = [] if why else _effects(points, words, letters, goal)
     if not why and not effects:
-        why = f"of {len(points)} points of random search {FEWEST} must have a block and {FEWEST} must not"
+        enough = f"{FEWEST} points of random search have it and {FEWEST} have not"
+        why = f"a block is tested where {enough}, and {len(points)} are done"
     return Repeated(
         score=found.study.goals[goal].name, letters=letters, points=len(points), effects=tuple(effects), why=why
     )
@@ -91,13 +95,14 @@ def table_of(found: Repeated) -> Table:
         table.add_row(
             one.said, f"{one.points} of {found.points}", figure, f"{one.adjusted:.2g}", "yes" if one.holds else ""
         )
+    first, *_, last = [*found.letters, *found.letters]
     table.caption = (
-        f"what repeats, over {found.points} points of random search, at equal state and number of blocks: a block (k) and "
-        "one in a third of the order (k late), both against the median block; one right before another (k then d), beyond what "
-        "all blocks add in their places; a number of attention blocks, against none. In "
-        "brackets 95 % bootstrap intervals over points, p by Holm within each of the four; holds: both exclude zero. Shown are "
-        f"those that hold and the largest two of each, {len(shown)} of {len(found.effects)} that rest on at least {FEWEST} "
-        f"points; --json has all. Letters: {found.legend}"
+        f"what repeats: differences over {found.points} points of random search, at equal state and number of blocks: a block "
+        f"({first}) and one in a third of the order ({first} late), both less the median block; one right before another "
+        f"({first} then {last}), beyond what all blocks add in their places; a number of attention blocks, less none. In "
+        "brackets 95 % bootstrap intervals over points, p by Holm within each of the four; holds: the interval excludes zero "
+        f"and p is below {ALPHA:.2g}. Shown are those that hold and the largest two of each, {len(shown)} of "
+        f"{len(found.effects)} that rest on at least {FEWEST} points; --json has all"
     )
     return table
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from recallmap.results.analysis.pareto import front
+from recallmap.search.documents.numbers import written
 from recallmap.search.samplers.sampler import LINEAGE, POINT, SamplerSpec, parameter
 
 MUTATIONS = ("insert", "delete", "swap", "change", "graft")
@@ -236,7 +237,7 @@ def _changed(parent: Any, own: _Genome, rng: np.random.Generator, draw: Draw) ->
     name = free[int(rng.integers(len(free)))]
     old = parent.params[name]
     new = next((value for _ in range(TRIES) if (value := draw(name, parent.distributions[name])) != old), old)
-    said = f"change {name.removeprefix('trial.').removeprefix('arch.')}: {old} to {new}"
+    said = f"change {name.removeprefix('trial.').removeprefix('arch.')}: {written(old)} to {written(new)}"
     place = _PLACE.fullmatch(name)
     if place is None or place["path"] not in own.words:
         return replace(own, values={**own.values, name: new}), said

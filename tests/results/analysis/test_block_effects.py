@@ -60,6 +60,7 @@ def test_numbers_of_attention_blocks_are_compared_with_none() -> None:
     for number in ("1", "2"):
         assert found[f"attention {number}"].effect == pytest.approx(0.2, abs=0.06)
         assert found[f"attention {number}"].holds
+    assert [found[f"attention {n}"].said for n in "12"] == ["1 attention block", "2 attention blocks"]
     assert "attention 0" not in found
 
 

@@ -54,7 +54,7 @@ def figures(view: SearchView) -> list[ElementTree.Element]:
 
 
 def cells(text: str) -> list[list[str]]:
-    rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", text, re.DOTALL)
+    rows = re.findall(r"<tr><th scope=\"row\".*?(?=</tr>\n<tr><|</tr>\n</tbody)", text, re.DOTALL)
     return [[re.sub(r"<[^>]*>", "", cell) for cell in re.split(r"(?<=</th>|</td>)", row)] for row in rows]
 
 
@@ -68,7 +68,7 @@ def test_the_front_over_time_stands_beside_that_of_random_search() -> None:
     assert "stroke-dasharray" in progress.findall("polyline")[1].attrib["style"]
     assert titles(fronts) == [
         "random after 2 points: 2 on the front",
-        "evolution after 1 points: 1 on the front",
+        "evolution after 1 point: 1 on the front",
         "evolution after 2 points: 2 on the front",
         "evolution after 3 points: 2 on the front",
     ]
@@ -79,10 +79,29 @@ def test_the_front_over_time_stands_beside_that_of_random_search() -> None:
 
 def test_a_row_has_the_blocks_the_test_scores_the_parent_with_its_blocks_and_the_yaml() -> None:
     best, child, first, other = cells(section(VIEW))
-    assert best[:5] == ["evolution 2", "GA", "0.85", "1,000", "GMchange m at 1 to a (from evolution 1)"]
-    assert best[5] == "YAMLname: evolution_2\n"
+    assert best[:5] == ["evolution 2", "GA", "0.850", "1,000", "GMchange m at 1 to a (from evolution 1)"]
+    assert best[5] == "\nYAMLname: evolution_2\n"
     assert child[4] == "Ginsert m at 1 (from evolution 0)"
     assert (first[4], other[1]) == ("", "AA")
+
+
+def test_anchors_stand_beside_the_fronts_and_the_best_of_both_within_each_limit_of_state() -> None:
+    lines = (("state", "best found", "best anchor", "gain"), ("16 kB", "evolution 2", "mesa", "+0.100"))
+    view = replace(VIEW, limits=lines, points=(*POINTS[:-1], replace(POINTS[-1], arch="mesa")))
+    _, fronts = figures(view)
+    assert [mark.findtext("title") for mark in fronts.findall("path")] == ["anchors 0 (mesa)"]
+    assert [text.text for text in fronts.findall("text")][-3:] == ["100", "20,000", "state_bytes, logarithmic"]
+    assert "</svg> anchors</span>" in section(view)
+    assert [row[:4] for row in cells(section(view).partition("The best 4 of")[0])] == [list(lines[1])]
+    assert "Did it beat the anchors?" not in section(VIEW)
+
+
+def test_the_letters_of_the_study_are_told_where_its_blocks_are() -> None:
+    told = Repeated(score="accuracy", letters={"m": ("mesa",), "l": ("gla", "mesa")}, points=5, why="too few")
+    text = section(replace(VIEW, repeated=told))
+    assert re.findall(r"</abbr> ([^<]*)</span>", text) == ["attention", "gla (l)", "mesa (m, l)"]
+    assert "blocks have the letters of the study" in text
+    assert "the letters of the study" not in section(VIEW)
 
 
 def test_blocks_whose_names_begin_alike_have_letters_of_their_own() -> None:
@@ -118,10 +137,13 @@ def test_one_goal_has_no_front_and_nothing_found_no_section() -> None:
     alone = replace(VIEW, goals=VIEW.goals[:1], points=tuple(one))
     assert len(figures(alone)) == 1
     assert "Best so far" in section(alone)
+    assert "The best so far, on validation. Dashed" in section(alone)
+    assert "Second: the front" not in section(alone)
     assert section(None) == section(replace(VIEW, points=())) == ""
-    assert not figures(
-        replace(VIEW, points=POINTS[-1:], best=("anchors 0",), volumes={})
-    )  # the samplers have begun nothing
+    known = replace(VIEW, points=POINTS[-1:], best=("anchors 0",), volumes={})  # the samplers have begun nothing
+    assert not figures(known)
+    assert "Dashed" not in section(known)
+    assert "Done: 1 point." in section(known)
 
 
 def test_thirty_of_many_are_shown() -> None:
@@ -155,6 +177,10 @@ def test_the_page_shows_it_quietly_and_the_architecture_is_a_press_away(
     assert not browser.run(shown)
     browser.run("document.querySelector('#search summary').click()")
     assert browser.run(shown)
+    wide = (
+        "const [yaml, table] = ['#search pre', '#search table'].map((one) => document.querySelector(one).clientWidth);"
+    )
+    assert browser.run(f"{wide} return yaml > 0.9 * table")
     assert browser.messages() == []
     assert (
         browser.run("return [...document.querySelectorAll('#contents button')].map((b) => b.textContent)").count(

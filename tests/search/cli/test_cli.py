@@ -374,6 +374,11 @@ COMPLAINTS = {
         ("bench", "step", "--dtype", "float64"),
         "bench step: a step trains in float32 or bfloat16, got float64",
     ),
+    "a bench that is not there": (("bench", "profle"), "(did you mean 'profile'?)"),
+    "a bench of an op that is not there": (
+        ("bench", "gated_liner"),
+        "bench: got 'gated_liner', expected one of add_norm, attention,",
+    ),
     "an unknown source of figures": (("table", "story.yaml", "--beside", "mesanett"), "(did you mean 'mesanet'?)"),
     "an architecture that is not there": (("cost", "mesaa"), "(did you mean 'mesa'?)"),
     "a study where an arch is wanted": (

@@ -59,6 +59,16 @@ def test_a_row_that_does_not_fit_says_under_its_name_what_its_columns_say(
     assert lines[-4:] == ["attention", "  state bytes: 262,144   grows: yes", "  about: short", "", "of a test"][-4:]
 
 
+def test_a_caption_is_as_wide_as_the_terminal_and_a_long_line_goes_on_two_columns_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table("arch", caption="of a table that is narrower than this")
+    table.add_row("mesa")
+    assert shown(table, 40, monkeypatch, capsys).splitlines()[-1] == "of a table that is narrower than this"
+    Terminal().say("importance of parameters: stack[0] 0.30, stack[1] 0.11")
+    assert capsys.readouterr().out == "importance of parameters: stack[0] 0.30,\n  stack[1] 0.11\n"
+
+
 @pytest.mark.parametrize(("said", "columns"), [("80", 80), ("5", 20), ("0", 80), ("words", 80), ("9" * 5000, 80)])
 def test_columns_are_as_many_as_are_said_and_enough(said: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", said)

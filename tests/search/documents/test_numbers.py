@@ -28,6 +28,7 @@ from recallmap.search.documents.numbers import written
         (math.inf, "inf"),
         (123456, "123456"),
         (True, "true"),
+        (None, "null"),
         ("mesa", "mesa"),
     ],
 )

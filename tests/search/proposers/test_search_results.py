@@ -236,7 +236,9 @@ def test_the_winner_is_written_as_an_architecture_that_reads_back(folder: Path) 
     assert cost(arch, vocab=32, length=16).state_bytes == one.chosen[1]
     other = search_results.winner(all_of_it, "random 3")
     assert (other.proposer, other.ordinal) == ("random", 3)
-    with pytest.raises(ValueError, match="no point 'random 99'"):
+    with pytest.raises(
+        ValueError, match="no trained point 'random 99', expected random with a number, such as 'random "
+    ):
         search_results.winner(all_of_it, "random 99")
 
 
@@ -304,6 +306,7 @@ def test_a_grid_has_a_front_too(folder: Path) -> None:
     axes = {"trial.arch.width": [8, 16], "trial.training.lr": [1e-3, 1e-2], "trial.seed": [0, 1]}
     grid = codec.read_study(STUDY | {"space": {"kind": "grid", "axes": axes}})
     drive(grid, folder / "a.sqlite")
+    assert list(search_results.lines_of(found(grid, folder / "a.sqlite"))) == []  # its order is no progress
     front = found(grid, folder / "a.sqlite").on_front()
     assert [(one.trial.arch.width, one.choices["lr"], len(one.by_seed)) for one in front] == [(8, 1e-2, 2)]  # type: ignore[union-attr]
 
@@ -374,7 +377,7 @@ def view_of(folder: Path, of: StudySpec) -> search_section.SearchView | None:
     [
         ({"beside": []}, "there is no random search, whose points alone are independent: add beside: [random]"),
         ({"rungs": {"values": [4]}}, "rungs stopped points by their scores"),
-        ({}, "of 8 points of random search 8 must have a block and 8 must not"),
+        ({}, "a block is tested where 8 points of random search have it and 8 have not, and 8 are done"),
     ],
 )
 def test_what_repeats_is_not_estimated_from_points_that_depend_on_scores_or_are_few(
@@ -424,6 +427,8 @@ def test_within_each_limit_of_state_the_best_found_stands_beside_the_best_anchor
     alone = study(dials=wide.space.dials.plain())  # type: ignore[union-attr]
     drive(alone, folder / "a.sqlite", by_width)
     assert state_limits.within_limits(found(alone, folder / "a.sqlite")) == []
+    known = [one for one in all_of_it.candidates if one.proposer == "anchors"]
+    assert state_limits.within_limits(replace(all_of_it, candidates=tuple(known))) == []
 
 
 # The verbs. ---------------------------------------------------------------------------------------
@@ -464,13 +469,37 @@ def test_what_is_beaten_and_what_repeats_fits_a_terminal_of_80_columns(
     drive(ordered(), folder / "a.sqlite", late)
     (folder / "story.yaml").write_text(codec.dump(ordered()), encoding="utf-8")
     said = out("best", "story.yaml", "--ledger", "a.sqlite")
-    lines = [line for line in said.splitlines() if not line.startswith(("hypervolume", "importance"))]
+    lines = said.splitlines()
     assert max(map(len, lines)) <= 80
+    assert any(line.startswith("importance of parameters (random, PED-ANOVA): ") for line in lines)
     assert any(line.split()[:2] == ["64", "kB"] and "swa" in line for line in lines)
     assert any(line.startswith(" x late") and line.split()[-1] == "yes" for line in lines)
     told = json.loads(out("best", "story.yaml", "--ledger", "a.sqlite", "--json"))
     assert {one["family"] for one in told["repeats"]["effects"]} == {"block", "place", "pair", "attention"}
     assert told["limits"][2]["anchor"]["arch"] == "swa"
+
+
+def test_letters_are_told_also_where_nothing_repeats_and_one_seed_is_not_called_a_share(folder: Path) -> None:
+    few = ordered(points=8)
+    drive(few, folder / "a.sqlite", late)
+    (folder / "story.yaml").write_text(codec.dump(few), encoding="utf-8")
+    said = out("best", "story.yaml", "--ledger", "a.sqlite")
+    assert "\nletters: a attention, c base_conv, r " in said
+    assert "one seed, so no intervals; on front: whether no other point beats it on test" in said
+    assert "seed in brackets" not in said
+    assert "what repeats: not estimated: a block is tested where 8 points" in said
+
+
+def test_who_forgets_the_budget_of_a_run_is_reminded(folder: Path) -> None:
+    (folder / "story.yaml").write_text(codec.dump(study()), encoding="utf-8")
+    drive(study("budget=smoke"), folder / "a.sqlite")
+    for words in (["best"], ["table"], ["dashboard", "-o", "page.html"]):
+        result = CliRunner().invoke(app, [*words, "story.yaml", "--ledger", "a.sqlite"])
+        assert result.exit_code == 2
+        assert result.stderr.startswith(
+            "a.sqlite: no point of story has finished with these options, but with others of budget smoke; repeat their --set, "
+            "or train it with: recallmap run story.yaml"
+        )
 
 
 def test_without_a_trained_point_there_is_no_winner(folder: Path) -> None:
