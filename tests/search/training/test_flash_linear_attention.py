@@ -10,12 +10,6 @@ import recallmap as rm
 
 pytestmark = pytest.mark.gpu
 
-LAYERS = {  # with short convolutions, which recall needs; some others of theirs refuse certain versions of Triton
-    "DeltaNet": {"num_heads": 2},
-    "GatedLinearAttention": {"num_heads": 2, "expand_k": 1, "use_short_conv": True},
-}
-
-
 @pytest.fixture(scope="module")
 def layers() -> str:
     pytest.importorskip("fla.layers")
@@ -23,10 +17,10 @@ def layers() -> str:
     return "fla.layers"
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_trains(layer: str, layers: str, tmp_path: Path) -> None:
-    block = {"kind": "block", "mixer": {"kind": "module", "of": f"{layers}:{layer}", "options": LAYERS[layer]}}
-    arch = {"name": layer, "width": 64, "stack": [block, block]}
+def test_a_layer_learns_recall(layers: str, tmp_path: Path) -> None:
+    """Its DeltaNet: some of its other layers refuse certain versions of Triton."""
+    block = {"kind": "block", "mixer": {"kind": "module", "of": f"{layers}:DeltaNet", "options": {"num_heads": 2}}}
+    arch = {"name": "fla_deltanet", "width": 64, "stack": [block, block]}
     task = {"kind": "mqar", "vocab": 64, "length": 64, "pairs": 4}
     trials = [
         rm.trial(task, arch, seed=seed, steps=600, batch=64, lr=3e-3, evaluations=2, dtype="bfloat16")
@@ -34,4 +28,4 @@ def test_a_layer_trains(layer: str, layers: str, tmp_path: Path) -> None:
     ]
     records = rm.run(trials, ledger=tmp_path / "fla.sqlite", device="cuda")
     assert [record.error for record in records] == [None, None]
-    assert min(record.scores["accuracy"] / record.chance for record in records) > 5
+    assert min(record.scores["accuracy"] for record in records) > 0.9
