@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -46,13 +47,21 @@ def row_names(records: Iterable[Record]) -> dict[str, str]:
         leaves = [json.loads(spec) for spec in variants]
         shown = differing(leaves)
         if max(len(words(leaf, shown)) for leaf in leaves) > MOST_DIALS:
-            shown = telling(leaves, shown)
+            leaves = [{"blocks": _blocks(leaf)} | leaf for leaf in leaves]  # first of those that tell as many apart
+            shown = telling(leaves, ["blocks", *shown])
         labels = [" ".join([name, *words(leaf, shown, "=")]) for leaf in leaves]
         uses = Counter(labels)
         for number, (label, keys) in enumerate(zip(labels, variants.values(), strict=True), start=1):
             final = label if uses[label] == 1 else f"{label} #{number}"
             names.update(dict.fromkeys(keys, final))
     return names
+
+
+def _blocks(leaves: Mapping[str, Any]) -> int:
+    """The number of blocks with a mixer of an architecture, those of a repeated part as often as it is repeated."""
+    times = {path.removesuffix("times"): number for path, number in leaves.items() if path.endswith(".times")}
+    found = [path for path in leaves if path.endswith(".mixer.kind")]
+    return sum(math.prod(number for part, number in times.items() if path.startswith(part)) for path in found)
 
 
 def leaves_of(record: Record) -> Mapping[str, Any]:

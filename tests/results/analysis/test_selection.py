@@ -172,6 +172,14 @@ def test_of_many_dials_that_differ_a_name_has_as_few_as_tell_apart(make: Make) -
     ]
 
 
+def test_stacks_written_in_two_ways_are_told_apart_by_their_number_of_blocks(make: Make) -> None:
+    block = {"kind": "block", "mixer": {"kind": "mesa", "heads": 2, "bias": False}, "mlp": None}
+    repeated = {"kind": "repeat", "times": 2, "blocks": [{"kind": "repeat", "times": 2, "blocks": [block]}, block]}
+    stacks = [[block], [block, block], [repeated]]
+    records = [make(arch_dials={"stack": stack}) for stack in stacks]
+    assert [*row_names(records).values()] == ["mesa blocks=1", "mesa blocks=2", "mesa blocks=6"]
+
+
 def test_where_epochs_are_counted_batches_of_any_size_compete(make: Make) -> None:
     records = [make(training={"steps": None, "epochs": 50, "batch": batch}) for batch in (32, 64)]
     assert len(choose_hyperparameters(records)) == 1

@@ -10,6 +10,7 @@ import recallmap as rm
 
 pytestmark = pytest.mark.gpu
 
+
 @pytest.fixture(scope="module")
 def layers() -> str:
     pytest.importorskip("fla.layers")
