@@ -310,7 +310,7 @@ def _workers() -> list[int]:
         if folder.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended
                 name = (folder / "cmdline").read_bytes().decode(errors="replace")
-                if name.startswith("ray::") and "IDLE" not in name and "rain" in name:
+                if name.startswith("ray::") and "train" in name.lower():
                     found.append(int(folder.name))
     return sorted(found)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from recallmap.results import escape
 from recallmap.results.analysis.block_effects import FAMILIES, FEWEST, Effect, Repeated, telling
 from recallmap.results.analysis.pareto import front
+from recallmap.results.score_tables.table import in_few_digits
 
 MOST_SHOWN = 30  # points with their blocks
 
@@ -328,9 +329,11 @@ def _fronts(found: SearchView) -> str:
         lines.append(f'{_line(steps, stroke, said)}<g style="{whole}">{dots}</g>')
     lines += [_cross(*place(one), one.said) for one in anchors]
     ends = [math.exp(end) if logs else end for end in (low, high)]
-    ticks = [(0.0, _said(ends[0])), (1.0, _said(ends[1]))]
+    ticks = [(0.0, in_few_digits(ends[0])), (1.0, in_few_digits(ends[1]))]
     across = f"{cost.name}, logarithmic" if logs else cost.name
-    return _figure(f"{gain.name} (validation)", across, ticks, [(0, _said(bottom)), (1, _said(top))], lines)
+    return _figure(
+        f"{gain.name} (validation)", across, ticks, [(0, in_few_digits(bottom)), (1, in_few_digits(top))], lines
+    )
 
 
 def _points(count: int) -> str:
@@ -397,7 +400,7 @@ def _glyphs(one: SearchPoint, letters: Mapping[str, str]) -> str:
 
 def _row(one: SearchPoint, parent: SearchPoint | None, letters: Mapping[str, str]) -> str:
     """The row of a point, and below it its architecture over the whole width, a press away."""
-    figures = "".join(f'<td class="figure">{_said(value)}</td>' for value in one.tested)
+    figures = "".join(f'<td class="figure">{in_few_digits(value)}</td>' for value in one.tested)
     said = escape.html(" ".join([one.change, *([f"(from {one.parent})"] if one.parent else [])]).strip())
     changed = f"{_glyphs(parent, letters)}<br>{said}" if parent is not None else said
     yaml = "\n".join(map(escape.html, one.yaml.split("\n")))
@@ -407,7 +410,3 @@ def _row(one: SearchPoint, parent: SearchPoint | None, letters: Mapping[str, str
         f'<tr><th scope="row">{escape.html(one.said)}</th><td>{_glyphs(one, letters)}</td>{figures}'
         f'<td class="prose">{changed}</td></tr>{shown}'
     )
-
-
-def _said(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3f}" if 0.01 <= value <= 1 else f"{value:.3g}"

@@ -135,6 +135,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def in_few_digits(value: float) -> str:
+    """A score with three decimals, 35,840 for 35840.0, three digits of what is smaller or between."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3f}" if 0.01 <= value <= 1 else f"{value:.3g}"
+
+
 def is_share(metric: str) -> bool:
     """True for a metric that is a share, to be shown as percent."""
     return "accuracy" in metric or metric.startswith(("exact_match", "legal"))

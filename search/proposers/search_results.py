@@ -21,6 +21,7 @@ from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.record import Record
+from recallmap.results.score_tables.table import in_few_digits
 from recallmap.search.documents import content_key
 from recallmap.search.documents.type_hints import counted, either
 from recallmap.search.proposers.generations import ranked, said_choices
@@ -393,9 +394,7 @@ def winner(found: Findings, name: str | None = None) -> Candidate:
 
 
 def _figure(value: float, interval: tuple[float, float] | None) -> str:
-    said, *ends = (
-        f"{x:,.0f}" if x >= 1000 else f"{x:.3f}" if 0.01 <= x <= 1 else f"{x:.3g}" for x in (value, *(interval or ()))
-    )
+    said, *ends = (in_few_digits(x) for x in (value, *(interval or ())))
     return f"{said} [{', '.join(ends)}]" if ends else said
 
 

@@ -20,7 +20,6 @@ from recallmap.results.page.architecture_section import Detail
 from recallmap.results.page.compression import unpacked
 from recallmap.results.page.dashboard import MOST_UNFOLDED, page, write_page
 from recallmap.results.page.figure_data import figures, hyper_names
-from recallmap.results.page.heat_map import brief
 from recallmap.results.page.probe_section import section
 from recallmap.results.record import SHORT, Record
 from recallmap.results.score_tables.scores import table_of
@@ -398,52 +397,6 @@ def test_the_mean_over_settings_is_cut_by_what_tells_them_apart_and_by_part(make
     assert cuts["accuracy by depth"]["lines"][0]["y"] == pytest.approx([2.3 / 3, 2.1 / 3], abs=1e-4)
 
 
-def mad(make: Make, seeds: int = 2) -> list[Record]:
-    """Two tasks, one of them in two settings."""
-    return [
-        make(
-            arch=arch, task=task, dials=dials, seed=seed, score=score * skill + seed / 10, chance=0.1, state_bytes=state
-        )
-        for arch, skill, state in (("gla", 0.5, 1000), ("mesa", 1.0, 2000))
-        for task, dials, score in (
-            ("compression", {"length": 16}, 0.4),
-            ("compression", {"length": 32}, 0.2),
-            ("selective_copying", {}, 0.8),
-        )
-        for seed in range(seeds)
-    ]
-
-
-def test_mad_is_a_heat_map_of_every_setting_before_its_means(make: Make) -> None:
-    records = mad(make)
-    data = figures(records, table_of(records, settings=True))
-    assert [data["tables"][n]["title"] for n in data["heats"]] == [
-        "MAD, every setting",
-        "MAD",
-        "compression",  # selective copying has one setting, which is its column in MAD's table
-    ]
-    heat = data["tables"][data["heats"][0]]
-    assert heat["groups"] == [("selective copying", 1), ("compression", 2)]
-    assert heat["columns"] == ["selective copying", "compression: length 16", "compression: length 32"]
-    assert heat["rows"] == ["gla", "mesa"]
-    assert [cell[0] for cell in heat["cells"][1]] == pytest.approx([0.85, 0.45, 0.25])
-    assert [len(own) for own in heat["trials"][1]] == [2, 2, 2]
-    assert heat["chance"] == [0.1, 0.1, 0.1]
-
-
-def test_columns_of_very_many_options_are_named_by_those_that_tell_them_apart() -> None:
-    told = "test 512, validation 256, batch 32, length 96"
-    columns = [f"length {length}, level {level}, {told}" for length in (96, 192) for level in (1, 2)]
-    assert brief([*columns, "mean"]) == [
-        *[f"length {length}, level {level}" for length in (96, 192) for level in (1, 2)],
-        "mean",
-    ]
-    few = ["length 96, level 1", "mean"]
-    assert brief(few) == few
-    parts = [f"recall: length 96, {told}", f"recall: length 128, {told}", "compression"]
-    assert brief(parts) == ["recall: length 96", "recall: length 128", "compression"]
-
-
 def test_tasks_of_a_setting_each_need_no_name_above_their_column(make: Make) -> None:
     kinds = ("compression", "in_context_recall", "noisy_in_context_recall")
     records = [make(task=kind, score=0.5, chance=0.1) for kind in kinds]
@@ -455,14 +408,6 @@ def test_tasks_of_a_setting_each_need_no_name_above_their_column(make: Make) -> 
     assert "groups" not in heat
 
 
-def test_tables_of_the_page_keep_their_numbers(make: Make) -> None:
-    records = mad(make)
-    tables = table_of(records, settings=True)
-    shown = re.findall(r'data-table="(\d)".*', page(records, title="A", tables=tables))
-    assert shown == [str(n) for n, table in enumerate(tables) if table.title != "selective_copying"]
-    assert [table["title"] for table in figures(records, tables)["tables"]][: len(tables)] == [t.title for t in tables]
-
-
 def test_figures_of_the_page_read_as_in_its_tables(make: Make) -> None:
     """55.4497 is 55.4, and not, rounded twice, 55.5."""
     records = [make(score=0.554497, dials={"pairs": n}) for n in (4, 8)]
@@ -471,17 +416,6 @@ def test_figures_of_the_page_read_as_in_its_tables(make: Make) -> None:
     trial = view["scores"][0] / 1e6
     points = [trial, data["tables"][0]["cells"][0][0][0], view["means"][0]["mean"], view["cuts"][0]["lines"][0]["y"][0]]
     assert [f"{100 * point:.1f}" for point in points] == ["55.4"] * 4
-
-
-def test_the_mean_of_mad_has_a_band_over_five_seeds(make: Make) -> None:
-    assert figures(mad(make), [])["views"][0]["band"] == []
-    view = figures(mad(make, seeds=5), [])["views"][0]
-    assert view["label"] == "MAD: mean over 2 tasks"
-    assert [state for state, _, _ in view["band"]] == [1000.0, 2000.0]
-    for (_, low, high), first in zip(
-        view["band"], (0.275, 0.55), strict=True
-    ):  # seeds are 0.1 apart, from the first on
-        assert first < low < first + 0.2 < high < first + 0.4
 
 
 def test_what_is_held_at_ninety_percent_is_said_where_nothing_is_at_ninety_nine(make: Make) -> None:
@@ -575,13 +509,6 @@ def test_the_sentence_on_learning_names_the_first_and_those_who_never(make: Make
     assert figures(records, [])["views"][0]["learnt"] == (
         "First half-way from chance to ceiling: quick, after 200 steps (median over seeds). Not half-way by the end: never."
     )
-
-
-def test_the_heat_map_is_the_table_from_chance_to_ceiling(make: Make) -> None:
-    records = [make(dials={"pairs": p}, chance=0.2, score=s) for p, s in ((4, 0.6), (8, 0.1))]
-    (table,) = figures(records, table_of(records))["tables"]
-    assert table["cells"][0][:2] == [[0.6, None, 1, 0.5], [0.1, None, 1, 0.0]]
-    assert table["chance"][:2] == [0.2, 0.2]
 
 
 def test_a_seed_that_never_learns_is_the_slowest(make: Make) -> None:

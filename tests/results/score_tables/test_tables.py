@@ -17,7 +17,7 @@ from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import all_tables, further_tables
 from recallmap.results.score_tables.rendering import html, latex, markdown, render
 from recallmap.results.score_tables.scores import table_of
-from recallmap.results.score_tables.table import MAD, Cell, Line, Table, more_is_better, size
+from recallmap.results.score_tables.table import MAD, Cell, Line, Table, more_is_better
 from recallmap.synth.tasks import Task
 
 Make = Callable[..., Record]
@@ -573,48 +573,7 @@ def test_a_source_that_has_nothing_to_compare_with_says_so(make: Make) -> None:
     assert table.notes[-1] == "Published: Z has no figure for these settings, trained like this."
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (1000, "1 kB"),
-        (34304, "34.3 kB"),
-        (999_600, "1 MB"),
-        (1_050_112, "1.05 MB"),
-        (2_500_000_000, "2.5 GB"),
-    ],
-)
-def test_sizes_are_in_units_of_a_thousand(count: int, text: str) -> None:
-    assert size(count) == text
-
-
 # On a terminal. --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-@pytest.mark.parametrize("count", [15, 60])
-def test_a_table_on_a_terminal_is_no_wider_than_it_and_loses_nothing(count: int, width: int, make: Make) -> None:
-    records = [
-        make(arch=f"conv_{n % 5}", arch_dials={"heads": n % 3}, dials={"pairs": 2 ** (n % 7)}, seed=n, score=n / 97)
-        for n in range(count)
-    ]
-    (table,) = table_of(records)
-    whole, narrow = markdown(table), markdown(table, width=width)
-    assert max(map(len, whole.splitlines())) > width
-    assert max(map(len, narrow.splitlines())) <= width
-
-    def cells(text: str) -> dict[str, set[str]]:
-        """What stands in the row of each architecture, whatever piece it is in."""
-        found: dict[str, set[str]] = {}
-        for line in text.splitlines():
-            if line.startswith("|"):
-                first, *rest = (word.strip() for word in line.strip("|").split(" | "))
-                found.setdefault(first.rstrip("-"), set()).update(word for word in rest if word.strip("-:"))
-        return found
-
-    assert cells(narrow) == cells(whole)
-    assert " ".join(narrow.split("- Accuracy")[1].split()) == " ".join(whole.split("- Accuracy")[1].split())
 
 
 def test_a_table_that_fits_is_as_it_is_in_a_file(small: list[Record]) -> None:
