@@ -2,7 +2,7 @@
 
     python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 8 64, by default
     python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
-    python docs/measure_cluster.py TABLE mad [GPUS ...]
+    python docs/measure_cluster.py TABLE mad [GPUS[xWORKERS] ...]  # workers a GPU; as many as recallmap chooses, by default
     python docs/measure_cluster.py TABLE killed
     python docs/measure_cluster.py TABLE figure PICTURE
 
@@ -10,8 +10,9 @@
 sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
 what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host, one run after
 the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper tier, attention, an
-epoch for each of its 528 trials. `killed`: 128 trials on all GPUs, of whose workers one is killed, and later half of them at
-once, as if a GPU had fallen away. Rows are added to the table, a CSV. `figure` draws the actors' rows as an SVG.
+epoch for each of its 528 trials; 1x2 trains it on one GPU that two workers share. `killed`: 128 trials on all GPUs, of whose
+workers one is killed, and later half of them at once, as if a GPU had fallen away. Rows are added to the table, a CSV.
+`figure` draws the actors' rows as an SVG.
 """
 
 from __future__ import annotations
@@ -88,9 +89,11 @@ def main(table: Path, part: str, words: Sequence[str]) -> None:
             ledger = table.with_name(f"search_{gpus}.sqlite")
             _note(table, _trained("hybrid_search, budget wide", HYBRIDS, gpus, int(words[0]), ledger))
     elif part == "mad":
-        for gpus in [*map(int, words)] or sorted({1, torch.cuda.device_count()}):
+        for word in words or map(str, sorted({1, torch.cuda.device_count()})):
+            number, _, workers = word.partition("x")
             with tempfile.TemporaryDirectory() as folder:
-                _note(table, _trained("mad, attention, an epoch", MAD, gpus, 600, Path(folder) / "mad.sqlite"))
+                path = Path(folder) / "mad.sqlite"
+                _note(table, _trained("mad, attention, an epoch", MAD, int(number), 600, path, workers))
     elif part == "killed":
         _note(table, _killed())
     elif part == "figure":
@@ -236,10 +239,12 @@ def _figure(rows: Sequence[Row]) -> str:
 # GPUs of one host. --------------------------------------------------------------------------------
 
 
-def _trained(what: str, study: Sequence[str], gpus: int, seconds: int, path: Path) -> Row:
-    """What a study trains on so many GPUs, after what this ledger holds."""
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
+def _trained(what: str, study: Sequence[str], gpus: int, seconds: int, path: Path, workers: str = "") -> Row:
+    """What a study trains on so many GPUs, of those that this process sees, after what this ledger holds."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(seen[:gpus])}
     command = [sys.executable, "-m", "recallmap", "run", *study, "--engine", "ray"]
+    command += ["--cohorts-per-gpu", workers] if workers else []
     devices = [torch.device("cuda", number) for number in range(gpus)]
     known = _count(path)
     began = time.monotonic()
@@ -263,6 +268,7 @@ def _trained(what: str, study: Sequence[str], gpus: int, seconds: int, path: Pat
     return {
         "what": what,
         "gpus": gpus,
+        "workers_a_gpu": workers,
         "seconds": round(wall, 1),
         "trials_an_hour": round(len(records) / wall * 3600),
         "trials_an_hour_then": _rate_once_begun(counts),
