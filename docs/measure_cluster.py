@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -38,7 +38,7 @@ import torch
 
 from recallmap.results.ledger import Ledger
 from recallmap.search import codec
-from recallmap.search.engines import ray_tune
+from recallmap.search.engines import ray_workers
 from recallmap.search.engines.shipped import ShippedCohort
 from recallmap.search.measurement import gpu_busy
 from recallmap.search.training.outcome import Outcome, Progress
@@ -125,23 +125,19 @@ def _rows(table: Path) -> list[Row]:
 def _asleep(actors: int, seconds: float) -> Row:
     """Records a second from so many actors that sleep so long a cohort, from when as many cohorts are through to the last."""
 
-    def sleeping(config: dict[str, Any]) -> None:
-        from ray import tune
-
-        cohort: ShippedCohort = config["cohort"]
+    def sleeping(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> ray_workers.Trained:
         for report in range(1, REPORTS + 1):
             time.sleep(seconds / REPORTS)
-            progress = Progress(step=100 * report, steps=600, members=len(cohort.specs), loss=1.0, accuracy=(0.5,))
-            tune.report({"progress": progress})
+            tell(Progress(step=100 * report, steps=600, members=len(cohort.specs), loss=1.0, accuracy=(0.5,)))
         outcome = Outcome(scores={"accuracy": 0.5}, validation={"accuracy": 0.5}, steps=600, selected_step=600)
         device = torch.device("cpu")
         made = [
             record_of(spec, outcome, study="asleep", device=device, members=len(cohort.specs), implementation={})
             for spec in cohort.specs
         ]
-        tune.report({"records": made, "seconds": []})
+        return made, {}
 
-    ray_tune._train = sleeping
+    ray_workers._train = sleeping
     os.sched_getaffinity = lambda _: set(range(actors))  # each actor takes a CPU, and here they take none
     cohorts = actors * max(COHORTS, round(LEAST / seconds))
     axes = {"trial.seed": [*range(MEMBERS)], "trial.training.steps": [*range(600, 600 + cohorts)]}
@@ -155,7 +151,7 @@ def _asleep(actors: int, seconds: float) -> Row:
                 times.append(time.monotonic())
 
         used = _processor_seconds()
-        ray_tune.run(study, path, report=heard, device="cpu", cohort_size=MEMBERS)
+        ray_workers.run(study, path, report=heard, device="cpu", cohort_size=MEMBERS)
         used = _processor_seconds() - used
         with Ledger.open(path) as ledger:
             records = [*ledger.all()]
@@ -316,7 +312,7 @@ def _workers() -> list[int]:
         if folder.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended
                 name = (folder / "cmdline").read_bytes().decode(errors="replace")
-                if name.startswith("ray::") and "train" in name.lower():
+                if name.startswith("ray::") and ".follow" in name:
                     found.append(int(folder.name))
     return sorted(found)
 

@@ -20,7 +20,7 @@ FILES = sorted(path.relative_to(ROOT) for pillar in PILLARS for path in (ROOT / 
 MAY_IMPORT = {"synth": {"synth"}, "arch": {"arch"}, "results": {"results"}, "search": set(PILLARS)}
 ONLY_IN = {  # heavy libraries, and where alone each may be imported
     "yaml": "search/documents/yaml_text.py",
-    "ray": "search/engines/ray_tune.py",
+    "ray": "search/engines/ray_workers.py",
     "optuna": ("search/proposers/", "search/samplers/"),
     "fla": "arch/kernels/benchmark/peers.py",
     "scipy": "results/analysis/",

@@ -391,9 +391,9 @@ def _engine(name: str, address: str | None, device: str | None, cohorts_per_gpu:
         refuse(f"--device: got {device}, expected cpu or cuda, as ray chooses the GPU of every cohort")
     if address is None:
         device_of(device)
-    from recallmap.search.engines import ray_tune
+    from recallmap.search.engines import ray_workers
 
-    return partial(ray_tune.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
+    return partial(ray_workers.run, device=device, address=address, cohorts_per_gpu=cohorts_per_gpu)
 
 
 def _display(console: Console, study: StudySpec, path: Path, *, as_json: bool, quiet: bool) -> Quiet:

@@ -23,11 +23,11 @@ TURNS = 2  # rounds of `lives` attempts for a single trial
 
 @dataclass
 class Desk:
-    """It hands out cohorts under names, and takes back their results. An error here is kept in `error` and ends the study:
-    Tune would take it for a failure of the trial and try again.
+    """It hands out cohorts under names, and takes back their results. An error here is kept in `error` and ends the study.
 
     device  as each process names its own
     share   of a GPU for each cohort
+    drawers processes that draw sequences for each; None: as many as its share of a GPU has of the cores where it trains
     folder  of checkpoints; None: what trains elsewhere saves nothing
     lives   attempts at a cohort before it is `lost`
     rest    seconds between two rounds of a single trial's attempts
@@ -36,6 +36,7 @@ class Desk:
     driver: Driver
     device: str
     share: float = 1.0
+    drawers: int | None = None
     folder: Path | None = None
     lives: int = 1
     rest: float = 0.0
@@ -63,8 +64,13 @@ class Desk:
             cohort = ShippedCohort(
                 work, 0, len(work.specs), name, self.device, self.share, folder=self.folder, limit=limit
             )
-            self.waiting.append(replace(cohort, weights=self.driver.weights is not None))
+            self.waiting.append(replace(cohort, weights=self.driver.weights is not None, drawers=self.drawers))
         return bool(self.waiting)
+
+    @property
+    def ready(self) -> int:
+        """How many cohorts can be handed out now, of the next few."""
+        return len(self.waiting) + len(self.driver.waiting) if self.prepare() else 0
 
     def ask(self, name: str) -> ShippedCohort | None:
         """The cohort to train now under this name; None where there is none now."""

@@ -93,6 +93,7 @@ class Driver:
         self.room = room(torch.device(on) if on else self.where) if cohort_size is None else at_most(cohort_size)
         self.plan = Plan(trials=(), missing=(), cohorts=())
         self._planned: set[str] = set()
+        self._given: set[str] = set()  # those of them that were not in the ledger: they wait, are out, or have ended
         self._report = report
         self._book = LedgerBook(ledger, known)
         self.limit, self.saves = limit, saves
@@ -140,7 +141,7 @@ class Driver:
         then ask again after the next `keep`."""
         if self.limit.is_up:
             return None
-        if not self._waiting and not self._out and not self._put_off:
+        if not self._waiting and not self._put_off:
             self._refill()
         while self._waiting:
             work = self._waiting.popleft()
@@ -163,17 +164,19 @@ class Driver:
 
     @phase("proposing")
     def _refill(self) -> None:
-        """Ask for trials until some must be trained, or none will come."""
+        """Ask for trials until some must be trained, or none will come, or none before works that are out have ended."""
         while not self._waiting and not self._ended:
-            wanted = self._source.wanted(self._book)
+            wanted = self._source.wanted(self._book, busy=bool(self._out))
             self._meet()
             notes = self._source.heard()
             if wanted is None:
                 self._ended = True
-            else:
+            elif wanted:
                 self._take(wanted)
             if notes:
                 self._tell(notes=tuple(notes))
+            if self._out:
+                return
 
     def _meet(self) -> None:
         """Plan, as known, trials of points that the ledger had before this call: they are not trained."""
@@ -188,9 +191,11 @@ class Driver:
         wanted = share_of(wanted, self.room, self.part)
         self._book.adopt(map(content_key.key, wanted))
         new = {key: trial for trial in wanted if (key := content_key.key(trial)) not in self._planned}
-        missing = [trial for trial in wanted if content_key.key(trial) not in self._book]
+        lacking = {key: trial for trial in wanted if (key := content_key.key(trial)) not in self._book}
+        missing = [trial for key, trial in lacking.items() if key not in self._given]
         foreign.check(missing, self.where)
         self._planned.update(new)
+        self._given.update(lacking)
         first = len(self.plan.missing)
         cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.saved)]
         number = len(self.plan.cohorts)
@@ -199,10 +204,12 @@ class Driver:
             missing=self.plan.missing + tuple(missing),
             cohorts=(*self.plan.cohorts, *cohorts),
         )
-        for cohort in cohorts:
-            number += 1
-            self._waiting.append(Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort)))
-        self._clock.begin(missing)
+        works = [
+            Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort))
+            for number, cohort in enumerate(cohorts, number + 1)
+        ]
+        self._waiting += works
+        self._clock.begin(works)
 
     @phase("evaluating")
     def _measure(self, spec: Trial) -> float:
@@ -253,8 +260,8 @@ class Driver:
 
 
 class _Clock:
-    """Counts of trials and the time left: by the share of points that have results, and within a generation by the effort
-    (steps x operations) done."""
+    """Counts of trials and the time left: by the share of points that have results, and of those that have none yet by the
+    effort (steps x operations) done."""
 
     def __init__(self, study: StudySpec, source: Inquiry | GridSource, book: LedgerBook, spent: TimeSpent) -> None:
         self.source = source
@@ -264,15 +271,18 @@ class _Clock:
         self.points = study.space.most_points if isinstance(study.space, Search) else 0
         self.began = time.perf_counter()
         self.first = source.answered
-        self.total = self.spent = 0.0  # effort of the works that began last
+        self.batches: list[_Batch] = []  # of which some works have not ended, or whose points have no results yet
         self.under_way: dict[int, float] = {}  # effort by number of a work that is out
 
-    def begin(self, specs: Sequence[Trial]) -> None:
-        self.total, self.spent = sum(s.effort for s in specs), 0.0
+    def begin(self, works: Sequence[Work]) -> None:
+        """Count works that were planned together."""
+        efforts = {work.number: sum(spec.effort for spec in work.specs) for work in works}
+        self.batches = [batch for batch in self.batches if batch.left] + [_Batch(efforts)]
 
     def finish(self, work: Work) -> None:
         self.under_way.pop(work.number, None)
-        self.spent += sum(s.effort for s in work.specs)
+        for batch in self.batches:
+            batch.left.discard(work.number)
 
     def report(
         self,
@@ -285,8 +295,9 @@ class _Clock:
         seconds = time.perf_counter() - self.began
         if work is not None and progress is not None:
             self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
-        spent = self.spent + sum(self.under_way.values())
-        share = self.source.answered + (self.source.under_way * spent / self.total if self.total else 0.0)
+        total = sum(sum(batch.efforts.values()) for batch in self.batches)
+        spent = sum(batch.spent for batch in self.batches) + sum(self.under_way.values())
+        share = self.source.answered + (self.source.under_way * spent / total if total else 0.0)
         gained = share - self.first
         asked = self.source.answered + self.source.under_way
         done, failed = self.book.ended("done"), self.book.ended("failed")
@@ -306,3 +317,16 @@ class _Clock:
             time=self.time,
             **news,
         )
+
+
+class _Batch:
+    """Works that were planned together: the effort of each by its number, and those that have not ended."""
+
+    def __init__(self, efforts: Mapping[int, float]) -> None:
+        self.efforts = efforts
+        self.left = set(efforts)
+
+    @property
+    def spent(self) -> float:
+        """The effort of those that have ended."""
+        return sum(effort for number, effort in self.efforts.items() if number not in self.left)

@@ -36,17 +36,15 @@ class ShippedCohort:
     study: str
     device: str
     share: float = 1.0  # of a GPU
+    drawers: int | None = None  # processes that draw sequences for it; None: its share of the cores where it trains
     turn: int = 1
     alone: bool = False  # no other cohort may train beside it
     folder: Path | None = None  # of checkpoints; None: a process on another machine has none
     limit: TimeLimit = NEVER  # of the run
     weights: bool = False  # True: those of trials that end come back with their records
 
-    def __repr__(self) -> str:  # Tune names folders by it
+    def __repr__(self) -> str:
         return f"{self.work.number}-{self.start}"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ShippedCohort:
-        return self  # frozen; Tune copies what it is given several times over
 
     def __reduce__(self) -> Any:
         """The code from outside travels with it, and is loaded before its specs are."""
@@ -83,7 +81,8 @@ def train(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> tuple[list
             raise TimeIsUp
 
     records: list[Record] | None = None
-    workers = workers_for(torch.device(cohort.device).type, cohort.share)
+    kind = torch.device(cohort.device).type
+    workers = workers_for(kind, cohort.share) if cohort.drawers is None else cohort.drawers
     with timing() as clock, contextlib.suppress(TimeIsUp), saving(cohort), drawing_ahead(workers, lasting=True):
         where = torch.device(cohort.device)
         records = run_cohort.train(cohort.specs, cohort.study, where, told, weights=cohort.weights)

@@ -154,8 +154,11 @@ class GridSource:
         self.notes: list[str] = []
         self.answered, self.under_way = 0.0, 1.0
 
-    def wanted(self, book: Book) -> tuple[Trial, ...] | None:
-        """The grid, then what lies beyond its edges, then further seeds of its winners, then None."""
+    def wanted(self, book: Book, *, busy: bool = False) -> tuple[Trial, ...] | None:
+        """The grid, then what lies beyond its edges, then further seeds of its winners, then None. Each needs all results of
+        what was before: there is none while trials are under way (`busy`)."""
+        if busy:
+            return ()
         if not self.begun:
             self.begun = True
             self.under_way = self._share(book) if self.seeds else 1.0

@@ -39,20 +39,28 @@ class _Open:
 
 
 class Inquiry:
-    """All arms of a study, generation by generation at the same time. The caller trains the trials that are `wanted` and asks
-    again. Nothing is reported while a generation trains, so that the order in which trials end does not matter."""
+    """All arms of a study, generation by generation, each at its own pace. The caller trains the trials that are `wanted` and
+    asks again. An arm hears nothing while its generation trains, so that the order in which trials end does not matter; while
+    its last ones train, the next generation of another keeps the workers busy."""
 
     def __init__(self, study: StudySpec, journal: Journal, measure: Callable[[Trial], float]) -> None:
         if not isinstance(study.space, Search):
             raise TypeError(f"{study.name} has a grid, which needs no sampler")
         maximise = [goal.direction == "maximise" for goal in study.goals]
+        self.measures = any(goal.score == SPEED for goal in study.goals)
         self.arms = [
             _Arm(study, study.space, journal.proposer(study.address(label), study.space, label, maximise), measure)
             for label in study.space.arms
         ]
 
-    def wanted(self, book: Book) -> tuple[Trial, ...] | None:
-        """Trials that must be in the book before anything can be reported; None: every point has its answer."""
+    def wanted(self, book: Book, *, busy: bool = False) -> tuple[Trial, ...] | None:
+        """Trials that must be in the book before an arm hears more, each once; none where every arm waits for some that it has
+        named already. None: every point has its answer.
+
+        busy  whether trials are under way, beside which no speed is measured
+        """
+        if busy and self.measures:
+            return ()
         parts = [arm.wanted(book) for arm in self.arms]
         if all(part is None for part in parts):
             return None
@@ -91,6 +99,7 @@ class _Arm:
         self.rungs = space.rungs if self.label != ANCHORS else None
         self.total = len(space.anchors) if self.label == ANCHORS else space.points
         self.open: list[_Open] = []
+        self.named: set[str] = set()  # trials of these that were wanted already
         self.met = {content_key.key(trial): trial for one in proposer.told for trial in self._trained(one)}
         self.said = len(proposer.told)
         self.notes: list[str] = []
@@ -105,6 +114,7 @@ class _Arm:
         return min(self.total, self.proposer.asked - len(self.open) if self.label == ANCHORS else self.proposer.counted)
 
     def wanted(self, book: Book) -> tuple[Trial, ...] | None:
+        """See Inquiry.wanted."""
         while True:
             if not self.open:
                 self._ask_generation()
@@ -117,8 +127,10 @@ class _Arm:
                 for trial, key in zip(one.steps[one.step], one.keys[one.step], strict=True)
             }
             self.met |= asked
-            if missing := tuple(trial for key, trial in asked.items() if key not in book):
-                return missing
+            if missing := {key: trial for key, trial in asked.items() if key not in book}:
+                new = tuple(trial for key, trial in missing.items() if key not in self.named)
+                self.named.update(missing)
+                return new
             self._climb(book)
             if all(one.answer is not None for one in self.open):
                 self._tell()
@@ -273,7 +285,7 @@ class _Arm:
             if one.answer is None:
                 raise RuntimeError(f"point {one.asked.ordinal} has no answer yet")
             self.proposer.tell(one.asked, one.answer)
-        self.open = []
+        self.open, self.named = [], set()
 
 
 def ranked(values: Sequence[Sequence[float]], maximise: Sequence[bool]) -> list[int]:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from recallmap.search import codec
 from recallmap.search.cli.app import app
-from recallmap.search.engines import ray_tune
+from recallmap.search.engines import ray_workers
 
 ROOT = Path(__file__).parents[3]
 STUDY = """\
@@ -242,7 +242,7 @@ def test_ray_is_given_the_cohorts_per_gpu(name: str, monkeypatch: pytest.MonkeyP
         given.append(cohorts_per_gpu)
         raise ConnectionError("stop here")
 
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(ray_workers, "run", run)
     call("run", "story.yaml", "--engine", "ray", name, "4")
     assert given == [4]
 

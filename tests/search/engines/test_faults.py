@@ -19,7 +19,7 @@ import yaml
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines import inline, ray_workers
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,14 @@ import os, sys, time
 from pathlib import Path
 import torch
 from recallmap.search import codec
-from recallmap.search.engines import ray_tune
+from recallmap.search.engines import ray_workers
 
-original = ray_tune._train
+original = ray_workers._train
 
 def fault(specs):
 {fault}
 
-def train(config):  # of this file, so that it travels to the workers whole
+def train(cohort, tell):  # of this file, so that it travels to the workers whole
     from recallmap.search.training import run_cohort
     whole = run_cohort.follow_cohort
 
@@ -72,7 +72,7 @@ def train(config):  # of this file, so that it travels to the workers whole
 
     run_cohort.follow_cohort = follow
     try:
-        original(config)
+        return original(cohort, tell)
     finally:
         run_cohort.follow_cohort = whole
 
@@ -83,11 +83,11 @@ def report(report):
         print("progress", flush=True)
 
 if __name__ == "__main__":
-    ray_tune._train = train
+    ray_workers._train = train
     address = None
 {driver}
     study, ledger = codec.read_study("study.yaml"), Path("study.sqlite")
-    ray_tune.run(study, ledger, report=report, cohort_size={cohort_size}, address=address)
+    ray_workers.run(study, ledger, report=report, cohort_size={cohort_size}, address=address)
     print("ended", flush=True)
 """
 
@@ -149,7 +149,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(tmp_path, short)
         assert _until(lambda: not _processes_in(short))
         monkeypatch.setattr(tempfile, "tempdir", short)
-        ray_tune._sweep()  # as the next study does
+        ray_workers._sweep()  # as the next study does
         assert not list(Path(short).glob("recallmap-*"))
 
 
@@ -204,6 +204,15 @@ def test_a_worker_that_is_killed_mid_cohort_is_replaced(place: Place) -> None:
     place.check()
 
 
+def test_workers_stay_from_one_generation_of_a_search_to_the_next(place: Place) -> None:
+    """It takes seconds to begin one."""
+    place.write(SEARCH)
+    _finish(place.start(fault="print(os.getpid(), file=open('workers', 'a'))"))
+    workers = (place.folder / "workers").read_text(encoding="utf-8").split()
+    assert len(workers) == 8
+    assert len(set(workers)) <= len(os.sched_getaffinity(0))
+
+
 def test_what_a_driver_leaves_that_is_killed_while_ray_starts_ends_at_the_next_start(place: Place) -> None:
     """Workers that are not yet through with their start notice for a minute that nobody waits for them."""
     driver = place.start()
@@ -234,9 +243,7 @@ def test_a_study_whose_ray_is_gone_ends_and_says_so_and_goes_on(place: Place, pr
     assert kept.items() <= {key: r.created for key, r in place.check().items()}.items()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGUSR1, 130)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_study_with_ray_that_is_stopped_says_how_to_go_on(place: Place, number: signal.Signals, code: int) -> None:
     driver = place.command("--cohort-size", "1")
     _wait(driver, lambda: len(_seen(place)) > 0)
@@ -266,7 +273,7 @@ cluster.shutdown()
 def cluster(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-test"}
     for name, value in (
-        ray_tune.QUIET | ray_tune.LOCAL | own
+        ray_workers.QUIET | ray_workers.LOCAL | own
     ).items():  # of the command too, which then looks on this machine
         monkeypatch.setenv(name, value)
     process = place.open([sys.executable, "-c", CLUSTER])
@@ -350,7 +357,7 @@ def test_a_full_disk_ends_the_study_and_room_lets_it_go_on(place: Place) -> None
             pages = self._db.execute("PRAGMA page_count").fetchone()[0]
             self._db.execute(f"PRAGMA max_page_count = {pages + 2}")
             return self
-    ray_tune.Ledger = Small
+    ray_workers.Ledger = Small
     """
     driver = place.start(driver=small)
     _, error = driver.communicate(timeout=300)
@@ -469,4 +476,4 @@ def _workers(driver: int) -> list[int]:
             process = parents[process]
         return False
 
-    return [p for p, name in names.items() if name.startswith("ray::") and "train" in name and is_below(p)]
+    return [p for p, name in names.items() if name.startswith("ray::") and ".follow" in name and is_below(p)]

@@ -310,6 +310,25 @@ def test_samplers_with_the_same_first_points_share_their_trials(tmp_path: Path) 
     assert len(trained) <= 16
 
 
+def test_one_sampler_goes_on_while_the_last_of_anothers_generation_train_and_both_hear_what_they_would(
+    tmp_path: Path,
+) -> None:
+    beside = study("nsga2", space={"beside": ["random"]})
+    with Ledger(tmp_path / "tiny.sqlite") as ledger:
+        driver = Driver(beside, ledger, cohort_size=1, where="cpu")
+        went_on = 0
+        while works := list(iter(driver.next, None)):
+            for work in works[:-1]:
+                driver.keep(work, [answered(spec, beside) for spec in work.specs])
+            more = list(iter(driver.next, None))  # while the last is out
+            went_on += len(more)
+            for work in (works[-1], *more):
+                driver.keep(work, [answered(spec, beside) for spec in work.specs])
+    drive(beside, tmp_path / "waiting.sqlite")
+    assert went_on
+    assert told(beside, tmp_path / "tiny.sqlite") == told(beside, tmp_path / "waiting.sqlite")
+
+
 @every_sampler
 def test_points_to_try_first_come_first(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.sqlite"

@@ -18,7 +18,7 @@ from recallmap.arch.block import Block
 from recallmap.arch.mixers import Attention, BaseConv
 from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.search import codec
-from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines import inline, ray_workers
 from recallmap.search.engines.plan import Report
 from recallmap.search.training import loop
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpointing
@@ -363,7 +363,7 @@ def test_a_kill_between_a_record_and_its_checkpoint_leaves_nothing_for_ever(
             inline.run(study, path, device="cpu")
     assert [record.status for record in Ledger(path).all()] == ["done"]
     assert list((tmp_path / "tiny.unfinished").iterdir())
-    (ray_tune if with_ray else inline).run(study, path, device="cpu")
+    (ray_workers if with_ray else inline).run(study, path, device="cpu")
     assert not (tmp_path / "tiny.unfinished").exists()
 
 

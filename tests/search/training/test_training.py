@@ -543,7 +543,7 @@ def test_one_alone_has_all_cores_where_its_step_is_large(monkeypatch: pytest.Mon
     ("module", "said", "found"),
     [
         ("recallmap.search.cli", {}, "PASSIVE None"),
-        ("recallmap.search.engines.ray_tune", {}, "PASSIVE None"),
+        ("recallmap.search.engines.ray_workers", {}, "PASSIVE None"),
         ("recallmap.search.trial", {}, "PASSIVE None"),
         ("recallmap.search.trial", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
         ("recallmap.search.trial", {"GOMP_SPINCOUNT": "5"}, "None 5"),

@@ -24,7 +24,7 @@ from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.results.record import Record
 from recallmap.search.cli.app import app
 from recallmap.search.documents import outside
-from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines import inline, ray_workers
 from recallmap.search.engines.plan import Report
 from recallmap.search.python.running import _Listed, run
 from recallmap.search.training import checkpoints, loop, run_cohort
@@ -477,7 +477,7 @@ def test_weights_with_a_parameter_missing_say_which(kept: Path, tmp_path: Path) 
 def test_workers_of_ray_send_the_same_weights_home(tmp_path: Path) -> None:
     specs = [trial(32), trial(14, stop_at=-1.0), trial(50, seed=1)]
     run(specs, device="cpu", keep_weights=tmp_path / "inline")
-    plan = ray_tune.run(
+    plan = ray_workers.run(
         _Listed(listed=tuple(specs)), tmp_path / "ray.sqlite", device="cpu", weights=WeightFolder(tmp_path / "ray")
     )
     assert len(plan.missing) == 3

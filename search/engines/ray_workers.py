@@ -1,15 +1,14 @@
-"""Ray Tune as the engine: a Tune trial is a cohort on one GPU (a share of it, or one CPU), on this machine or on a cluster.
+"""Ray as the engine: workers of a cluster, each with a GPU, a share of it, or a CPU, that train one cohort after another.
 
-Tune only executes. The driver, in this process, plans the cohorts and keeps the records. Workers on this machine save their
-cohorts every few minutes, as the inline engine does; those of a cluster do not, so that a killed driver loses what they
-train. Tune's own state is thrown away at the end.
+Ray only places and watches them. The driver, in this process, plans the cohorts and keeps the records. Workers on this machine
+save their cohorts every few minutes, as the inline engine does; those of a cluster do not, so that a killed driver loses what
+they train.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import secrets
 import shutil
@@ -18,9 +17,14 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -37,10 +41,12 @@ from recallmap.search.engines.shipped import MARK, ShippedCohort, train
 from recallmap.search.engines.stopping import is_noticed, undisturbed
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
+from recallmap.search.sequences.drawn_ahead import workers_for
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import checkpoints, device_time
 from recallmap.search.training.checkpoints import CheckpointFolder
 from recallmap.search.training.devices import default_device
+from recallmap.search.training.kernels_ahead import ask_for_kernels, compiling_ahead
 from recallmap.search.training.outcome import Progress
 from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
@@ -58,7 +64,7 @@ INSIDE = "r"  # Ray's folder in it: Ray opens its own to everybody, and nobody e
 
 LONGEST = 40  # letters of Ray's folder: its sockets lie 66 letters below it, and 107 is a socket's limit
 
-CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further; Tune waits for ever
+CORE = ("gcs_server", "raylet")  # without one of these Ray goes no further, and may wait for ever
 
 SHUTDOWN = 3.0  # seconds that Ray takes to end: by so much earlier cohorts are saved at a time limit
 
@@ -66,17 +72,16 @@ HOME_BY = 2.0  # seconds after that at which workers are ended that have not sav
 
 LOOK = 1.0  # seconds between looks for them
 
+MOMENT = 0.1  # seconds of waiting where nothing trains
+
 PATIENCE = 3.0  # seconds in which a study notices that one is gone, at most
+
+Trained = tuple[list[Record] | None, dict[str, float]]  # as `shipped.train` returns
 
 QUIET = {  # read by Ray when it is imported, or by the processes that it starts
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_REPORT_URL": "http://127.0.0.1:9/",  # clusters of `ray start` ping even where it is disabled
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables however quiet it is told to be
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # SIGTERM ends a study, it is no crash of Ray's
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is the command line's
-    "TUNE_GLOBAL_CHECKPOINT_S": str(10**9),  # nobody restores Tune's state
 }
 
 NOWHERE = "http://127.0.0.1:9"  # where nobody listens
@@ -84,7 +89,6 @@ NOWHERE = "http://127.0.0.1:9"  # where nobody listens
 LOCAL = {  # where Ray is ours alone
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else Ray listens on every interface of this machine
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # it is on this machine: once it is gone it does not come again
-    "TUNE_STATE_REFRESH_PERIOD": str(10**9),  # this machine stays as large as it is
     # Ray asks the hosts of clouds on which of them it runs, by HTTP, also where it is told to report nothing.
     "http_proxy": NOWHERE,
     "https_proxy": NOWHERE,
@@ -153,8 +157,11 @@ def run(
         )
         own = unfinished.folder if address is None else None
         at_once = cohorts_per_gpu or (cohorts_at_once(torch.device(kind)) if address is None else 1)
-        desk = Desk(driver, kind, 1 / at_once, folder=own, lives=LIVES, rest=REST)
+        drawers = workers_for(kind, 1 / (at_once * max(1, len(gpus)))) if address is None else None
+        desk = Desk(driver, kind, 1 / at_once, drawers, folder=own, lives=LIVES, rest=REST)
         if desk.prepare():
+            if address is None:
+                stack.enter_context(compiling_ahead(torch.device(here), workers_for(kind)))
             folder = stack.enter_context(_temporary_folder())
             if address is None:
                 shared = stack.enter_context(side_by_side_on(torch.device(kind))) if at_once > 1 else {}
@@ -162,25 +169,17 @@ def run(
                     stack.enter_context(marking(name, value))
                 stack.enter_context(_started(folder, desk))
             with _watched(desk, folder):
-                _fit(desk, folder, _resources(kind, at_once))
+                _Crew(desk, _resources(kind, at_once)).train()
         if driver.out_of_time:
             is_noticed()
             raise TimeIsUp
     return driver.plan
 
 
-def _train(config: dict[str, Any]) -> None:
+def _train(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> Trained:
     """Train a cohort in a worker."""
-    from ray import tune
-
-    cohort: ShippedCohort = config["cohort"]
-
-    def tell(progress: Progress) -> None:
-        tune.report({"progress": progress})
-
     _keep_to(cohort.share, cohort.device)
-    records, seconds = train(cohort, tell)
-    tune.report({"records": records, "seconds": [*seconds.items()]})  # Tune would flatten a mapping
+    return train(cohort, tell)
 
 
 def _keep_to(share: float, device: str) -> None:
@@ -195,7 +194,7 @@ def _resources(kind: str, at_once: int) -> dict[str, float]:
     return {"cpu": 1, "gpu": 1 / at_once} if kind == "cuda" else {"cpu": 1}
 
 
-def _places(resources: dict[str, float]) -> int:
+def _places(resources: Mapping[str, float]) -> int:
     """How many cohorts the cluster, as it is now, trains at once."""
     import ray
 
@@ -203,72 +202,154 @@ def _places(resources: dict[str, float]) -> int:
     return int(round(min(there.get(name.upper(), 0.0) / share for name, share in resources.items()), 6))
 
 
-def _fit(desk: Desk, folder: Path, resources: dict[str, float]) -> None:
-    """Have Tune train all that the desk hands out."""
-    from ray import tune
-    from ray.tune.search import Searcher
+class _Worker:
+    """A process of the cluster's that trains one cohort after another, as `train` does: `follow` tells how each goes, and last
+    what came of it."""
 
-    class Asking(Searcher):
-        """Asks the desk; saves nothing."""
+    def __init__(self, train: Callable[[ShippedCohort, Callable[[Progress], None]], Trained]) -> None:
+        self.train = train
 
-        def suggest(self, trial_id: str) -> Any:
-            cohort = desk.ask(trial_id)
-            if cohort is not None:
-                return {"cohort": cohort}
-            return Searcher.FINISHED if desk.finished else None
+    def ready(self) -> None:
+        """Answer, once this process has begun."""
 
-        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-            if "progress" in result:
-                desk.progress(trial_id, result["progress"])
+    def follow(self, cohort: ShippedCohort) -> Iterator[Progress | Trained]:
+        told: SimpleQueue[Progress | Trained | BaseException] = SimpleQueue()
 
-        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-            if result is not None:
-                records = result["records"]
-                desk.keep(trial_id, records and records[:], dict(result["seconds"]))
-                if records:
-                    records.clear()  # Tune holds on to the last result of every trial
+        def work() -> None:
+            try:
+                told.put(self.train(cohort, told.put))
+            except BaseException as error:  # of whatever kind, it is raised below
+                told.put(error)
 
-        def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
-            return True
+        threading.Thread(target=work, name=f"cohort {cohort!r}", daemon=True).start()
+        while isinstance(message := told.get(), Progress):
+            yield message
+        if isinstance(message, BaseException):
+            raise message
+        yield message
 
-        def save(self, checkpoint_path: str) -> None: ...
 
-        def restore(self, checkpoint_path: str) -> None: ...
+@dataclass
+class _Sent:
+    """A cohort under its name at the desk, and how many workers have died of it."""
 
-    class Watching(tune.Callback):
-        """Tells the desk what a searcher is not told, and ends all where the desk cannot go on."""
+    name: str
+    cohort: ShippedCohort
+    deaths: int = 0
+    worker: Any = None
 
-        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            desk.lost(trial.trial_id, _reason(trial.error_file))
 
-        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-            if desk.driver.limit.left < -HOME_BY:
+class _Crew:
+    """The workers of a cluster: as many as it has places for and there is work for. They stay until all is trained, because it
+    takes seconds to begin one.
+
+    starting   workers, by the reference that says that they are ready
+    idle       workers without a cohort
+    following  cohorts that train, by the stream of what is told of them
+    again      cohorts whose workers died
+    """
+
+    def __init__(self, desk: Desk, resources: Mapping[str, float]) -> None:
+        import ray
+
+        self.ray = ray
+        self.desk = desk
+        self.resources = resources
+        self.worker = ray.remote(num_cpus=resources["cpu"], num_gpus=resources.get("gpu", 0))(_Worker)
+        self.starting: dict[Any, Any] = {}
+        self.idle: list[Any] = []
+        self.following: dict[Any, _Sent] = {}
+        self.again: deque[_Sent] = deque()
+        self.names = count(1)
+
+    def train(self) -> None:
+        """Train all that the desk hands out. Raises what it keeps as its error, and TimeIsUp where workers do not come home."""
+        while self.following or self.again or not self.desk.finished:
+            self._hand_out()
+            self._hire()
+            self._hear()
+            if self.desk.driver.limit.left < -HOME_BY:
                 is_noticed()
                 raise TimeIsUp
-            if isinstance(desk.error, EngineError):
-                raise KeyboardInterrupt  # at an Exception Tune tidies up with Ray's help, and waits for it
-            if desk.error is not None:
-                raise desk.error
+            self._raise_errors()
 
-    # A worker that is through gets the next cohort only if one waits; else Tune ends it, and starts another for the next.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, _places(resources)))
-    tune.run(
-        _train,
-        name="study",
-        search_alg=Asking(),
-        callbacks=[Watching()],
-        num_samples=-1,
-        reuse_actors=True,
-        max_failures=LIVES - 1,
-        raise_on_failed_trial=False,
-        resources_per_trial=resources,
-        storage_path=str(folder / "tune"),
-        verbose=0,
-    )
-    if desk.error is not None:
-        raise desk.error
-    if not desk.finished:
-        raise KeyboardInterrupt  # by SIGUSR1, at which Tune stops as if that were all
+    def _hire(self) -> None:
+        """Begin workers where there are places and cohorts for them."""
+        missing = len(self.again) + self.desk.ready - len(self.starting) - len(self.idle)
+        if missing < 1:
+            return
+        room = max(1, _places(self.resources)) - len(self.starting) - len(self.idle) - len(self.following)
+        for _ in range(min(missing, room)):
+            worker = self.worker.remote(_train)
+            self.starting[worker.ready.remote()] = worker
+
+    def _hand_out(self) -> None:
+        """A cohort for every worker that has none, as far as there are cohorts."""
+        while self.idle and (sent := self._next()) is not None:
+            for specs in (sent.cohort.specs, *(work.specs for work in self.desk.driver.waiting)):
+                ask_for_kernels(specs)
+            sent.worker = self.idle.pop()
+            stream = sent.worker.follow.options(num_returns="streaming").remote(sent.cohort)
+            self.following[stream] = sent
+
+    def _next(self) -> _Sent | None:
+        if self.again:
+            return self.again.popleft()
+        name = str(next(self.names))
+        cohort = self.desk.ask(name)
+        self._raise_errors()
+        return None if cohort is None else _Sent(name, cohort)
+
+    def _hear(self) -> None:
+        """Take what a worker says, for which we wait a moment."""
+        waiting = [*self.starting, *self.following]
+        if not waiting:  # a cohort rests
+            time.sleep(MOMENT)
+            return
+        for heard in self.ray.wait(waiting, num_returns=1, timeout=LOOK)[0]:
+            try:
+                if heard in self.starting:
+                    self.ray.get(heard)
+                    self.idle.append(self.starting.pop(heard))
+                else:
+                    self._take(heard)
+            except self.ray.exceptions.RayError as error:
+                self._bury(heard, _reason(str(error)))
+
+    def _take(self, stream: Any) -> None:
+        """Take a message about a cohort that trains. After the last its worker is idle."""
+        sent = self.following[stream]
+        try:
+            message = self.ray.get(next(stream))
+        except StopIteration:
+            del self.following[stream]
+            self.idle.append(sent.worker)
+            return
+        if isinstance(message, Progress):
+            self.desk.progress(sent.name, message)
+        else:
+            self.desk.keep(sent.name, *message)
+
+    def _bury(self, heard: Any, why: str) -> None:
+        """Do without a worker that is gone, or has raised. If it died before it had a cohort, it counts as the next one's."""
+        sent: _Sent | None
+        if heard in self.starting:
+            worker, sent = self.starting.pop(heard), self._next()
+        else:
+            sent = self.following.pop(heard)
+            worker = sent.worker
+        self.ray.kill(worker)
+        if sent is None:
+            return
+        sent.deaths += 1
+        if sent.deaths < LIVES:
+            self.again.append(sent)
+        else:
+            self.desk.lost(sent.name, why)
+
+    def _raise_errors(self) -> None:
+        if self.desk.error is not None:
+            raise self.desk.error
 
 
 # Ray itself. --------------------------------------------------------------------------------------
@@ -280,8 +361,6 @@ def _ray(environment: dict[str, str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations of the libraries that Ray imports; nothing of ours runs in here
         import ray
-        import ray.tune
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost worker: the record says it, not a traceback
     ray._private.worker._worker_logs_enabled = (
         False  # what Ray says of one among our lines, and a raylet's last thousand
     )
@@ -372,7 +451,7 @@ def _watched(desk: Desk, folder: Path) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK):
-            if look():  # Tune is told at its next step, unless it waits for what is gone, until Ray ends us
+            if look():  # the crew is told at its next step, unless it waits for what is gone, until Ray ends us
                 if not over.wait(PATIENCE):
                     sys.stderr.write(f"{desk.error}. Finished trials are kept, the same command resumes.\n")
                 return
@@ -431,8 +510,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _reason(errors: str | None) -> str:
-    """The last line of Tune's error file of a trial: Ray's reason for the worker's end."""
-    lines = Path(errors).read_text(encoding="utf-8").split("\n") if errors else []
-    said = next((line for line in reversed(lines) if line.strip()), "Ray does not say why")
+def _reason(error: str) -> str:
+    """The last line of an error: Ray's reason for the worker's end."""
+    said = next((line for line in reversed(error.split("\n")) if line.strip()), "Ray does not say why")
     return textwrap.shorten(said, 200, placeholder=" ...")

@@ -1,4 +1,4 @@
-"""The Ray engine as a specification: Tune executes, the driver asks and keeps, nothing but loopback listens."""
+"""The Ray engine as a specification: workers train, the driver hands out and keeps, nothing but loopback listens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import torch
 from recallmap.results.ledger import Ledger, LedgerError
 from recallmap.results.record import Record
 from recallmap.search import codec
-from recallmap.search.engines import inline, ray_tune
+from recallmap.search.engines import inline, ray_workers
 from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver, EngineError
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.processes import how_it_ended, marking
-from recallmap.search.engines.ray_tune import INSIDE, LIVES, LONGEST, NOWHERE, QUIET, REST
+from recallmap.search.engines.ray_workers import INSIDE, LIVES, LONGEST, NOWHERE, QUIET, REST
 from recallmap.search.engines.shipped import MARK
 from recallmap.search.engines.stopping import stoppable
 from recallmap.search.study.spec import StudySpec
@@ -69,7 +69,7 @@ def desk(ledger: Ledger) -> Desk:
     return Desk(Driver(study(), ledger, cohort_size=4, where="cpu"), "cpu", lives=LIVES, rest=REST)
 
 
-# Between Tune and the driver ------------------------------------------------------------------------
+# Between workers and the driver ------------------------------------------------------------------------
 
 
 def test_cohorts_go_out_one_by_one_and_come_home_in_any_order(desk: Desk, ledger: Ledger) -> None:
@@ -177,8 +177,8 @@ def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest
     def never(environment: dict[str, str]) -> None:
         raise AssertionError("Ray was started")
 
-    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", never)
-    assert len(ray_tune.run(study(), path).missing) == 0
+    monkeypatch.setattr("recallmap.search.engines.ray_workers._ray", never)
+    assert len(ray_workers.run(study(), path).missing) == 0
 
 
 # Where Ray lies ---------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ def test_a_study_that_is_known_starts_no_ray(tmp_path: Path, monkeypatch: pytest
 def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr(ray_workers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.LONGEST", 4096)
     (tmp_path / "recallmap-ray-old" / "session").mkdir(parents=True)
     (tmp_path / "another").mkdir()
-    with ray_tune._temporary_folder() as used:
-        ray_tune._sweep()
+    with ray_workers._temporary_folder() as used:
+        ray_workers._sweep()
         assert {p.name for p in tmp_path.iterdir()} == {"another", used.name}
     assert {p.name for p in tmp_path.iterdir()} == {"another"}
 
@@ -200,8 +200,8 @@ def test_folders_of_killed_drivers_are_swept_and_those_in_use_are_not(
 def test_a_temporary_folder_is_short_enough_for_rays_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 60)
     deep.mkdir()
-    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(deep))
-    with ray_tune._temporary_folder() as folder:
+    monkeypatch.setattr(ray_workers.tempfile, "gettempdir", lambda: str(deep))
+    with ray_workers._temporary_folder() as folder:
         assert len(str(folder / INSIDE)) <= LONGEST
         assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -210,9 +210,9 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing of a driver that still goes."""
-    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
-    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", None)
+    monkeypatch.setattr(ray_workers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.LONGEST", 4096)
+    monkeypatch.setattr("recallmap.search.engines.ray_workers._ray", None)
     left = tmp_path / "recallmap-ray-left"
     left.mkdir()
     path = tmp_path / "tiny.sqlite"
@@ -220,9 +220,9 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
         for spec in study().trials():
             ledger.add(done(spec))
     with contextlib.ExitStack() as stack:
-        used = stack.enter_context(ray_tune._temporary_folder())
+        used = stack.enter_context(ray_workers._temporary_folder())
         lost, going = stack.enter_context(_sleeping(left)), stack.enter_context(_sleeping(used))
-        ray_tune.run(study(), path)
+        ray_workers.run(study(), path)
         assert lost.wait(10) == -signal.SIGKILL
         assert going.poll() is None
         assert not left.exists()
@@ -230,12 +230,12 @@ def test_what_killed_drivers_left_running_ends_at_the_next_start(
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_tune.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.LONGEST", 4096)
+    monkeypatch.setattr(ray_workers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.LONGEST", 4096)
     (tmp_path / "somebodys").mkdir()
     (tmp_path / "recallmap-ray-link").symlink_to(tmp_path / "somebodys")
     with _sleeping(tmp_path / "recallmap-ray-link") as process:
-        ray_tune._sweep()
+        ray_workers._sweep()
         assert process.poll() is None
     assert (tmp_path / "somebodys").is_dir()
 
@@ -279,7 +279,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_FakeRay]:
             monkeypatch.setenv(name, value)
         return ray
 
-    monkeypatch.setattr("recallmap.search.engines.ray_tune._ray", loaded)
+    monkeypatch.setattr("recallmap.search.engines.ray_workers._ray", loaded)
     assert MARK not in before
     yield ray
     signal.signal(signal.SIGTERM, handler)
@@ -291,7 +291,7 @@ def test_ray_is_started_for_us_alone_and_asks_nobody(
     from requests.utils import get_environ_proxies, select_proxy
 
     monkeypatch.setenv("NO_PROXY", "169.254.169.254,metadata.google.internal")
-    with stoppable() as stop, ray_tune._started(tmp_path, desk):
+    with stoppable() as stop, ray_workers._started(tmp_path, desk):
         assert MARK not in os.environ  # what else this process starts is not Ray's
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -315,7 +315,7 @@ def test_a_ray_that_does_not_start_says_why(
 
     monkeypatch.setattr(fake, "init", late)
     with pytest.raises(EngineError, match=r"^Ray does not start: The node timed out during startup\.$"):
-        ray_tune._started(tmp_path, desk).__enter__()
+        ray_workers._started(tmp_path, desk).__enter__()
     assert fake.ended
 
 
@@ -323,16 +323,16 @@ def test_a_ray_that_does_not_start_says_why(
 def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_without(
     desk: Desk, fake: _FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lost: bool
 ) -> None:
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.LOOK", 0.01)
     with _sleeping(tmp_path) as process, contextlib.ExitStack() as stack:
-        monkeypatch.setattr("recallmap.search.engines.ray_tune.children", lambda *mark: {process.pid: program})
+        monkeypatch.setattr("recallmap.search.engines.ray_workers.children", lambda *mark: {process.pid: program})
         stack.enter_context(pytest.raises(EngineError, match=program) if lost else pytest.raises(KeyboardInterrupt))
-        stack.enter_context(ray_tune._started(tmp_path, desk))
-        stack.enter_context(ray_tune._watched(desk, tmp_path))
+        stack.enter_context(ray_workers._started(tmp_path, desk))
+        stack.enter_context(ray_workers._watched(desk, tmp_path))
         process.kill()
         while how_it_ended(process.pid) is None:
             time.sleep(0.01)
-        raise KeyboardInterrupt  # as the watch makes Tune do, and whoever else
+        raise KeyboardInterrupt  # as the crew does, and whoever else
     assert isinstance(desk.error, EngineError) == lost
     assert desk.finished == lost
     assert fake.ended != lost  # Ray would wait for what is gone
@@ -341,9 +341,9 @@ def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_with
 def test_who_waits_for_what_is_gone_is_told_of_it(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tune does, within Ray's own code, which nothing interrupts; then Ray ends the process."""
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.LOOK", 0.01)
-    monkeypatch.setattr("recallmap.search.engines.ray_tune.PATIENCE", 0.01)
+    """Ray's own code may wait for ever, which nothing interrupts; then Ray ends the process."""
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.LOOK", 0.01)
+    monkeypatch.setattr("recallmap.search.engines.ray_workers.PATIENCE", 0.01)
     said = ""
 
     def wait_for_ray() -> None:
@@ -353,9 +353,9 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
         raise KeyboardInterrupt
 
     with _sleeping(tmp_path) as process:
-        monkeypatch.setattr("recallmap.search.engines.ray_tune.children", lambda *mark: {process.pid: "raylet"})
+        monkeypatch.setattr("recallmap.search.engines.ray_workers.children", lambda *mark: {process.pid: "raylet"})
         process.kill()
-        with pytest.raises(EngineError), ray_tune._watched(desk, tmp_path):
+        with pytest.raises(EngineError), ray_workers._watched(desk, tmp_path):
             wait_for_ray()
     expected = "Ray is gone: its process raylet was ended by SIGKILL"
     assert said == f"{expected}. Finished trials are kept, the same command resumes.\n"
@@ -372,7 +372,7 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
 )
 def test_an_address_without_a_cluster_is_refused_at_once(tmp_path: Path, address: str, said: str) -> None:
     with pytest.raises(ConnectionError, match=said):
-        ray_tune.run(study(), tmp_path / "tiny.sqlite", address=address)
+        ray_workers.run(study(), tmp_path / "tiny.sqlite", address=address)
 
 
 # One study, really ----------------------------------------------------------------------------------
@@ -383,8 +383,8 @@ DRIVER = """
 import os, sys
 from pathlib import Path
 from recallmap.search import codec
-from recallmap.search.engines import ray_tune
-import test_ray_tune as told
+from recallmap.search.engines import ray_workers
+import test_ray_workers as told
 
 def family():
     parents = {}
@@ -418,7 +418,7 @@ def listening():
                 ours.append(parts[1].split(":")[0])
     print("listening", len(processes), *ours, flush=True)
 
-begun = ray_tune._started
+begun = ray_workers._started
 
 def started(folder, desk):
     folders.append(folder)
@@ -434,8 +434,8 @@ def report(report):
 
 if __name__ == "__main__":
     folders = []
-    ray_tune._started = started
-    ray_tune.run(told.study(), Path("tiny.sqlite"), report=report, cohort_size=4)
+    ray_workers._started = started
+    ray_workers.run(told.study(), Path("tiny.sqlite"), report=report, cohort_size=4)
     print("left", len(family()) - 1, flush=True)
 """
 
@@ -537,7 +537,7 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
         "ray": 'echo "ray $*" >> "$SLURM_SUBMIT_DIR/said"; test -n "$RAY_AUTH_TOKEN"',
         "hostname": "echo 192.0.2.7",
-        "recallmap": "until grep -qs 'start --address' said; do sleep 0.1; done; "
+        "recallmap": "until grep -qs 'start --head' said && grep -qs 'start --address' said; do sleep 0.1; done; "
         f'echo "recallmap $*" >> said; cat "$4" >> said; echo more >> "$4"; exit {code}',
     }
     bin = tmp_path / ".venv" / "bin"
@@ -570,20 +570,19 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
 
 
 def test_cohorts_that_share_a_gpu_take_no_cpu() -> None:
-    assert ray_tune._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
-    assert ray_tune._resources("cpu", 4) == {"cpu": 1}
+    assert ray_workers._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
+    assert ray_workers._resources("cpu", 4) == {"cpu": 1}
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
 @pytest.mark.parametrize(
     ("kind", "at_once", "places"), [("cpu", 1, 16), ("cuda", 1, 2), ("cuda", 3, 6), ("cuda", 8, 16)]
 )
-def test_as_many_cohorts_may_wait_as_train(
+def test_a_cluster_has_as_many_places_as_its_resources_have_shares(
     kind: str, at_once: int, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tune ends a worker for which none waits."""
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 16.0, "GPU": 2.0})
-    assert ray_tune._places(ray_tune._resources(kind, at_once)) == places
+    assert ray_workers._places(ray_workers._resources(kind, at_once)) == places
 
 
 def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory_and_time(
@@ -599,5 +598,5 @@ def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory_and_time(
     assert cohort is not None
     first, second = cohort.halves()
     for share, device in ((first.share, first.device), (second.share, second.device), (1.0, "cuda"), (0.25, "cpu")):
-        ray_tune._keep_to(share, device)
+        ray_workers._keep_to(share, device)
     assert (kept_to, shared_by) == ([0.25, 0.25], [4, 4])
