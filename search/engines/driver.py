@@ -49,6 +49,7 @@ class Driver:
     cohort_size  most members of a cohort; None: as `packing.room` says
     where        the device that the driver itself has
     on           the kind of device that cohorts train on; None: as `where`
+    several      True where several cohorts train at once: a grid's longest come first, so that none is alone at the end
     part         (i, n): every n-th cohort from the i-th on; n calls with a ledger each train the whole grid
     seeds        after the whole grid, so many seeds of its best settings; see `Further`
     saved        keys of trials that were interrupted together: each set is a cohort of its own, and is resumed
@@ -69,6 +70,7 @@ class Driver:
         cohort_size: int | None = None,
         where: torch.device | str | None = None,
         on: str | None = None,
+        several: bool = False,
         part: tuple[int, int] = (1, 1),
         seeds: int = 0,
         saved: Sequence[frozenset[str]] = (),
@@ -86,6 +88,7 @@ class Driver:
         if study.extend and part != (1, 1):
             raise ValueError("only a whole grid is extended, not a part")
         self.part = part
+        self.longest_first = several and not isinstance(study.space, Search)
         self.saved = saved
         self.study = study
         self.ledger = ledger
@@ -208,6 +211,8 @@ class Driver:
             Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort))
             for number, cohort in enumerate(cohorts, number + 1)
         ]
+        if self.longest_first:
+            works.sort(key=lambda work: sum(spec.effort for spec in work.specs), reverse=True)
         self._waiting += works
         self._clock.begin(works)
 

@@ -66,12 +66,14 @@ def run(
     ):
         checkpoints.limited(limit)
         checkpoints.tidy(ledger.keys())
+        at_once = cohorts_per_gpu or cohorts_at_once(where)
         driver = Driver(
             study,
             ledger,
             report=report,
             cohort_size=cohort_size,
             where=where,
+            several=at_once > 1,
             part=part,
             seeds=seeds,
             saved=checkpoints.saved(),
@@ -81,9 +83,8 @@ def run(
             weights=weights,
             listeners=listeners,
         )
-        at_once = cohorts_per_gpu or (1 if driver.is_one_cohort else cohorts_at_once(where))
         try:
-            if at_once > 1:
+            if at_once > 1 and (cohorts_per_gpu or not driver.is_one_cohort):
                 side_by_side.train_all(driver, where, checkpoints.folder, at_once)
             else:
                 _train_all(driver, where, checkpoints)

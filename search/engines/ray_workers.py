@@ -145,6 +145,7 @@ def run(
             cohort_size=cohort_size,
             where=here,
             on=kind,
+            several=True,
             part=part,
             seeds=seeds,
             saved=unfinished.saved() if address is None else (),
