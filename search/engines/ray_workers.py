@@ -262,6 +262,7 @@ class _Crew:
         self.following: dict[Any, _Sent] = {}
         self.again: deque[_Sent] = deque()
         self.names = count(1)
+        self.places, self.counted = 0, -LOOK  # and when they were
 
     def train(self) -> None:
         """Train all that the desk hands out. Raises what it keeps as its error, and TimeIsUp where workers do not come home."""
@@ -279,7 +280,9 @@ class _Crew:
         missing = len(self.again) + self.desk.ready - len(self.starting) - len(self.idle)
         if missing < 1:
             return
-        room = max(1, _places(self.resources)) - len(self.starting) - len(self.idle) - len(self.following)
+        if time.monotonic() - self.counted >= LOOK:
+            self.places, self.counted = max(1, _places(self.resources)), time.monotonic()
+        room = self.places - len(self.starting) - len(self.idle) - len(self.following)
         for _ in range(min(missing, room)):
             worker = self.worker.remote(_train)
             self.starting[worker.ready.remote()] = worker
@@ -319,17 +322,13 @@ class _Crew:
 
     def _take(self, stream: Any) -> None:
         """Take a message about a cohort that trains. After the last its worker is idle."""
-        sent = self.following[stream]
-        try:
-            message = self.ray.get(next(stream))
-        except StopIteration:
-            del self.following[stream]
-            self.idle.append(sent.worker)
-            return
+        sent, message = self.following[stream], self.ray.get(next(stream))
         if isinstance(message, Progress):
             self.desk.progress(sent.name, message)
-        else:
-            self.desk.keep(sent.name, *message)
+            return
+        del self.following[stream]
+        self.idle.append(sent.worker)
+        self.desk.keep(sent.name, *message)
 
     def _bury(self, heard: Any, why: str) -> None:
         """Do without a worker that is gone, or has raised. If it died before it had a cohort, it counts as the next one's."""

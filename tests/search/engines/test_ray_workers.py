@@ -569,22 +569,6 @@ def test_the_slurm_example_starts_a_cluster_and_brings_the_ledger_home(tmp_path:
     assert not list((tmp_path / "disk").iterdir())
 
 
-def test_cohorts_that_share_a_gpu_take_no_cpu() -> None:
-    assert ray_workers._resources("cuda", 4) == {"cpu": 1, "gpu": 0.25}
-    assert ray_workers._resources("cpu", 4) == {"cpu": 1}
-
-
-@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
-@pytest.mark.parametrize(
-    ("kind", "at_once", "places"), [("cpu", 1, 16), ("cuda", 1, 2), ("cuda", 3, 6), ("cuda", 8, 16)]
-)
-def test_a_cluster_has_as_many_places_as_its_resources_have_shares(
-    kind: str, at_once: int, places: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 16.0, "GPU": 2.0})
-    assert ray_workers._places(ray_workers._resources(kind, at_once)) == places
-
-
 def test_cohorts_on_one_gpu_have_equal_parts_of_its_memory_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
