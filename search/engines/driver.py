@@ -282,12 +282,12 @@ class _Clock:
     def begin(self, works: Sequence[Work]) -> None:
         """Count works that were planned together."""
         efforts = {work.number: sum(spec.effort for spec in work.specs) for work in works}
-        self.batches = [batch for batch in self.batches if batch.left] + [_Batch(efforts)]
+        self.batches = [*(batch for batch in self.batches if batch.left), _Batch(efforts)]
 
     def finish(self, work: Work) -> None:
         self.under_way.pop(work.number, None)
         for batch in self.batches:
-            batch.left.discard(work.number)
+            batch.finish(work.number)
 
     def report(
         self,
@@ -300,7 +300,7 @@ class _Clock:
         seconds = time.perf_counter() - self.began
         if work is not None and progress is not None:
             self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
-        total = sum(sum(batch.efforts.values()) for batch in self.batches)
+        total = sum(batch.total for batch in self.batches)
         spent = sum(batch.spent for batch in self.batches) + sum(self.under_way.values())
         share = self.source.answered + (self.source.under_way * spent / total if total else 0.0)
         gained = share - self.first
@@ -325,13 +325,11 @@ class _Clock:
 
 
 class _Batch:
-    """Works that were planned together: the effort of each by its number, and those that have not ended."""
+    """Works that were planned together: the effort of those that are left, by number, of all, and of those that have ended."""
 
-    def __init__(self, efforts: Mapping[int, float]) -> None:
-        self.efforts = efforts
-        self.left = set(efforts)
+    def __init__(self, efforts: dict[int, float]) -> None:
+        self.left = efforts
+        self.total, self.spent = sum(efforts.values()), 0.0
 
-    @property
-    def spent(self) -> float:
-        """The effort of those that have ended."""
-        return sum(effort for number, effort in self.efforts.items() if number not in self.left)
+    def finish(self, number: int) -> None:
+        self.spent += self.left.pop(number, 0.0)
