@@ -39,7 +39,7 @@ import torch
 from recallmap.results.ledger import Ledger
 from recallmap.search import codec
 from recallmap.search.engines import ray_workers
-from recallmap.search.engines.shipped import ShippedCohort
+from recallmap.search.engines.shipped import ShippedCohort, Trained
 from recallmap.search.measurement import gpu_busy
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.trial_record import record_of
@@ -125,7 +125,7 @@ def _rows(table: Path) -> list[Row]:
 def _asleep(actors: int, seconds: float) -> Row:
     """Records a second from so many actors that sleep so long a cohort, from when as many cohorts are through to the last."""
 
-    def sleeping(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> ray_workers.Trained:
+    def sleeping(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> Trained:
         for report in range(1, REPORTS + 1):
             time.sleep(seconds / REPORTS)
             tell(Progress(step=100 * report, steps=600, members=len(cohort.specs), loss=1.0, accuracy=(0.5,)))

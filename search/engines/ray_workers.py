@@ -37,7 +37,7 @@ from recallmap.search.engines.gpu_sharing import cohorts_at_once, side_by_side_o
 from recallmap.search.engines.listeners.audience import Audience
 from recallmap.search.engines.plan import Plan, Report
 from recallmap.search.engines.processes import children, end_marked, how_it_ended, marking
-from recallmap.search.engines.shipped import MARK, ShippedCohort, train
+from recallmap.search.engines.shipped import MARK, ShippedCohort, Trained, train
 from recallmap.search.engines.stopping import is_noticed, undisturbed
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement import gpu_busy
@@ -75,8 +75,6 @@ LOOK = 1.0  # seconds between looks for them
 MOMENT = 0.1  # seconds of waiting where nothing trains
 
 PATIENCE = 3.0  # seconds in which a study notices that one is gone, at most
-
-Trained = tuple[list[Record] | None, dict[str, float]]  # as `shipped.train` returns
 
 QUIET = {  # read by Ray when it is imported, or by the processes that it starts
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -290,8 +288,8 @@ class _Crew:
     def _hand_out(self) -> None:
         """A cohort for every worker that has none, as far as there are cohorts."""
         while self.idle and (sent := self._next()) is not None:
-            for specs in (sent.cohort.specs, *(work.specs for work in self.desk.driver.waiting)):
-                ask_for_kernels(specs)
+            for work in self.desk.driver.waiting:  # this one's worker compiles what it lacks itself
+                ask_for_kernels(work.specs)
             sent.worker = self.idle.pop()
             stream = sent.worker.follow.options(num_returns="streaming").remote(sent.cohort)
             self.following[stream] = sent

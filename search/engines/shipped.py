@@ -24,6 +24,8 @@ from recallmap.search.training.phase_clock import timing
 from recallmap.search.training.time_limit import NEVER, TimeIsUp, TimeLimit
 from recallmap.search.trials import Trial
 
+Trained = tuple[list[Record] | None, dict[str, float]]  # records, None where they are saved instead; seconds by phase
+
 MARK = "RECALLMAP_FOLDER"  # variable that names the folder in which processes of ours keep files; they are known by it
 
 
@@ -72,7 +74,7 @@ def _arrived(sources: tuple[outside.Source, ...], whole: bytes) -> ShippedCohort
     return ShippedCohort(**pickle.loads(whole))
 
 
-def train(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> tuple[list[Record] | None, dict[str, float]]:
+def train(cohort: ShippedCohort, tell: Callable[[Progress], None]) -> Trained:
     """Train a cohort here: its records, None where it is saved because time is up, and its seconds by phase. Raises what
     `run_cohort.train` raises."""
 

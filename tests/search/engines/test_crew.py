@@ -19,8 +19,8 @@ from recallmap.search import codec
 from recallmap.search.engines import ray_workers
 from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver
-from recallmap.search.engines.ray_workers import LIVES, Trained
-from recallmap.search.engines.shipped import ShippedCohort
+from recallmap.search.engines.ray_workers import LIVES
+from recallmap.search.engines.shipped import ShippedCohort, Trained
 from recallmap.search.training.outcome import Outcome, Progress
 from recallmap.search.training.trial_record import record_of
 

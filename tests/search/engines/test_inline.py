@@ -59,6 +59,17 @@ def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
     assert Ledger(path).records().equals(before)
 
 
+@pytest.mark.parametrize(("several", "steps"), [(False, [2, 9, 4]), (True, [9, 4, 2])])
+def test_a_grids_longest_cohorts_go_first_where_several_train_at_once(
+    several: bool, steps: list[int], tmp_path: Path
+) -> None:
+    axes = {"trial.training.steps": [2, 9, 4], "trial.seed": [0, 1]}
+    grid = codec.read_study(TINY | {"space": {"kind": "grid", "axes": axes}})
+    with Ledger(tmp_path / "tiny.sqlite") as ledger:
+        driver = Driver(grid, ledger, cohort_size=2, where="cpu", several=several)
+        assert [work.specs[0].steps for work in iter(driver.next, None)] == steps
+
+
 @pytest.mark.parametrize(
     ("lengths", "asked", "at_once"), [([16, 8], None, 5), ([16], None, 1), ([16, 8], 1, 1), ([16], 2, 2)]
 )
