@@ -31,11 +31,13 @@ Row = dict[str, Any]  # plain values by name
 
 KERNELS: list[tuple[str, str, dict[str, int]]] = [
     ("attention", "full", {}),
+    ("attention", "fading", {}),
     ("gated_linear", "plain", {}),
     ("gated_linear", "head", {}),
     ("gated_linear", "channel", {}),
     ("delta", "plain", {}),
     ("delta", "head", {}),
+    ("delta", "channel", {}),
     ("delta", "pair_channel", {}),
     ("mesa", "head", {"steps": 5}),
     ("mesa", "head", {"steps": 15}),

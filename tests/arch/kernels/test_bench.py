@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from recallmap.arch.kernels import select
-from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark import peers, timing
 from recallmap.arch.kernels.benchmark.tolerance import TABLE, attainable, error, tolerance
 
 
@@ -148,3 +149,49 @@ def test_an_op_without_examples_says_what_it_lacks(op: str) -> None:
         assert f"arch/kernels/{op}/example.py" in str(lacking)  # noqa: PT017
     else:
         assert op in TABLE
+
+
+def test_a_peer_may_err_a_little_more_than_ours_and_its_gradients_are_compared_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = select.load("delta", "chunked")
+    small = tolerance("delta", torch.float32)
+
+    def peer_that(turns: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        def call(inputs: dict[str, Any]) -> torch.Tensor:
+            constants = {"a": None, "b": None, "sign": None, "scale": 1.0, "initial_state": None}
+            v = inputs["v"]
+            rest = {name: inputs[name] for name in ("q", "k", "log_decay", "beta")}
+            o: torch.Tensor = honest(v=v, **rest, **constants, return_state=False, chunk=None)[0]
+            return turns(o)
+
+        monkeypatch.setattr(timing, "peer", lambda *_: ("theirs", call))
+        rows = timing.bench("delta", [SMALL], implementations=["chunked"], repeats=1, warm_up=0, beside=True)
+        assert [row["implementation"] for row in rows] == ["chunked", "theirs"]
+        return rows[1]
+
+    fair = peer_that(lambda o: o * (1 + 2 * small))
+    assert 1 < fair["error_share"] < timing.PEERS_MAY
+    assert fair["forward_ms"] > 0
+    wrong = peer_that(lambda o: o * 1.1)
+    assert "outputs differ" in wrong["note"]
+    half = peer_that(lambda o: o.detach() + 0.5 * (o - o.detach()))
+    assert "gradients of q differ" in half["note"]
+    assert math.isnan(half["forward_ms"])
+
+
+def test_the_taps_of_a_peer_stand_the_other_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_they_convolve(x: torch.Tensor, weight: torch.Tensor, *, activation: str) -> tuple[torch.Tensor, None]:
+        padded = torch.nn.functional.pad(x.mT, (weight.shape[-1] - 1, 0))
+        return torch.nn.functional.silu(
+            torch.nn.functional.conv1d(padded, weight[:, None], groups=len(weight)).mT
+        ), None
+
+    def as_they_norm(x: torch.Tensor) -> torch.Tensor:
+        return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+    monkeypatch.setattr(peers, "find_spec", lambda _: True)
+    monkeypatch.setattr(peers, "_from", lambda _, name: as_they_norm if name == "l2norm" else as_they_convolve)
+    rows = timing.bench("short_conv", [SMALL], variant="unit", implementations=["chunked"], repeats=1, beside=True)
+    assert rows[1]["note"] == ""
+    assert rows[1]["error_share"] < 1
