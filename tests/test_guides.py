@@ -127,12 +127,14 @@ def test_a_command_that_is_not_run_has_the_options_that_there_are(document: Path
                         parsed(shlex.split(word.partition(".venv/bin/recallmap ")[2]))
 
 
-@pytest.mark.parametrize("document", [ROOT / "README.md", ROOT / "search/README.md"], ids=lambda path: path.parent.name)
-def test_the_study_of_a_readme_is_one(document: Path, tmp_path: Path) -> None:
-    (study,) = (block.text for block in blocks(document) if block.info == "yaml")
-    (tmp_path / "copying.yaml").write_text(study, encoding="utf-8")
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "copying.yaml")])
-    assert (result.exit_code, result.output.startswith("ok: study copying_by_state: ")) == (0, True)
+@pytest.mark.parametrize(
+    ("document", "name"), [("README.md", "recall_by_state"), ("search/README.md", "copying_by_state")]
+)
+def test_the_study_of_a_readme_is_one(document: str, name: str, tmp_path: Path) -> None:
+    (study,) = (block.text for block in blocks(ROOT / document) if block.info == "yaml")
+    (tmp_path / "study.yaml").write_text(study, encoding="utf-8")
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "study.yaml")])
+    assert (result.exit_code, result.output.startswith(f"ok: study {name}: ")) == (0, True)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
