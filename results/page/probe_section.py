@@ -35,9 +35,12 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BELOW = 360, 260, 44, 12, 22, 40
 
 MOST_TICKS = 7  # along pairs or load
 
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
 _READ = """Pairs of random vectors are written through the mixer's op, nothing fades, and each is read back by its key.
 Error is |o - v| / |v|; a value is recalled if it is the nearest, by angle, of all that were written. Upright dots: what a bound
-of theory allows, in pairs a head. Nothing is trained."""
+of theory allows, in pairs a head. Nothing is trained. Keys have length 1: where features of such keys are nearly alike, as
+those of elu + 1 are, a memory answers near chance here, and learns longer keys in training."""
 
 _MANY = " Of each mixer the memory that recalls most is drawn; the table has all, whose number is in parentheses."
 
@@ -121,14 +124,16 @@ def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along:
     low, high = min(places), max(*places, 2 * min(places))
     errors = score == "error"
     label = LABELS[score]
-    top = max(1.0, *(row["error"] for *_, curve in curves for row in curve)) if errors else 1.0
+    seen = [max(row["error"], LEAST_ERROR) for *_, curve in curves for row in curve]
+    top = max(1.0, *seen) if errors else 1.0
+    decades = min(-1, math.floor(math.log10(min(seen))))  # the least error that is drawn, as a power of ten
 
     def x(count: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * math.log(count / low) / math.log(high / low)
 
     def y(value: float) -> float:
-        least, most = math.log10(LEAST_ERROR), math.log10(top)
-        share = (math.log10(max(value, LEAST_ERROR)) - least) / (most - least) if errors else value
+        most = math.log10(top)
+        share = (math.log10(max(value, LEAST_ERROR)) - decades) / (most - decades) if errors else value
         return TOP + (HEIGHT - TOP - BELOW) * (1 - share)
 
     def words(at_x: float, at_y: float, text: str, anchor: str = "middle") -> str:
@@ -139,7 +144,7 @@ def _figure(curves: Sequence[tuple[str, str, Sequence[Row]]], score: str, along:
         return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {more}/>'
 
     parts, width = [], 2 if len(curves) <= MOST_CURVES else 1
-    for tick in [1e-12, 1e-9, 1e-6, 1e-3, 1.0] if errors else [0.0, 0.25, 0.5, 0.75, 1.0]:
+    for tick in [10.0**power for power in range(0, decades - 1, -math.ceil(-decades / 4))] if errors else QUARTERS:
         parts += [line(LEFT, y(tick), WIDTH - RIGHT, y(tick), 'stroke="var(--rule)"')]
         parts += [words(LEFT - 6, y(tick) + 4, f"{tick:g}", "end")]
     powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
