@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 # Seconds that the compiler takes for a step, and that a compiled step saves: each, and by the spec's effort.
 COMPILING, SAVED_A_STEP, SAVED_OF_EFFORT = 20.0, 5e-4, 8e-13
 
+# The least squared length of an answer that an error is relative to. A number in tens of millions is 0 in fp32, and a task that
+# weighs errors by its square (regression) would ask for infinity times 0.
+NEXT_TO_0 = 1e-30
+
 
 def losses(logits_NBQV: Tensor, targets_NBQ: Tensor, weight_NBQ: Tensor) -> Tensor:
     """[N]: each member's mean cross entropy over its scored positions (weight 0 elsewhere), or, for vectors, its mean
@@ -44,7 +48,7 @@ def averaged(error_NBQ: Tensor, weight_NBQ: Tensor) -> Tensor:
 def errors(logits_NBQV: Tensor, targets_NBQ: Tensor) -> Tensor:
     """[N, B, Q]: the cross entropy at every position, or, for vectors, the relative squared error."""
     if targets_NBQ.dim() == logits_NBQV.dim():
-        error = (logits_NBQV.float() - targets_NBQ).square().sum(-1) / targets_NBQ.square().sum(-1)
+        error = (logits_NBQV.float() - targets_NBQ).square().sum(-1) / targets_NBQ.square().sum(-1).clamp(min=NEXT_TO_0)
     else:
         error = F.cross_entropy(
             logits_NBQV.float().flatten(0, 2), targets_NBQ.clamp(min=0).flatten(), reduction="none"

@@ -32,7 +32,7 @@ from recallmap.search.training.batches import Feed
 from recallmap.search.training.best_checkpoint import evaluation_steps
 from recallmap.search.training.cohort import Cohort, sequences_at_once
 from recallmap.search.training.cuda_graph import CapturedStep, compiled
-from recallmap.search.training.lane import COMPILING, Lane
+from recallmap.search.training.lane import COMPILING, Lane, losses
 from recallmap.search.training.loop import train
 from recallmap.search.training.outcome import Outcome
 from recallmap.search.training.packing import at_most, pack, room
@@ -596,3 +596,17 @@ def test_a_gpu_evaluates_as_many_sequences_at_once_as_two_steps_train_where_logi
     assert sequences_at_once("cuda", **few, logits=8 * 64) == 128
     assert sequences_at_once("cuda", **few, logits=128 * 8192) == 42
     assert sequences_at_once("cuda", members=4096, length=1024, batch=1, logits=0) == 2
+
+
+def test_an_answer_of_0_is_no_reason_to_diverge() -> None:
+    """Regression weighs an error by the square of its answer, so that the relative error of an answer of 0 counts nothing."""
+    answers = torch.tensor([1.0, 0.0, 1e-22, -2.0])
+    targets = torch.zeros(1, 1, 4, 3)
+    targets[..., 0] = answers
+    outputs = torch.randn(1, 1, 4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (found,) = losses(outputs, targets, answers.square()[None, None])
+    (gradient,) = torch.autograd.grad(found, outputs)
+    whole = (outputs - targets).square().sum(-1).detach()
+    assert found.item() == pytest.approx((whole[0, 0, 0] + whole[0, 0, 3]).item() / 5)
+    assert gradient.isfinite().all()
+    assert gradient[0, 0, [0, 3]].ne(0).all()
