@@ -65,6 +65,7 @@ class Measure:
     held_out_scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # every score of these
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
+    rates: int = 0  # that were tried, see `Choice`
     trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
     errors: Mapping[int, float] = field(
         default_factory=dict
@@ -289,5 +290,6 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             held_out_scores={seed: scores for seed, (_, scores) in held.items()},
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
+            rates=choice.rates,
             trained={r.seed: way(r.score, r.chance, r.ceiling) for r in choice.trials if r.score is not None},
         )

@@ -1,4 +1,4 @@
-"""The command extend: learning rates beyond the edge of a grid."""
+"""The command extend: learning rates beyond the edge of a grid, and on both sides of a grid of one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ AXIS = "space.axes.trial.training.lr"
 
 @app.command()
 def extend(source: Source, ledger: Records = None, sets: Sets = []) -> None:  # noqa: B006
-    """Propose learning rates an octave further, where the best rate is at the edge of the grid. Prints the command."""
-    from recallmap.results.analysis.grid_edges import at_edges
+    """Propose learning rates an octave further, where the best rate is at the edge of the grid. A grid of one rate is both of
+    its edges. Prints the command."""
+    from recallmap.results.analysis.grid_edges import at_edges, of_one_rate
     from recallmap.search.cli.sources import holds_records
 
     records = records_of(source, ledger, sets, [], curves=False).records
     try:
-        found = at_edges(records)
+        found, single = at_edges(records), of_one_rate(records)
     except ValueError as error:  # hyper-parameters that cannot be chosen
         refuse(str(error))
     for one in found:
         say(f"{one.row} on {one.where}: best at {one.rate:g}, the {one.edge} rate; try {one.further:g}")
-    if not found:
+    for cell in single:
+        say(
+            f"{cell.row} on {cell.where}: trained at {cell.rate:g} alone, and a grid of one rate cannot tell whether it is the "
+            f"best; try {cell.lower:g} and {cell.higher:g}"
+        )
+    if not found and not single:
         say("every best learning rate is inside its grid, or at the ceiling")
         return
-    rates = ",".join(f"{rate:g}" for rate in sorted({one.further for one in found}))
+    further = {one.further for one in found} | {rate for cell in single for rate in (cell.lower, cell.higher)}
+    rates = ",".join(f"{rate:g}" for rate in sorted(further))
     study = "STUDY" if holds_records(source) else source
     say(f"next: {shlex.join(['recallmap', 'run', study, *words_given(ledger, sets), '--set', f'{AXIS}=[{rates}]'])}")
