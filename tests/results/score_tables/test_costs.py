@@ -146,6 +146,23 @@ def test_parts_of_several_settings_stand_below_each_other(make: Make) -> None:
     assert [line.labels[1] for line in table.lines] == ["pairs 4", "pairs 8", ""]
 
 
+def test_parts_by_the_name_of_an_option_are_told_from_its_settings(make: Make) -> None:
+    records = []
+    for length in (40, 64):
+        record = make(task="parity", dials={"length": length})
+        record.scores.update({f"accuracy/length={n}": 0.9 for n in (16, 40, 64) if n <= length})
+        records.append(record)
+    parts, settings = tables_by(records, "length")
+    assert (parts.title, settings.title) == (
+        "parity, accuracy by length, parts of the answers",
+        "parity, accuracy by length, each a setting",
+    )
+    assert (parts.columns[0], settings.columns[0]) == ("length 16", "length 40")
+    assert parts.notes[0] == "Columns are parts of the answers at length 64, and no settings of their own."
+    assert settings.notes[0] == "Every column is a setting of its own, scored over all of its answers."
+    assert parts in further_tables(records)  # under one title everywhere
+
+
 def test_a_loss_is_best_where_it_is_smallest(make: Make) -> None:
     records = []
     for arch, distance in (("a", 0.4), ("b", 0.1)):
