@@ -34,6 +34,7 @@ from recallmap.results.score_tables.notes import notes_of
 from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
 from recallmap.results.score_tables.table import (
     MAD,
+    UNKNOWN,
     Cell,
     Line,
     Table,
@@ -102,7 +103,9 @@ def _average_line(own: list[Measure]) -> Line:
         Cell(mean=float(np.mean(plain)), seeds=len(plain), **over_seeds(plain, 0.0, 1.0)),
         Cell(mean=middle, seeds=len(plain), interval=interval),
     )
-    return Line(labels=(own[0].row, states_of(own), str(len(plain))), cells=cells, remark=remark(own[0].leaves))
+    state = states_of(own)
+    labels = (own[0].row, str(state or UNKNOWN), str(len(plain)))
+    return Line(labels=labels, cells=cells, remark=remark(own[0].leaves), state=state)
 
 
 def _average_table(lines: list[Line], tasks: set[str], protocol: str) -> Table:
@@ -170,10 +173,12 @@ def _reach_tables(found: Sequence[Reach], task: str, protocol: str) -> list[Tabl
 def _reach_line(reach: Reach) -> Line:
     values = list(reach.of.values())
     cells = tuple(Cell(mean=of(values), seeds=len(values)) for of in (statistics.median_low, min))
+    state = states_of(reach.own)
     return Line(
-        labels=(reach.own[0].row, states_of(reach.own), str(len(values))),
+        labels=(reach.own[0].row, str(state or UNKNOWN), str(len(values))),
         cells=cells,
         remark=remark(reach.own[0].leaves),
+        state=state,
     )
 
 
@@ -244,8 +249,10 @@ def _cut_table(cut: Cut, title: str, protocol: str, apart: _Apart = _ALIKE) -> T
         own = list(strand.cells.values())
         cells = tuple(cell_of(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
         seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
-        labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
-        lines.append(Line(labels=tuple(labels), cells=cells, remark=remark(own[0].leaves)))
+        state = states_of(own)
+        about = (str(state or UNKNOWN), "–".join(map(str, seeds)))
+        labels = (strand.row, *([strand.setting] if several else []), *about)
+        lines.append(Line(labels=labels, cells=cells, remark=remark(own[0].leaves), state=state))
     if not several and not is_count(metric):
         lines = best(lines, more=more_is_better(metric))
     kinds: tuple[Literal["chance"], Literal["ceiling"]] = ("chance", "ceiling")

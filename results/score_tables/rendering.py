@@ -130,7 +130,8 @@ def latex(table: Table) -> str:
 
 
 def csv(tables: Sequence[Table]) -> str:
-    """One figure per line, fractions unrounded, empty where there is none: for programs."""
+    """One figure per line, fractions unrounded, empty where there is none: for programs. The state is in bytes, after the
+    longest of a line's settings; its lowest, and whether it grows, are columns of their own."""
     text = io.StringIO()
     out = csv_module.writer(text, lineterminator="\n")
     names = (
@@ -151,6 +152,8 @@ def csv(tables: Sequence[Table]) -> str:
         "learned",
         "edge",
         "stderr",
+        "state_lowest",
+        "state_grows",
     )
     out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
@@ -160,9 +163,10 @@ def csv(tables: Sequence[Table]) -> str:
                 lowest, highest = cell.spread or (None, None)
                 values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
                 labels = dict(zip(table.corner, line.labels, strict=True))
-                named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
+                size_of = (None,) * 3 if (of := line.state) is None else (of.highest, of.lowest, int(of.grows))
+                named = [line.labels[0], labels.get("setting") or labels.get("task"), size_of[0]]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                added = [lowest, highest, cell.learned, cell.edge, cell.sampling]
+                added = [lowest, highest, cell.learned, cell.edge, cell.sampling, *size_of[1:]]
                 texts = [table.title, table.protocol, line.kind, *named, column]
                 out.writerow([escape.cell(value) for value in (*texts, *figures, *added)])
     return text.getvalue()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Callable
 
 import pytest
@@ -89,13 +91,13 @@ ceiling &  &  & 100.0 & 100.0 \\
 """.replace("@", CAPTION)
 
 CSV = """\
-table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge,stderr
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,,
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,,
+table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge,stderr,state_lowest,state_grows
+"mqar, accuracy by depth",repaired,measured,gla,,1000,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,,,1000,0
+"mqar, accuracy by depth",repaired,measured,gla,,1000,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,,,1000,0
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,,,,
 """
 
 HTML = """\
@@ -115,6 +117,20 @@ def test_a_cut_as_latex(records: list[Record]) -> None:
 
 def test_a_cut_as_csv(records: list[Record]) -> None:
     assert render(tables_by(records[2:3], "depth"), "csv") == CSV
+
+
+def test_numbers_are_numbers_in_csv_and_a_state_is_its_bytes(make: Make) -> None:
+    records = [
+        make(dials={"pairs": p}, state_bytes=b, state_grows=True, seed=s)
+        for p, b in ((4, 1540), (8, 4610))
+        for s in (0, 1)
+    ]
+    rows = list(csv.DictReader(render(all_tables(records), "csv").splitlines()))
+    texts = {"table", "protocol", "kind", "architecture", "setting", "column", "mark", "edge"}
+    assert all(math.isfinite(float(row[name] or 0)) for row in rows for name in row.keys() - texts)
+    sized = {(row["state"], row["state_lowest"], row["state_grows"]) for row in rows if row["kind"] == "measured"}
+    assert sized == {("4610", "1540", "1")}  # of score tables and of costs
+    assert {row["table"] for row in rows} == {"mqar", "Cost and speed"}
 
 
 def test_a_cut_as_html(records: list[Record]) -> None:
