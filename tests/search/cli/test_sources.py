@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.results import record_files
-from recallmap.results.ledger import Ledger
+from recallmap.results.ledger import EXPORTED, Ledger
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
 from recallmap.search.cli import sources
@@ -248,3 +248,16 @@ def test_wishes_that_no_record_meets_together_are_told(records: list[Record]) ->
     some = [r for r in records if (r.setting, r.state_bytes) != ("pairs=4", 512)]
     with pytest.raises(SpecError, match="no record matches all of these: pairs=4, key_dim=8; leave some out"):
         sources.only(some, ["pairs=4", "key_dim=8"])
+
+
+@pytest.mark.parametrize("suffix", EXPORTED)
+@pytest.mark.parametrize("words", [("table",), ("extend",), ("report", "-o", "a.md"), ("merge", "-o", "a.sqlite")])
+def test_an_exported_table_is_told_from_records(words: tuple[str, ...], suffix: str) -> None:
+    table = f"whole{suffix}"
+    assert call("export", "all.sqlite", "-o", table)[0] == 0
+    code, text, said = call(words[0], table, *words[1:])
+    assert (code, text) == (2, "")
+    assert said == (
+        f"{table} is a table, as recallmap export writes it for other programs, and no records are read from it; give what it "
+        "was exported from: a ledger (.sqlite or .db), a .jsonl of records, or a folder of these\n"
+    )
