@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from recallmap.results.analysis.averages import mean
-from recallmap.results.analysis.labels import leaves_of, row_names
+from recallmap.results.analysis.labels import devices_of, leaves_of, row_names
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.outside_code import has_unknown_state
@@ -49,7 +49,7 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
         sizes, grows = [record.state_bytes for record in own], any(record.state_grows for record in own)
         state = None if unknown else State(lowest=min(sizes), highest=max(sizes), grows=grows)
         lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves), state=state))
-    devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"
+    devices = ", ".join(devices_of(records)) or "an unknown device"
     return [
         Table(
             title="Cost and speed",

@@ -10,6 +10,7 @@ import pytest
 
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import all_tables, further_tables, tables_by
+from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import render
 from recallmap.results.score_tables.scores import table_of
 
@@ -149,6 +150,15 @@ def test_a_dial_that_does_not_vary_is_refused_with_those_that_do(make: Make) -> 
     records = [make(arch_dials={"window": w}, dials={"pairs": p}) for w in (1, 4) for p in (4, 8)]
     with pytest.raises(ValueError, match="nothing here varies by 'depth', expected pairs, window"):
         tables_by(records, "depth")
+
+
+def test_one_thread_is_said_so_and_kept_as_it_was_recorded(make: Make) -> None:
+    devices = ("cpu, 1 threads", "cpu, 1 threads of a chip", "cpu, 11 threads", "cpu, 2 threads")
+    records = [make(seed=seed, device=device) for seed, device in enumerate(devices)]
+    (table,) = cost_tables(records)
+    said = "cpu, 1 thread, cpu, 1 thread of a chip, cpu, 11 threads, cpu, 2 threads"
+    assert table.notes[0].startswith(f"Means over trials, on {said}. ")
+    assert [record.device for record in records] == list(devices)
 
 
 def test_parts_of_several_settings_stand_below_each_other(make: Make) -> None:
