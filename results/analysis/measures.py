@@ -16,7 +16,7 @@ from recallmap.results.record import Record
 
 STANDARD_ERROR = "_stderr"  # ends the name of a score's standard error
 
-NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
+NEAR = 0.01  # of a bound: from there to the ceiling nothing can be better, and to chance worse, by as much as matters
 
 
 @dataclass(frozen=True, kw_only=True)
