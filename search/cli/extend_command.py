@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from recallmap.search.cli.app import Records, Sets, Source, app, records_of, refuse, words_given
 from recallmap.search.cli.streams import say
 
-AXIS = "space.axes.trial.training.lr"
+RATES = "axes.trial.training.lr"
 
 
 @app.command()
@@ -15,6 +16,7 @@ def extend(source: Source, ledger: Records = None, sets: Sets = []) -> None:  # 
     """Propose learning rates an octave further, where the best rate is at the edge of the grid. A grid of one rate is both of
     its edges. Prints the command."""
     from recallmap.results.analysis.grid_edges import at_edges, of_one_rate
+    from recallmap.search import codec
     from recallmap.search.cli.sources import holds_records
 
     records = records_of(source, ledger, sets, [], curves=False).records
@@ -34,5 +36,18 @@ def extend(source: Source, ledger: Records = None, sets: Sets = []) -> None:  # 
         return
     further = {one.further for one in found} | {rate for cell in single for rate in (cell.lower, cell.higher)}
     rates = ",".join(f"{rate:g}" for rate in sorted(further))
-    study = "STUDY" if holds_records(source) else source
-    say(f"next: {shlex.join(['recallmap', 'run', study, *words_given(ledger, sets), '--set', f'{AXIS}=[{rates}]'])}")
+    unknown = holds_records(source)
+    grids = ["space"] if unknown else list(_grids(codec.read_study(source, overrides=sets).space, "space"))
+    given = [*words_given(ledger, sets), *(word for grid in grids for word in ("--set", f"{grid}.{RATES}=[{rates}]"))]
+    say(f"next: {shlex.join(['recallmap', 'run', 'STUDY' if unknown else source, *given])}")
+
+
+def _grids(space: object, path: str) -> Iterator[str]:
+    """The paths of the grids of a study, of which a union has several."""
+    from recallmap.search.space.grid import Union
+
+    if isinstance(space, Union):
+        for number, part in enumerate(space.spaces):
+            yield from _grids(part, f"{path}.spaces[{number}]")
+    else:
+        yield path

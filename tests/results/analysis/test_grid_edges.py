@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,20 @@ def test_the_command_names_what_one_rate_cannot_tell_beside_what_is_at_an_edge(m
         )
         assert "inside its grid" not in said
         assert said.endswith(f"next: recallmap run STUDY --set 'space.axes.trial.training.lr=[{rates}]'\n")
+
+
+def test_the_printed_command_is_one_that_a_study_of_several_grids_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["extend", "demo"], catch_exceptions=False).stdout
+    assert "mamba2 key_dim=16 value_dim=16 on mqar fillers true length 64 pairs 4" in said
+    assert (
+        "attention head_dim=16 on selective_copying copies 4 length 32 vocab 8: best at 0.003, the lowest rate" in said
+    )
+    _, _, *words = shlex.split(said.splitlines()[-1])
+    result = CliRunner().invoke(app, [*words, "--dry-run"], catch_exceptions=False)
+    assert (words[:2], result.exit_code) == (["run", "demo"], 0)
 
 
 def test_the_command_table_chooses_one_cell_a_task_where_asked(make: Make, tmp_path: Path) -> None:
