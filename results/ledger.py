@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CACHE = 64 * 1024  # KiB of pages that a driver holds: keys come in no order, and each writes to some page of an index
+EXPORTED = (".parquet", ".csv")  # tables for other programs, from which no records are read
+
 SYNCHRONOUS = "FULL"  # SQLite's word for: what is kept outlives a power cut
 
 
@@ -472,7 +474,12 @@ class Ledger:
             raise self._damage("text in it is none") from error
         except sqlite3.DatabaseError as error:
             said = str(error).replace("*** in database main ***", "").strip()
-            if "not a database" in said:
+            if "not a database" in said and self.path.suffix in EXPORTED:
+                reason = (
+                    f"{self.path} is a table, as recallmap export writes it for other programs, and no records are read from "
+                    "it; give what it was exported from: a ledger (.sqlite or .db), a .jsonl of records, or a folder of these"
+                )
+            elif "not a database" in said:
                 reason = f"{self.path} is not an SQLite file; give the path of a ledger, or move this file away"
             elif "locked" in said:
                 reason = f"{doing}: another program holds it; close that program and try again"
@@ -496,7 +503,7 @@ def export(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
 
 
 def _export(target: Path, each: Callable[[], Iterable[Record]], lines: Callable[[Path], None]) -> None:
-    if target.suffix not in (".parquet", ".csv", ".jsonl"):
+    if target.suffix not in (*EXPORTED, ".jsonl"):
         raise LedgerError(f"cannot export to '{target.name}': the name must end in .parquet, .csv or .jsonl")
     try:
         if target.suffix == ".jsonl":

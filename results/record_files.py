@@ -35,11 +35,16 @@ def read(
     return unique(record for file in inside for record in _read(file, curves, keys))
 
 
-def by_file(path: Path) -> dict[str, list[Record]]:
-    """Records as of `read`, by the file's name without suffix, or with it where two have one name. Raises LedgerError."""
+def named(path: Path) -> dict[str, Path]:
+    """Files as of `files`, by their names without suffix, or with it where two have one name. Raises LedgerError."""
     inside = files(path)
     stems = [file.stem for file in inside]
-    return {file.name if stems.count(file.stem) > 1 else file.stem: _read(file) for file in inside}
+    return {file.name if stems.count(file.stem) > 1 else file.stem: file for file in inside}
+
+
+def by_file(path: Path) -> dict[str, list[Record]]:
+    """Records as of `read`, by the names of `named`. Raises LedgerError."""
+    return {name: _read(file) for name, file in named(path).items()}
 
 
 def files(path: Path) -> list[Path]:

@@ -1,10 +1,11 @@
-"""Labels that tell records apart: which parameters differ between them."""
+"""Labels that tell records apart: which parameters differ between them; and how devices and numbers are said."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,10 @@ MOST_DIALS = 4  # in a name
 ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has wherever they differ
 
 _JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all calls: building one is slow
+
+_ONE_THREAD = re.compile(
+    r"^cpu, 1 threads\b"
+)  # as records have it, and keep it: a device is told from others by its text
 
 ordered = json.JSONEncoder(default=str).encode  # keys as they come
 
@@ -168,3 +173,18 @@ class TextsOfParts:
             else:
                 said.append(f"{canonical_text(name)}: {canonical_text(part)}")
         return f"{{{', '.join(said)}}}"
+
+
+def counted(number: int, name: str) -> str:
+    """A number and its noun: "1 trial", "1,024 trials"."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def device_label(device: str) -> str:
+    """A record's device as people read it: "cpu, 1 thread"."""
+    return _ONE_THREAD.sub("cpu, 1 thread", device)
+
+
+def devices_of(records: Iterable[Record]) -> list[str]:
+    """The labels of the devices that trained records, in order; those of unknown devices are left out."""
+    return sorted({device_label(record.device) for record in records if record.device})

@@ -16,7 +16,7 @@ from recallmap.results.record import Record
 
 STANDARD_ERROR = "_stderr"  # ends the name of a score's standard error
 
-NEAR = 0.01  # of the ceiling: from there on nothing can be better by as much as matters
+NEAR = 0.01  # of a bound: from there to the ceiling nothing can be better, and to chance worse, by as much as matters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,7 @@ class Measure:
     held_out_scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # every score of these
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
+    rates: int = 0  # that were tried, see `Choice`
     trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
     errors: Mapping[int, float] = field(
         default_factory=dict
@@ -289,5 +290,6 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             held_out_scores={seed: scores for seed, (_, scores) in held.items()},
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
+            rates=choice.rates,
             trained={r.seed: way(r.score, r.chance, r.ceiling) for r in choice.trials if r.score is not None},
         )

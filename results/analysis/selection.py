@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -31,7 +31,8 @@ class Choice:
     fresh       seeds of `trials` under which no other hyper-parameters were tried, so that they chose none
     held_out    where every seed tried all hyper-parameters: one trial a seed, under those that the other seeds choose, so that
                 no trial's score chose it. Empty elsewhere, and where there is no choice. A seed that failed under them has none
-    edge        where the chosen learning rate is the highest or the lowest that was tried; "" for neither
+    edge        where the chosen learning rate is the highest or the lowest that was tried; "" for neither, and for one rate
+    rates       number of learning rates that were tried; 0 where `training` has none
     """
 
     on: On
@@ -41,6 +42,7 @@ class Choice:
     fresh: frozenset[int] = frozenset()
     held_out: tuple[Record, ...] = ()
     edge: Edge = ""
+    rates: int = 0
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
@@ -128,6 +130,7 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
     mean = _Mean(on)
     at = _best(judged, mean)
     best = [] if at is None else done[at]
+    rates = {rate for r in group if isinstance(rate := _rate(r), int | float)}
     others = {r.seed for hyper, trials in cells.items() if best and hyper != whole(best[0].spec) for r in trials}
     return Choice(
         on=on,
@@ -136,7 +139,8 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         candidates=len(cells),
         fresh=frozenset(r.seed for r in best) - others,
         held_out=_held_out(cells, done, mean),
-        edge=_edge(best[0], group) if best else "",
+        edge=_edge(best[0], rates) if best else "",
+        rates=len(rates),
     )
 
 
@@ -219,9 +223,12 @@ def _held_out(
     return tuple(found)
 
 
-def _edge(best: Record, group: Sequence[Record]) -> Edge:
-    tried = {rate for r in group if isinstance(rate := r.spec.get("training", {}).get("lr"), int | float)}
-    own = best.spec.get("training", {}).get("lr")
+def _rate(record: Record) -> Any:
+    return record.spec.get("training", {}).get("lr")
+
+
+def _edge(best: Record, tried: Collection[float]) -> Edge:
+    own = _rate(best)
     if len(tried) < 2 or own not in tried:
         return ""
     return "highest" if own == max(tried) else "lowest" if own == min(tried) else ""

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recallmap.results import escape
+from recallmap.results.analysis.labels import counted, devices_of
 from recallmap.results.analysis.measures import answers
 from recallmap.results.analysis.pairs_held import Row
 from recallmap.results.analysis.published_figures import Published
@@ -294,7 +295,7 @@ def _tables(tables: Sequence[Table]) -> str:
     written = [table_html(table, number) for number, table in told]
     if len(told) > MOST_UNFOLDED:
         heads = [
-            f"{table.heading}: {_counted(_rows(table), 'row')}, {_counted(len(table.columns), 'column')}"
+            f"{table.heading}: {counted(_rows(table), 'row')}, {counted(len(table.columns), 'column')}"
             for _, table in told
         ]
         pairs = zip(heads, written, strict=True)
@@ -307,10 +308,6 @@ def _shortened(table: Table) -> Table:
     heads = tuple(brief(table.columns))
     note = "Columns are named by as few options as tell them apart; recallmap table names all."
     return table if heads == table.columns else replace(table, columns=heads, notes=(note, *table.notes))
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def _rows(table: Table) -> int:
@@ -361,16 +358,16 @@ def _lead(records: Sequence[Record], failed: Sequence[Record], again: int) -> st
         else ""
     )
     trials, archs = (
-        _counted(len({r.key for r in records}), "trial"),
-        _counted(len({r.arch for r in records}), "architecture"),
+        counted(len({r.key for r in records}), "trial"),
+        counted(len({r.arch for r in records}), "architecture"),
     )
     asked = [[(r.protocol, answer.setting) for answer in answers(r)] for r in records]
     trained = {settings[0] for settings in asked}
     more = len({setting for settings in asked for setting in settings} - trained)
-    tasks = _counted(len({r.task for r in records}), "task")
+    tasks = counted(len({r.task for r in records}), "task")
     return (
         "Each trial trains one small model from scratch on one synthetic task, then tests its recall on sequences that it "
-        f"has not seen. Here: {trials} of {archs} on {_counted(len(trained), 'setting')} of {tasks}"
+        f"has not seen. Here: {trials} of {archs} on {counted(len(trained), 'setting')} of {tasks}"
         f"{f', tested on {more:,} more' if more else ''}.{lost}{news}"
     )
 
@@ -382,7 +379,7 @@ def _footer(records: Sequence[Record]) -> str:
     days = sorted(r.created[:10] for r in records if r.created)
     facts = [
         f"Trained {days[0]}{f' to {days[-1]}' if days[-1] != days[0] else ''}." if days else "",
-        f"On {devices}." if (devices := those(r.device for r in records)) else "",
+        f"On {devices}." if (devices := ", ".join(devices_of(records))) else "",
         f"Code {commits}."
         if (commits := those(r.commit[:12] + "+" * r.commit.endswith("+") for r in records if r.commit))
         else "",

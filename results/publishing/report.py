@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recallmap.results.analysis.labels import counted, devices_of
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
@@ -36,6 +37,8 @@ SIDES: Mapping[Verdict, str] = {
     "cannot speak": "cannot speak",
 }
 
+KEPT = "results/records"  # of a checkout
+
 FOLDER = "tables"  # next to the report, with one file for every record file
 
 VALIDITY, STANDING = (
@@ -45,7 +48,7 @@ VALIDITY, STANDING = (
 
 _HEAD = """# What the records say
 
-Made by `recallmap report` from the files of `results/records`; do not edit, train and make it anew.
+Made by `recallmap report` from @; do not edit, train and make it anew.
 
 * **Reproduced**: every comparison that can speak is for the claim.
 * **Not reproduced**: a comparison is against it.
@@ -117,10 +120,16 @@ def report(
     claims: Mapping[str, Claim],
     sources: Sequence[Published] = (),
     language: Mapping[str, Any] | None = None,
+    *,
+    place: str = KEPT,
+    paths: Mapping[str, str] | None = None,
 ) -> Report:
     """Judge claims by record files, both by name, and compare the files' tables with published sources. A claim compares
     trials of one file only, because these were trained alike. With the published figures of language models the table of
     validity is made, too.
+
+    place  where the files were read, a folder or one of them, as the report says it
+    paths  of every file, as its tables say it; None: those of the records kept with recallmap
 
     Raises ValueError where hyper-parameters cannot be chosen.
     """
@@ -134,10 +143,12 @@ def report(
         title: Judged(claim, judgements[title], [name for name, _ in weighed[title]]) for title, claim in claims.items()
     }
     scores = {name: _scores(own, sources) for name, own in files.items()}
-    tables = {name: _tables(name, own, scores[name]) for name, own in files.items()}
+    paths = {name: f"{KEPT}/{name}.jsonl" for name in files} if paths is None else paths
+    tables = {name: _tables(name, paths[name], own, scores[name]) for name, own in files.items()}
+    whence = f"`{place}`" if list(paths.values()) == [place] else f"the files of `{place}`"
     listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
     parts = [
-        _HEAD,
+        _HEAD.replace("@", whence, 1),
         _summary(judged),
         *(_section(title, one) for title, one in judged.items() if one.files),
         _untraceable(files),
@@ -233,8 +244,8 @@ def _asked_by(source: Published, records: Sequence[Record]) -> list[Record]:
     return [r for r in records if (mad if r.task in MAD else tables_about(source, r.task))]
 
 
-def _tables(name: str, records: Sequence[Record], scores: Sequence[Table]) -> str:
-    head = f"# {name}\n\nMade by `recallmap report` from `results/records/{name}.jsonl`: {_about(records)}.\n"
+def _tables(name: str, path: str, records: Sequence[Record], scores: Sequence[Table]) -> str:
+    head = f"# {name}\n\nMade by `recallmap report` from `{path}`: {_about(records)}.\n"
     return "\n".join([head, *(markdown(table) for table in [*scores, *further_tables(records)])])
 
 
@@ -246,10 +257,10 @@ def _about(records: Sequence[Record]) -> str:
     tasks = escaped(", ".join(sorted({r.task for r in records})))
     failed = sum(r.score is None for r in records)
     lost = sum(not r.traceable for r in records)
-    devices = escaped(", ".join(sorted({r.device for r in records if r.device}))) or "unknown"
+    devices = escaped(", ".join(devices_of(records))) or "unknown"
     versions = escaped(", ".join(sorted({str(r.spec.get("version", "?")) for r in records})))
     return (
-        f"{len(records)} trials of {len({r.arch for r in records})} architectures on {tasks}"
+        f"{counted(len(records), 'trial')} of {counted(len({r.arch for r in records}), 'architecture')} on {tasks}"
         f"{f', {failed} of them failed' if failed else ''}"
         f"{f', {lost} of them untraceable' if lost else ''}; device {devices}, training protocol {versions}"
     )

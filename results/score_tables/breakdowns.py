@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from recallmap.results.analysis.breakdown import (
 from recallmap.results.analysis.labels import canonical_text, differing, words
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.namesakes import remark
+from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.reach import Reach, reaches
 from recallmap.results.record import Record
@@ -33,6 +34,7 @@ from recallmap.results.score_tables.notes import notes_of
 from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
 from recallmap.results.score_tables.table import (
     MAD,
+    UNKNOWN,
     Cell,
     Line,
     Table,
@@ -101,7 +103,9 @@ def _average_line(own: list[Measure]) -> Line:
         Cell(mean=float(np.mean(plain)), seeds=len(plain), **over_seeds(plain, 0.0, 1.0)),
         Cell(mean=middle, seeds=len(plain), interval=interval),
     )
-    return Line(labels=(own[0].row, states_of(own), str(len(plain))), cells=cells, remark=remark(own[0].leaves))
+    state = states_of(own)
+    labels = (own[0].row, str(state or UNKNOWN), str(len(plain)))
+    return Line(labels=labels, cells=cells, remark=remark(own[0].leaves), state=state)
 
 
 def _average_table(lines: list[Line], tasks: set[str], protocol: str) -> Table:
@@ -132,7 +136,7 @@ def _further(found: Iterable[Measure], task: str, protocol: str) -> list[Table]:
     tables += _reach_tables(reaches(found), task, protocol)
     tables += copied_bits_tables(found, task, protocol)
     cuts = by_parts(found, but=(OF_EVERY_TASK,))
-    return tables + [_cut_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
+    return tables + [_parts_table(_as_loss(cut), f"{task}{protocol_of(protocol)}", protocol) for cut in cuts]
 
 
 def _reach_tables(found: Sequence[Reach], task: str, protocol: str) -> list[Table]:
@@ -169,10 +173,12 @@ def _reach_tables(found: Sequence[Reach], task: str, protocol: str) -> list[Tabl
 def _reach_line(reach: Reach) -> Line:
     values = list(reach.of.values())
     cells = tuple(Cell(mean=of(values), seeds=len(values)) for of in (statistics.median_low, min))
+    state = states_of(reach.own)
     return Line(
-        labels=(reach.own[0].row, states_of(reach.own), str(len(values))),
+        labels=(reach.own[0].row, str(state or UNKNOWN), str(len(values))),
         cells=cells,
         remark=remark(reach.own[0].leaves),
+        state=state,
     )
 
 
@@ -186,27 +192,55 @@ def tables_by(records: Sequence[Record], by: str) -> list[Table]:
     tables: list[Table] = []
     known: dict[str, None] = {}
     for (task, protocol), found in groups.items():
-        for title, cut in _cuts(found, f"{task}{protocol_of(protocol)}"):
+        title = f"{task}{protocol_of(protocol)}"
+        parts = by_parts(found)
+        split = {cut.by for cut in parts}
+        tables += [_parts_table(cut, title, protocol) for cut in parts if cut.by == by]
+        for said, cut, own_setting in _cuts(found, title):
             known[cut.by] = None
             if cut.by == by:
-                tables.append(_cut_table(cut, title, protocol))
+                apart = _EACH_A_SETTING if own_setting and by in split else _ALIKE
+                tables.append(_cut_table(cut, said, protocol, apart))
+        known |= dict.fromkeys(split)
     if not tables:
         raise ValueError(f"nothing here varies by '{by}', expected {', '.join(sorted(known)) or 'nothing'}")
     return list({(table.title, table.lines): table for table in tables}.values())
 
 
-def _cuts(found: Sequence[Measure], title: str) -> Iterable[tuple[str, Cut]]:
-    yield from ((title, cut) for cut in by_parts(found))
+def _cuts(found: Sequence[Measure], title: str) -> Iterable[tuple[str, Cut, bool]]:
+    """Title and cut of every option that varies, and whether it is one of the task, so that each value is a setting."""
     shown = differing([m.dials for m in found])
     for setting in dict.fromkeys(m.setting for m in found):
         own = [m for m in found if m.setting == setting]
         said = ", ".join([title, *words(own[0].dials, shown)])
         for name in (None, *further_scores(own)):
-            yield from ((said, cut) for cut in by_dials(own, name))
-            yield from ((title, cut) for cut in by_settings(found, own[0].dials, name))
+            yield from ((said, cut, False) for cut in by_dials(own, name))
+            yield from ((title, cut, True) for cut in by_settings(found, own[0].dials, name))
 
 
-def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
+class _Apart(NamedTuple):
+    """What tells a cut from another by the same name: the end of its title, and a note."""
+
+    ending: str = ""
+    note: str = ""
+
+
+_ALIKE = _Apart()
+
+_EACH_A_SETTING = _Apart(", each a setting", "Every column is a setting of its own, scored over all of its answers.")
+
+
+def _parts_table(cut: Cut, title: str, protocol: str) -> Table:
+    """The table of a cut by parts of the answers. Where an option of that name is set too (length), it says so."""
+    dials = [m.dials for strand in cut.strands for m in strand.cells.values()]
+    whole = sorted({str(own[cut.by]) for own in dials if own.get(cut.by) is not None}, key=by_number)
+    if not whole:
+        return _cut_table(cut, title, protocol)
+    note = f"Columns are parts of the answers at {readable(cut.by)} {' or '.join(whole)}, and no settings of their own."
+    return _cut_table(cut, title, protocol, _Apart(", parts of the answers", note))
+
+
+def _cut_table(cut: Cut, title: str, protocol: str, apart: _Apart = _ALIKE) -> Table:
     """A line for every strand of a cut, and a column for every value."""
     metric = cut.metric.partition("/")[0]
     several = any(strand.setting for strand in cut.strands)
@@ -215,8 +249,10 @@ def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
         own = list(strand.cells.values())
         cells = tuple(cell_of(strand.cells[v]) if v in strand.cells else Cell() for v in cut.values)
         seeds = dict.fromkeys(f(len(m.values) for m in own) for f in (min, max))
-        labels = [strand.row, *([strand.setting] if several else []), states_of(own), "–".join(map(str, seeds))]
-        lines.append(Line(labels=tuple(labels), cells=cells, remark=remark(own[0].leaves)))
+        state = states_of(own)
+        about = (str(state or UNKNOWN), "–".join(map(str, seeds)))
+        labels = (strand.row, *([strand.setting] if several else []), *about)
+        lines.append(Line(labels=labels, cells=cells, remark=remark(own[0].leaves), state=state))
     if not several and not is_count(metric):
         lines = best(lines, more=more_is_better(metric))
     kinds: tuple[Literal["chance"], Literal["ceiling"]] = ("chance", "ceiling")
@@ -225,11 +261,14 @@ def _cut_table(cut: Cut, title: str, protocol: str) -> Table:
         if any(cell.mean is not None for cell in cells):
             lines.append(Line(labels=(kind, *[""] * (3 if several else 2)), cells=cells, kind=kind))
     return Table(
-        title=f"{title}, {readable(metric)} by {readable(cut.by)}",
+        title=f"{title}, {readable(metric)} by {readable(cut.by)}{apart.ending}",
         corner=("architecture", *(["setting"] if several else []), "state", "seeds"),
         columns=tuple(f"{readable(cut.by)} {value}" for value in cut.values),
         lines=tuple(lines),
-        notes=tuple(notes_of([m for s in cut.strands for m in s.cells.values()], lines, "validation")),
+        notes=(
+            *([apart.note] if apart.note else []),
+            *notes_of([m for s in cut.strands for m in s.cells.values()], lines, "validation"),
+        ),
         units=(unit_of(metric),) * len(cut.values),
         protocol=protocol,
     )

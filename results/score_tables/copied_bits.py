@@ -12,7 +12,7 @@ from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.score_tables.columns import cell_of
 from recallmap.results.score_tables.notes import notes_of
-from recallmap.results.score_tables.table import Cell, Line, Table, protocol_of, readable, size, unit_of
+from recallmap.results.score_tables.table import Cell, Line, State, Table, protocol_of, readable, unit_of
 
 _OF_STRING = ("length", "alphabet", "repeats")  # options of the task that set the bits of a string
 
@@ -74,11 +74,12 @@ def _table(own: Sequence[Measure], title: str, protocol: str) -> Table:
 
 def _line(measure: Measure, telling: Sequence[str]) -> Line:
     figures = (_string_bits(measure), 8.0 * measure.state_bytes, _room(measure))
-    state = size(measure.state_bytes) + (", grows" if measure.state_grows else "")
+    state = State(lowest=measure.state_bytes, highest=measure.state_bytes, grows=measure.state_grows)
     return Line(
-        labels=(measure.row, ", ".join(words(measure.dials, telling)), state, str(len(measure.values))),
+        labels=(measure.row, ", ".join(words(measure.dials, telling)), str(state), str(len(measure.values))),
         cells=(*(Cell(mean=value) for value in figures), cell_of(measure)),
         remark=remark(measure.leaves),
+        state=state,
     )
 
 

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from recallmap.results.analysis.averages import mean
-from recallmap.results.analysis.labels import leaves_of, row_names
+from recallmap.results.analysis.labels import devices_of, leaves_of, row_names
 from recallmap.results.analysis.namesakes import remark
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.record import Record
 from recallmap.results.score_tables.notes import remarks_of
-from recallmap.results.score_tables.table import Cell, Line, Table, Unit
+from recallmap.results.score_tables.table import Cell, Line, State, Table, Unit
 
 COSTS: dict[
     str, tuple[Unit, Callable[[Record], float | None]]
@@ -46,8 +46,10 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
             values = [value for record in own if name not in unknown and (value := of(record)) is not None]
             cells.append(Cell(mean=mean(values) if values else None, seeds=len(values)))
         labels = (row, task, str(len(own)))
-        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves)))
-    devices = ", ".join(sorted({r.device for r in records if r.device})) or "an unknown device"
+        sizes, grows = [record.state_bytes for record in own], any(record.state_grows for record in own)
+        state = None if unknown else State(lowest=min(sizes), highest=max(sizes), grows=grows)
+        lines.append(Line(labels=labels, cells=tuple(cells), remark=remark(leaves), state=state))
+    devices = ", ".join(devices_of(records)) or "an unknown device"
     return [
         Table(
             title="Cost and speed",

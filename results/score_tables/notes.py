@@ -6,16 +6,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recallmap.results.analysis.confidence import Interval, share_interval
-from recallmap.results.analysis.measures import Measure
+from recallmap.results.analysis.measures import NEAR, Measure
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.rank_correlation import FEW, bootstrap_interval, leaving_one_out, spearman
 from recallmap.results.analysis.selection import On
 from recallmap.results.score_tables.columns import Sheet
-from recallmap.results.score_tables.table import Line, is_share, readable
+from recallmap.results.score_tables.table import Cell, Line, is_share, readable
 
 ONE_CELL = (
     "One cell of hyper-parameters a task, the one with the best mean validation score over its settings; its seeds chose it, "
     "and are in the mean."
+)
+
+
+BELOW_CHANCE = (
+    "A figure may lie below chance: chance is a guess among the answers that the rules allow, such as the values that the "
+    "sequence shows, and a model that has not learned the rules guesses among all ids."
 )
 
 
@@ -34,6 +40,8 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     if shares := sorted({(cell.learned, cell.seeds) for cell in cells if cell.learned is not None}):
         said = ", ".join(f"{count}/{of} {_percent(share_interval(count, of))}" for count, of in shares)
         notes.append(f"k/n: k of n seeds learned, where their scores have two peaks; Wilson's 95 % intervals: {said}.")
+    if is_share(found[0].metric) and any(_below_chance(cell) for cell in cells):
+        notes.append(BELOW_CHANCE)
     if any(cell.edge for cell in cells):
         notes.append("↑, ↓: best at the highest or lowest learning rate that was tried; one beyond it may be better.")
     most = max(m.candidates for m in found)
@@ -54,6 +62,10 @@ def notes_of(found: list[Measure], lines: list[Line], on: On) -> list[str]:
     if any(c.mark == "partial" for x in lines for c in x.cells):
         notes.append("*: over some of the settings of the column only, so not to be compared.")
     return [*notes, *remarks_of(lines)]
+
+
+def _below_chance(cell: Cell) -> bool:
+    return cell.mean is not None and cell.chance is not None and cell.mean < cell.chance - NEAR
 
 
 def reference_notes(lines: Sequence[Line]) -> list[str]:

@@ -7,6 +7,7 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from recallmap.results import escape
@@ -40,8 +41,10 @@ def render(tables: Sequence[Table], form: Format, *, width: int | None = None) -
 def markdown(table: Table, *, width: int | None = None) -> str:
     """A table with its notes below; published figures and differences are rows under the architecture's own.
 
-    width  columns of the terminal: a wider table comes in pieces, each with the architectures and as many columns as fit
+    width  columns of the terminal: a wider table comes in pieces, each with the architectures and as many columns as fit;
+           times and sizes that are 0 or unknown in every row are left out, and a note names them
     """
+    table = table if width is None else _without_idle(table)
     heads = [escape.markdown(word) for word in (*table.corner, *table.columns)]
     rows = []
     for labels, figures, style in _rows(table, bold=lambda text: f"**{text}**"):
@@ -56,6 +59,22 @@ def markdown(table: Table, *, width: int | None = None) -> str:
     pieces = [lines] if fits else _pieces(lines, len(table.corner), width or 0)
     text = "\n\n".join("\n".join(map(_row, piece)) for piece in pieces)
     return "\n".join([f"### {escape.markdown(table.heading)}", "", text, "", *notes, ""])
+
+
+def _without_idle(table: Table) -> Table:
+    """A table without the times and sizes that are 0 or unknown in every row. Its last note names them."""
+    costs = [unit in ("seconds", "bytes") for unit in table.units]
+    kept = [at for at, cost in enumerate(costs) if not cost or any(line.cells[at].mean for line in table.lines)]
+    idle = [column for at, column in enumerate(table.columns) if at not in kept]
+    if not idle:
+        return table
+    return replace(
+        table,
+        columns=tuple(table.columns[at] for at in kept),
+        units=tuple(table.units[at] for at in kept),
+        lines=tuple(replace(line, cells=tuple(line.cells[at] for at in kept)) for line in table.lines),
+        notes=(*table.notes, f"Left out, because 0 or unknown in every row: {', '.join(idle)}."),
+    )
 
 
 def _row(words: Sequence[str]) -> str:
@@ -111,7 +130,8 @@ def latex(table: Table) -> str:
 
 
 def csv(tables: Sequence[Table]) -> str:
-    """One figure per line, fractions unrounded, empty where there is none: for programs."""
+    """One figure per line, fractions unrounded, empty where there is none: for programs. The state is in bytes, after the
+    longest of a line's settings; its lowest, and whether it grows, are columns of their own."""
     text = io.StringIO()
     out = csv_module.writer(text, lineterminator="\n")
     names = (
@@ -132,6 +152,8 @@ def csv(tables: Sequence[Table]) -> str:
         "learned",
         "edge",
         "stderr",
+        "state_lowest",
+        "state_grows",
     )
     out.writerow(["table", "protocol", "kind", "architecture", "setting", "state", "column", *names])
     for table in tables:
@@ -141,9 +163,10 @@ def csv(tables: Sequence[Table]) -> str:
                 lowest, highest = cell.spread or (None, None)
                 values = [cell.mean, low, high, cell.seeds, cell.settings, cell.failed, cell.published, cell.difference]
                 labels = dict(zip(table.corner, line.labels, strict=True))
-                named = [line.labels[0], labels.get("setting") or labels.get("task"), labels.get("state")]
+                size_of = (None,) * 3 if (of := line.state) is None else (of.highest, of.lowest, int(of.grows))
+                named = [line.labels[0], labels.get("setting") or labels.get("task"), size_of[0]]
                 figures = [*values, cell.chance, cell.ceiling, cell.mark, int(cell.outside)]
-                added = [lowest, highest, cell.learned, cell.edge, cell.sampling]
+                added = [lowest, highest, cell.learned, cell.edge, cell.sampling, *size_of[1:]]
                 texts = [table.title, table.protocol, line.kind, *named, column]
                 out.writerow([escape.cell(value) for value in (*texts, *figures, *added)])
     return text.getvalue()

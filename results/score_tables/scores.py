@@ -18,14 +18,15 @@ from recallmap.results.score_tables.columns import Sheet, tables_about
 from recallmap.results.score_tables.notes import notes_of, order_notes, reference_notes, source_notes
 from recallmap.results.score_tables.table import (
     MAD,
+    UNKNOWN,
     Cell,
     Line,
+    State,
     Table,
     is_count,
     more_is_better,
     protocol_of,
     readable,
-    size,
     unit_of,
 )
 
@@ -181,14 +182,16 @@ def _line(sheet: Sheet, own: list[Measure]) -> Line:
             for cell, column in zip(cells, sheet.columns, strict=True)
         ]
     counts = sorted({cell.seeds for cell in cells if cell.seeds}) or [0]
+    state = states_of(own)
     return Line(
         labels=(
             own[0].row,
-            states_of(own),
+            str(state or UNKNOWN),
             "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
         ),
         cells=tuple(cells),
         remark=remark(own[0].leaves),
+        state=state,
     )
 
 
@@ -213,14 +216,12 @@ def _beside_references(line: Line, references: Sequence[Line]) -> Line:
     return replace(line, cells=tuple(cells))
 
 
-def states_of(own: Sequence[Measure]) -> str:
-    """The sizes of an architecture's state, "1–4 kB, grows"."""
+def states_of(own: Sequence[Measure]) -> State | None:
+    """The state of an architecture; None where it is unknown."""
     if has_unknown_state(own[0].leaves):
-        return "unknown"
-    sizes = sorted({m.state_bytes for m in own})
-    (low, unit), (high, same) = size(sizes[0]).split(), size(sizes[-1]).split()
-    state = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
-    return state + (", grows" if any(m.state_grows for m in own) else "")
+        return None
+    sizes = [m.state_bytes for m in own]
+    return State(lowest=min(sizes), highest=max(sizes), grows=any(m.state_grows for m in own))
 
 
 def best(lines: list[Line], *, more: bool) -> list[Line]:

@@ -22,6 +22,8 @@ SHOUTED = {"cg": "CG", "tvd": "TVD"}  # words that are always in capitals
 # Last words of scores of which less is better.
 _LESS = ("loss", "nats", "perplexity", "tvd", "distance", "error", "mse", "rmse", "mae", "steps")
 
+UNKNOWN = "unknown"  # the label of a state whose size no one knows
+
 Unit = Literal["percent", "score", "count", "bytes", "seconds"]
 
 
@@ -82,17 +84,34 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class State:
+    """The bytes of an architecture's state, from the lowest to the highest over the settings of a line, and whether any grows
+    with the sequence. Its text is "1–4 kB, grows"."""
+
+    lowest: int
+    highest: int
+    grows: bool
+
+    def __str__(self) -> str:
+        (low, unit), (high, same) = size(self.lowest).split(), size(self.highest).split()
+        text = f"{high} {same}" if low == high else f"{low}{'' if unit == same else f' {unit}'}–{high} {same}"
+        return text + (", grows" if self.grows else "")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Line:
     """A row of a table: `labels` under the headings of `Table.corner`, then a cell a column.
 
     kind    "reference" is the score of a rule that is simpler than what the task asks for
     remark  the model that the architecture really is, where its name promises another (see `namesakes`)
+    state   of the architecture; None where it is unknown, and on a line of none
     """
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
     kind: Literal["measured", "published", "chance", "ceiling", "reference"] = "measured"
     remark: str = ""
+    state: State | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -271,7 +271,7 @@ def bench(
         refuse_to_share(here, cohorts_per_gpu, "leave it out")
         rows, line = study_bench.rows(spec, device=str(here), seconds=seconds, cohorts_per_gpu=cohorts_per_gpu)
         write_rows(output, rows)
-        terminal().print(timings([{name: row[name] for name in ("phase", "seconds", "share")} for row in rows]))
+        terminal().print(timings(study_bench.shown(rows)))
         say(line)
         return
     from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step

@@ -23,6 +23,7 @@ from recallmap.search.cli.app import (
     remedy_of,
 )
 from recallmap.search.cli.streams import complain, say, width
+from recallmap.search.documents.type_hints import counted
 
 LOOK_AGAIN = 15  # seconds after which a watched page reloads
 
@@ -143,7 +144,7 @@ def dashboard(
                 raise
             except ValueError as error:  # hyper-parameters that cannot be chosen
                 refuse(str(error))
-            say(f"{output}: {len(found.records)} records", flush=True)
+            say(f"{output}: {counted(len(found.records), 'record')}", flush=True)
         if not watch:
             return
         time.sleep(2)
@@ -190,11 +191,11 @@ def export(
     if not (only or ledger or sets) and is_ledger(Path(source)):  # it may be larger than memory
         with Ledger.open(source) as held:
             held.export(output)
-            say(f"{output}: {len(held)} records")
+            say(f"{output}: {counted(len(held), 'record')}")
         return
     records = records_of(source, ledger, sets, only).records
     write(records, output)
-    say(f"{output}: {len(records)} records")
+    say(f"{output}: {counted(len(records), 'record')}")
 
 
 def _export_model(folder: Path, output: Path) -> None:
@@ -247,7 +248,7 @@ def merge(
                 raise
     except OSError as error:
         refuse(f"{output}: cannot be written: {remedy_of(error)}")
-    say(f"{output}: {count} records, {new} of them new")
+    say(f"{output}: {counted(count, 'record')}, {new} of them new")
 
 
 @app.command()
@@ -267,20 +268,24 @@ def report(
 ) -> None:
     """Judge published claims by the records. Writes the verdicts, and the tables of every record file."""
     from recallmap.results import record_files
+    from recallmap.results.publishing.report import KEPT
     from recallmap.results.publishing.report import report as made
     from recallmap.search import codec
     from recallmap.search.cli import page_context
 
     if fill is not None and not os.path.isfile(fill):
         refuse(f"--fill: got {fill}, which is no file; expected a document such as README.md")
-    here = Path("results/records")  # of a checkout
+    here = Path(KEPT)
     try:
         claims, excerpts = codec.read_claims(), codec.read_excerpts()
         files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
-        found = made(files, claims, page_context.sources(), codec.read_language())
+        paths = {name: str(file) for name, file in record_files.named(records).items()} if records else None
+        found = made(
+            files, claims, page_context.sources(), codec.read_language(), place=str(records or KEPT), paths=paths
+        )
         found.write(output, fill=fill, excerpts=excerpts)
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{output}: cannot be written: {remedy_of(error)}")
-    say(f"{output}: from {len(found.tables)} files of records")
+    say(f"{output}: from {counted(len(found.tables), 'file')} of records")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallmap.results import record_files
 from recallmap.results.exports.frame import FIELDS, leaves
-from recallmap.results.ledger import Ledger, LedgerError, LeftOut
+from recallmap.results.ledger import EXPORTED, Ledger, LedgerError, LeftOut
 from recallmap.results.record import SHORT, Record, address, records_in
 from recallmap.results.record_files import LEDGERS, SUFFIXES, files, is_ledger, is_lines, read
 from recallmap.results.storage.layout import Row, rows_of
@@ -144,10 +144,10 @@ def journal_at(path: Path) -> Path:
 
 
 def holds_records(source: str) -> bool:
-    """True where a source is records and not a study."""
+    """True where a source is records and not a study; an exported table counts as such, and reading it says what it is."""
     if source in built_in.builtin("study"):
         return False
-    return source.endswith(SUFFIXES) or os.path.isdir(source) or is_ledger(Path(source))
+    return source.endswith((*SUFFIXES, *EXPORTED)) or os.path.isdir(source) or is_ledger(Path(source))
 
 
 def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[Row]:

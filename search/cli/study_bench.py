@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +11,7 @@ from typing import Any
 from recallmap.search.engines import inline
 from recallmap.search.engines.plan import Report
 from recallmap.search.engines.stopping import stoppable
-from recallmap.search.engines.time_spent import TimeSpent
+from recallmap.search.engines.time_spent import TimeSpent, percents
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.training.time_limit import TimeIsUp, TimeLimit
 
@@ -38,3 +39,9 @@ def rows(
                 cohorts_per_gpu=cohorts_per_gpu,
             )
         return [{"study": study.name, **row} for row in spent.rows()], spent.line()
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Phase, seconds and share of rows, the shares in the percents of the line."""
+    share_of = percents({row["phase"]: row["share"] for row in rows})
+    return [{"phase": row["phase"], "seconds": row["seconds"], "share": f"{share_of[row['phase']]}%"} for row in rows]

@@ -12,6 +12,7 @@ from importlib import resources
 import torch
 
 from recallmap.results import record_files
+from recallmap.results.analysis.labels import device_label, devices_of
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.results.record_files import read
@@ -95,7 +96,7 @@ def rates_on(device: torch.device, ledger: Ledger) -> Rates:
     name = device_name(device)
     kept = ledger.all() if len(ledger) else []
     done = [r for r in kept if r.status == "done" and r.device == name and r.seconds > 0]
-    found = _of_records(done[-RECENT:], f"of this ledger on {name}")
+    found = _of_records(done[-RECENT:], f"of this ledger on {device_label(name)}")
     return found if found.known else _of_bench(name)
 
 
@@ -107,7 +108,7 @@ def rates_or_guess(device: torch.device, ledger: Ledger) -> Rates:
         return found
     if device.type == "cpu":
         kept = [r for r in read(record_files.kept() / GUESSED_FROM) if r.status == "done" and r.seconds > 0]
-        guess = _of_records(kept, f"of {GUESSED_FROM} on {' and '.join(sorted({r.device for r in kept}))}")
+        guess = _of_records(kept, f"of {GUESSED_FROM} on {' and '.join(devices_of(kept))}")
     elif device.type == "cuda":
         guess = _of_bench(None)
     else:
@@ -159,7 +160,7 @@ def _of_bench(name: str | None) -> Rates:
         found.setdefault(row["arch"], []).append(1e12 * float(row["TFLOP/s"]))
     if not found:
         how = "start the run, stop it after some trials (they are kept), and repeat this command"
-        return Rates(source=f"no rate was measured on {name}; {how}")
+        return Rates(source=f"no rate was measured on {device_label(name or 'any GPU')}; {how}")
     by_arch = {arch: statistics.median(rates) for arch, rates in found.items()}
     on = " and ".join(sorted({row["device"] for row in rows}))
     said = (

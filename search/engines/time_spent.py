@@ -88,17 +88,22 @@ class TimeSpent:
         named = sorted(percents(self.shares()).items(), key=lambda one: (one[0] == OTHER, -one[1]))
         figures = self.figures()
         words = [", ".join(f"{name} {percent}%" for name, percent in named if percent)]
-        words.append(f"{figures['trials an hour']:,.0f} trials an hour")
+        words.append(f"{_many(figures['trials an hour'], ',.0f', 'trial')} an hour")
         if figures["points an hour"] is not None:
-            words[-1] += f", {figures['points an hour']:,.0f} points an hour"
+            words[-1] += f", {_many(figures['points an hour'], ',.0f', 'point')} an hour"
         if self.failed:
             words[-1] += f", {self.failed:,} of {self.trials:,} failed"
-        words.append(f"{figures['mean cohort size'] or 0:.3g} trials a cohort")
+        words.append(f"{_many(figures['mean cohort size'] or 0, '.3g', 'trial')} a cohort")
         if figures["cohorts at once"] is not None:
-            words.append(f"{figures['cohorts at once']:.2g} cohorts at once")
+            words.append(f"{_many(figures['cohorts at once'], '.2g', 'cohort')} at once")
         if figures["GPU busy"] is not None:
             words.append(f"GPU busy {figures['GPU busy']:.0%}")
         return f"time: {figures['wall s']:,.0f} s: {'; '.join(words)}"
+
+
+def _many(number: Figure, form: str, name: str) -> str:
+    said = f"{number:{form}}"
+    return f"{said} {name}{'' if said == '1' else 's'}"
 
 
 def percents(shares: Mapping[str, float]) -> dict[str, int]:

@@ -134,7 +134,7 @@ def test_markdown_has_the_elements_that_it_would_have_of_harmless_names(make: Ma
     def elements(names: tuple[str, ...]) -> Counter[str]:
         records = records_of(make, names)
         tables = table_of(records)
-        text = "\n".join([*map(markdown, tables), report._tables("kept", records, tables)])
+        text = "\n".join([*map(markdown, tables), report._tables("kept", "kept.jsonl", records, tables)])
         blocks = reader.parse(text)
         found = Counter(token.type for token in [*blocks, *(one for block in blocks for one in block.children or ())])
         return Counter(

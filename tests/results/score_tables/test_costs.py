@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Callable
 
 import pytest
 
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import all_tables, further_tables, tables_by
+from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import render
 from recallmap.results.score_tables.scores import table_of
 
@@ -89,13 +92,13 @@ ceiling &  &  & 100.0 & 100.0 \\
 """.replace("@", CAPTION)
 
 CSV = """\
-table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge,stderr
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,,
-"mqar, accuracy by depth",repaired,measured,gla,,1 kB,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,,
-"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,,
+table,protocol,kind,architecture,setting,state,column,mean,low,high,seeds,settings,failed,published,difference,chance,ceiling,mark,outside,lowest,highest,learned,edge,stderr,state_lowest,state_grows
+"mqar, accuracy by depth",repaired,measured,gla,,1000,depth 0,0.5,,,1,1,0,,,0.25,1.0,,0,,,,,,1000,0
+"mqar, accuracy by depth",repaired,measured,gla,,1000,depth 100,0.4,,,1,1,0,,,0.25,1.0,,0,,,,,,1000,0
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 0,0.25,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,chance,chance,,,depth 100,0.25,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 0,1.0,,,0,0,0,,,,,,0,,,,,,,
+"mqar, accuracy by depth",repaired,ceiling,ceiling,,,depth 100,1.0,,,0,0,0,,,,,,0,,,,,,,
 """
 
 HTML = """\
@@ -117,6 +120,20 @@ def test_a_cut_as_csv(records: list[Record]) -> None:
     assert render(tables_by(records[2:3], "depth"), "csv") == CSV
 
 
+def test_numbers_are_numbers_in_csv_and_a_state_is_its_bytes(make: Make) -> None:
+    records = [
+        make(dials={"pairs": p}, state_bytes=b, state_grows=True, seed=s)
+        for p, b in ((4, 1540), (8, 4610))
+        for s in (0, 1)
+    ]
+    rows = list(csv.DictReader(render(all_tables(records), "csv").splitlines()))
+    texts = {"table", "protocol", "kind", "architecture", "setting", "column", "mark", "edge"}
+    assert all(math.isfinite(float(row[name] or 0)) for row in rows for name in row.keys() - texts)
+    sized = {(row["state"], row["state_lowest"], row["state_grows"]) for row in rows if row["kind"] == "measured"}
+    assert sized == {("4610", "1540", "1")}  # of score tables and of costs
+    assert {row["table"] for row in rows} == {"mqar", "Cost and speed"}
+
+
 def test_a_cut_as_html(records: list[Record]) -> None:
     assert render(tables_by(records[2:3], "depth"), "html").startswith(HTML)
 
@@ -135,6 +152,15 @@ def test_a_dial_that_does_not_vary_is_refused_with_those_that_do(make: Make) -> 
         tables_by(records, "depth")
 
 
+def test_one_thread_is_said_so_and_kept_as_it_was_recorded(make: Make) -> None:
+    devices = ("cpu, 1 threads", "cpu, 1 threads of a chip", "cpu, 11 threads", "cpu, 2 threads")
+    records = [make(seed=seed, device=device) for seed, device in enumerate(devices)]
+    (table,) = cost_tables(records)
+    said = "cpu, 1 thread, cpu, 1 thread of a chip, cpu, 11 threads, cpu, 2 threads"
+    assert table.notes[0].startswith(f"Means over trials, on {said}. ")
+    assert [record.device for record in records] == list(devices)
+
+
 def test_parts_of_several_settings_stand_below_each_other(make: Make) -> None:
     records = []
     for pairs in (4, 8):
@@ -144,6 +170,23 @@ def test_parts_of_several_settings_stand_below_each_other(make: Make) -> None:
     (table,) = tables_by(records, "depth")
     assert table.corner == ("architecture", "setting", "state", "seeds")
     assert [line.labels[1] for line in table.lines] == ["pairs 4", "pairs 8", ""]
+
+
+def test_parts_by_the_name_of_an_option_are_told_from_its_settings(make: Make) -> None:
+    records = []
+    for length in (40, 64):
+        record = make(task="parity", dials={"length": length})
+        record.scores.update({f"accuracy/length={n}": 0.9 for n in (16, 40, 64) if n <= length})
+        records.append(record)
+    parts, settings = tables_by(records, "length")
+    assert (parts.title, settings.title) == (
+        "parity, accuracy by length, parts of the answers",
+        "parity, accuracy by length, each a setting",
+    )
+    assert (parts.columns[0], settings.columns[0]) == ("length 16", "length 40")
+    assert parts.notes[0] == "Columns are parts of the answers at length 64, and no settings of their own."
+    assert settings.notes[0] == "Every column is a setting of its own, scored over all of its answers."
+    assert parts in further_tables(records)  # under one title everywhere
 
 
 def test_a_loss_is_best_where_it_is_smallest(make: Make) -> None:

@@ -1,4 +1,4 @@
-"""Tables fit where they are read, and lose nothing there."""
+"""Tables fit where they are read, and lose nothing there that says anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from recallmap.results.record import Record
+from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import size
@@ -53,3 +54,15 @@ def test_a_table_on_a_terminal_is_no_wider_than_it_and_loses_nothing(count: int,
 
     assert cells(narrow) == cells(whole)
     assert " ".join(narrow.split("- Accuracy")[1].split()) == " ".join(whole.split("- Accuracy")[1].split())
+
+
+def test_a_terminal_leaves_out_times_and_sizes_that_are_0_or_unknown_in_every_row_and_says_which(make: Make) -> None:
+    idle, busy = [make(arch="gla"), make(compile_seconds=0.0)], make(arch="gla", seed=1, compile_seconds=2.0)
+    (table,) = cost_tables(idle)
+    left_out = "- Left out, because 0 or unknown in every row: compiling, peak memory.\n"
+    assert left_out in markdown(table, width=1000)
+    assert "compiling |" not in markdown(table, width=1000)
+    assert "| compiling | peak memory |" in markdown(table)  # a file is whole
+    assert "Left out" not in markdown(table)
+    (table,) = cost_tables([*idle, busy])
+    assert "| compiling |" in markdown(table, width=1000)

@@ -15,6 +15,7 @@ from recallmap.results.analysis.confidence import bounded_interval
 from recallmap.results.analysis.published_figures import Column, Published, PublishedTable, Row
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import all_tables, further_tables
+from recallmap.results.score_tables.notes import BELOW_CHANCE
 from recallmap.results.score_tables.rendering import html, latex, markdown, render
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import MAD, Cell, Line, Table, more_is_better
@@ -297,6 +298,15 @@ def test_a_figure_says_that_it_is_best_at_the_edge_of_the_grid(make: Make, rate:
     assert any(note.startswith("↑, ↓:") for note in table.notes) == bool(mark)
 
 
+@pytest.mark.parametrize(("score", "said"), [(0.05, 1), (0.245, 0), (0.25, 0), (0.9, 0)])
+def test_a_figure_below_chance_is_explained_once(score: float, said: int, make: Make) -> None:
+    records = [make(arch=arch, score=score, chance=0.25, seed=seed) for arch in ("gla", "mesa") for seed in (0, 1)]
+    (table,) = table_of(records)
+    assert table.notes.count(BELOW_CHANCE) == said
+    (losses,) = table_of([replace(record, metric="explained", scores={"explained": score}) for record in records])
+    assert BELOW_CHANCE not in losses.notes  # where no id is guessed
+
+
 def test_a_figure_has_the_standard_error_of_its_test_sequences(make: Make) -> None:
     """Seeds and settings have test sequences of their own: variances of a mean add up, over the square of their number."""
     records = [
@@ -312,7 +322,7 @@ def test_a_figure_has_the_standard_error_of_its_test_sequences(make: Make) -> No
     assert mean.sampling == pytest.approx(np.hypot(0.025, 0.05) / 2)
     assert "| 50.0 ±2.5 (50.0 / 50.0) |" in markdown(table)
     assert "±: the standard error that the test sequences alone give" in markdown(table)
-    assert render([table], "csv").splitlines()[1].endswith(",0.025")
+    assert next(csv.DictReader(render([table], "csv").splitlines()))["stderr"] == "0.025"
     assert [other.title for other in all_tables(records)] == ["mqar", "Cost and speed"]  # no table of errors
     older = [*records[1:], replace(records[0], scores={"accuracy": 0.5})]
     assert [cell.sampling for cell in table_of(older)[0].lines[0].cells] == [None, pytest.approx(0.05), None]

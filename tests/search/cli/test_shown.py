@@ -135,7 +135,7 @@ def test_what_is_committed_stands_under_the_hash_of_its_spec_as_it_reads_today()
 def test_the_verb_writes_the_report_and_a_table_for_every_file(records: list[Record], tmp_path: Path) -> None:
     write_records(tmp_path / "records" / "mqar_capacity.jsonl", records)
     code, text, _ = call("report", str(tmp_path / "records"), "-o", str(tmp_path / "REPORT.md"))
-    assert (code, text) == (0, f"{tmp_path / 'REPORT.md'}: from 1 files of records\n")
+    assert (code, text) == (0, f"{tmp_path / 'REPORT.md'}: from 1 file of records\n")
     assert "mqar_capacity" in (tmp_path / "REPORT.md").read_text()
     assert "### mqar" in (tmp_path / "tables" / "mqar_capacity.md").read_text()
 

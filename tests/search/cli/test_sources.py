@@ -13,12 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.results import record_files
-from recallmap.results.ledger import Ledger
+from recallmap.results.ledger import EXPORTED, Ledger
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
 from recallmap.search.cli import sources
 from recallmap.search.cli.app import app
 from recallmap.search.documents.nodes import SpecError
+from recallmap.search.documents.type_hints import counted
 
 STUDY: dict[str, Any] = {
     "name": "story",
@@ -127,6 +128,15 @@ def test_a_report_of_a_folder_keeps_its_files_apart(folder: Path) -> None:
     shutil.copy(folder / "parts" / "second.jsonl", folder / "parts" / "first.jsonl")
     assert call("report", "parts", "-o", "out/REPORT.md")[1] == "out/REPORT.md: from 3 files of records\n"
     assert {p.name for p in (folder / "out" / "tables").iterdir()} == {"first.db.md", "first.jsonl.md", "second.md"}
+    assert "from the files of `parts`; do not edit" in (folder / "out" / "REPORT.md").read_text(encoding="utf-8")
+    assert "from `parts/first.db`: 3 trials" in (folder / "out" / "tables" / "first.db.md").read_text(encoding="utf-8")
+
+
+def test_a_report_of_one_file_says_which(folder: Path) -> None:
+    assert call("report", "all.sqlite", "-o", "out/REPORT.md")[1] == "out/REPORT.md: from 1 file of records\n"
+    assert "from `all.sqlite`; do not edit" in (folder / "out" / "REPORT.md").read_text(encoding="utf-8")
+    table = (folder / "out" / "tables" / "all.md").read_text(encoding="utf-8")
+    assert "from `all.sqlite`: 4 trials of 1 architecture on mqar" in table
 
 
 def test_records_of_other_trials_are_not_taken_for_none_at_all(folder: Path) -> None:
@@ -175,7 +185,7 @@ def test_a_ledger_of_the_study_goes_before_the_records_of_the_package(
     with Ledger(folder / "runs" / "story.sqlite") as ledger:
         ledger.merge(records[3:])
     assert call("export", "story", "-o", "out.jsonl")[1:] == (
-        "out.jsonl: 1 records\n",
+        "out.jsonl: 1 record\n",
         "runs/story.sqlite has 1 of the 4 trials of story\n",
     )
 
@@ -195,7 +205,7 @@ def test_the_records_of_the_package_are_where_they_are_looked_for() -> None:
 
 
 def test_a_report_outside_a_checkout_is_of_the_records_of_the_package(packaged: Path, folder: Path) -> None:
-    assert call("report")[1] == "results/REPORT.md: from 1 files of records\n"
+    assert call("report")[1] == "results/REPORT.md: from 1 file of records\n"
     assert (folder / "results" / "tables" / "story.md").is_file()
 
 
@@ -220,8 +230,10 @@ def test_a_report_outside_a_checkout_is_of_the_records_of_the_package(packaged: 
 def test_records_are_chosen_by_what_they_say(wishes: tuple[str, ...], count: int) -> None:
     words = [word for wish in wishes for word in ("--only", wish)]
     code, text, said = call("export", "all.jsonl", "-o", "some.csv", *words)
-    assert (code, text, said) == (0, f"some.csv: {count} records\n", "")
-    assert call("dashboard", "story.yaml", "--ledger", "parts", "--no-probe", *words)[1].endswith(f"{count} records\n")
+    assert (code, text, said) == (0, f"some.csv: {counted(count, 'record')}\n", "")
+    assert call("dashboard", "story.yaml", "--ledger", "parts", "--no-probe", *words)[1].endswith(
+        f": {counted(count, 'record')}\n"
+    )
     assert call("table", "all.sqlite", *words)[0] == 0
 
 
@@ -248,3 +260,16 @@ def test_wishes_that_no_record_meets_together_are_told(records: list[Record]) ->
     some = [r for r in records if (r.setting, r.state_bytes) != ("pairs=4", 512)]
     with pytest.raises(SpecError, match="no record matches all of these: pairs=4, key_dim=8; leave some out"):
         sources.only(some, ["pairs=4", "key_dim=8"])
+
+
+@pytest.mark.parametrize("suffix", EXPORTED)
+@pytest.mark.parametrize("words", [("table",), ("extend",), ("report", "-o", "a.md"), ("merge", "-o", "a.sqlite")])
+def test_an_exported_table_is_told_from_records(words: tuple[str, ...], suffix: str) -> None:
+    table = f"whole{suffix}"
+    assert call("export", "all.sqlite", "-o", table)[0] == 0
+    code, text, said = call(words[0], table, *words[1:])
+    assert (code, text) == (2, "")
+    assert said == (
+        f"{table} is a table, as recallmap export writes it for other programs, and no records are read from it; give what it "
+        "was exported from: a ledger (.sqlite or .db), a .jsonl of records, or a folder of these\n"
+    )

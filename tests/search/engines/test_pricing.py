@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from recallmap.results.analysis.labels import device_label
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record, address
 from recallmap.search import codec
@@ -126,7 +127,7 @@ def test_minutes_are_by_the_records_of_the_ledger_by_architecture(tmp_path: Path
     assert found.of("small") == pytest.approx(sum(operations[:2]) / 6)
     assert found.of("another") == pytest.approx(operations[2] / 50)
     assert found.of("never seen") == pytest.approx(sum(operations[:3]) / 56)
-    assert found.source.startswith(f"by 3 records of this ledger on {device_name(CPU)}, ")
+    assert found.source.startswith(f"by 3 records of this ledger on {device_label(device_name(CPU))}, ")
     (group,) = priced(every)
     assert group.seconds(found) == pytest.approx(sum(operations) / sum(operations[:2]) * 6)
     assert cells(plan_of(plan(every), found), "minutes")[0] == pricing.said_minutes(group.seconds(found))
@@ -145,7 +146,7 @@ def test_what_failed_or_ran_on_another_device_tells_nothing(tmp_path: Path) -> N
     foreign = replace(record(third, 2.0), spec=spec, key=address(spec))
     found = rates(tmp_path, replace(record(first, 2.0), status="failed"), other, foreign)
     assert not found.known
-    assert found.source.startswith(f"no rate was measured on {device_name(CPU)}; start the run, ")
+    assert found.source.startswith(f"no rate was measured on {device_label(device_name(CPU))}; start the run, ")
     table = plan_of(plan(trials()), found)
     assert "minutes" not in [column.header for column in table.columns]
     assert str(table.caption).startswith("no minutes: no rate was measured on")
@@ -163,7 +164,7 @@ def test_a_dry_run_prices_a_grid_and_a_search(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["run", "parity", "--dry-run", "--device", "cpu"]).output
     said = " ".join(said.split())
-    assert "minutes by a guess, by 270 records of demo.jsonl on cpu, 1 threads, " in said
+    assert "minutes by a guess, by 270 records of demo.jsonl on cpu, 1 thread, " in said
     assert "which may be four times too fast or too slow; no rate was measured on cpu" in said
     said = CliRunner().invoke(app, ["run", "hybrid_search", "--set", "budget=smoke", "--dry-run"]).output
     assert "training FLOPs of a point from " in said

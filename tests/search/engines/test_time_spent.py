@@ -189,6 +189,8 @@ def test_the_line_of_a_run() -> None:
     )
     spent.failed = 3
     assert "; 687 trials an hour, 175 points an hour, 3 of 63 failed; 1.5 trials a cohort; " in spent.line()
+    spent.members = spent.cohorts
+    assert "; 1 trial a cohort; " in spent.line()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,9 @@ def test_the_bench_of_a_study_keeps_its_figures_and_nothing_else(folder: Path) -
     assert {(row["study"], row["trials"], row["cohorts"], row["mean cohort size"]) for row in rows} == {
         ("story", 3, 1, 3.0)
     }
-    assert "evaluating" in said
+    own = re.findall(r"(?m)^ (\w+) +\S+ +(\d+%) *$", said)
+    assert [phase for phase, _ in own] == [*PHASES, OTHER]
+    assert {(phase, share) for phase, share in own if share != "0%"} == set(re.findall(r"(\w+) (\d+%)", said))
     assert said.splitlines()[-1].startswith("time: ")
     assert sorted(path.name for path in folder.iterdir()) == ["rows.jsonl", "search.yaml", "story.yaml"]
 
