@@ -29,10 +29,10 @@ from recallmap.search.cli.app import (
     remedy_of,
     terminal,
     with_note,
-    words_given,
     write_text,
 )
 from recallmap.search.cli.durations import seconds_in
+from recallmap.search.cli.next_command import training, words_given
 from recallmap.search.cli.streams import complain, say
 
 if TYPE_CHECKING:
@@ -277,15 +277,13 @@ def best(
         return
     if name is not None and output is None:
         refuse("best: --name names the architecture that -o writes; add -o FILE")
-    given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
     try:
         found = search_results.findings_of(spec, records, Journal(sources.journal_at(path)))
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
-        run = shlex.join(["recallmap", "run", study, *given])
-        refuse(f"{path}: {sources.untrained(spec, path)} {run}")
+        refuse(f"{path}: {sources.untrained(spec, path, training(study, ledger, sets))}")
     try:
         one = search_results.winner(found, point)
         text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""
