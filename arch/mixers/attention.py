@@ -27,6 +27,7 @@ class Attention(MixerSpec):
     gate is made of the layer's input, ahead of the map back. flash-linear-attention has no layer of that name; its `Attention`
     is this one without a gate, with options for a norm of queries and keys and for shared keys and values.
 
+    heads     number of heads side by side
     head_dim  channels of one head; None: width / heads
     rope      turn q and k by their positions (base 10,000); without it, only the causal mask tells positions
     window    tokens that a token sees, itself included; None: all

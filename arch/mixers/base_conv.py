@@ -19,7 +19,10 @@ from recallmap.arch.parts.short_conv import ShortConv
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConv(MixerSpec):
-    """A gated short convolution. short_conv: taps of the convolution, the token's own included."""
+    """A gated short convolution.
+
+    short_conv  taps of the convolution, the token's own included
+    """
 
     kind: Literal["base_conv"] = "base_conv"
     short_conv: int = 3

@@ -33,6 +33,7 @@ class Fox(MixerSpec):
     flash-linear-attention's layer of this name has options for norm and output gate, too, and no shift of keys and values; the
     shift here is that of the authors' code.
 
+    heads     number of heads side by side
     head_dim  channels of one head; None: width / heads
     gate      "full": of the token; "bias": a learned constant a head; "fixed": a constant. Both begin as ALiBi's slopes, and
               the fixed ones are ALiBi

@@ -30,6 +30,7 @@ class Gsa(MixerSpec):
     values, no convolution, no length of 1, no output gate, and one norm over all heads behind another SiLU. Their options of
     a convolution, of other feature maps and of shared keys and values are not here.
 
+    heads               number of heads side by side
     key_dim, value_dim  channels of one head; None: width / heads
     slots               the number M of a head; None: as many as a key has channels
     """

@@ -28,6 +28,7 @@ FIRST_DECAYS = (0.9, 0.999)  # of a channel under a gate of 1 / 8, before traini
 class Hawk(MixerSpec):
     """A gated linear recurrent unit.
 
+    short_conv   taps of the causal convolution, the token's own included; 0: none
     expand       channels of the recurrence over the model's width (RecurrentGemma: 1)
     gate_blocks  the matrices of both gates are block-diagonal with that many blocks
     """

@@ -26,6 +26,7 @@ from recallmap.arch.parts.precision import widen
 class HGRN2(MixerSpec):
     """Gated linear attention with tied key and gate.
 
+    heads               number of heads side by side
     key_dim, value_dim  channels of one head; None: width / heads
     lower_bound  b, the least share of itself that a key channel keeps; Qin et al. let it grow from block to block
     """

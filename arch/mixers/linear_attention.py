@@ -26,6 +26,7 @@ class LinearAttention(Heads, MixerSpec):
     """Linear attention. `feature_map` "taylor" with small keys is Based; "identity" without `normalize` is a plain sum of
     outer products.
 
+    feature_map  what keys and queries pass through
     normalize  divide by the sum of the kernel's weights, as softmax does
     qk_norm    q and k of L2 norm 1
     """

@@ -31,6 +31,8 @@ class LogLinear(MixerSpec):
     """Log-linear Mamba-2: the block of Mamba-2 (Dao and Gu), where all heads share q and k, with weights for what is read by
     how far back it lies. The form on top of Gated DeltaNet is not here.
 
+    heads               number of heads side by side
+    short_conv          taps of the causal convolution, the token's own included; 0: none
     key_dim, value_dim  channels of one head; None: width / heads. Mamba-2 has value_dim = 2 width / heads
     levels              L, at least 2: of more than 2^(L-1) tokens the last takes the rest. All are held and
                         counted, empty ones, too

@@ -31,6 +31,8 @@ class Mamba2(MixerSpec):
     `mamba2_mesanet`), which is no state-space model. Mamba-2 as Dao and Gu define it is `form` "shared_qk" (zoo
     `mamba2_shared_qk`).
 
+    heads       number of heads side by side
+    short_conv  taps of the causal convolution, the token's own included; 0: none
     form  "mesanet": every head with its own q and k, all tokens written alike (beta = 1);
           "shared_qk": the state-space model of Dao and Gu, where all heads share q and k, and one step size
           sets both what a token keeps (g = -step * A) and how strongly it is written (beta = step)

@@ -37,6 +37,7 @@ class Mamba3(MixerSpec):
     not there: no convolution, no norm ahead of the map back, and a rate of decay that each token chooses. Keys and queries
     have an RMSNorm and a bias that begins at 1, and no length of 1.
 
+    heads          number of heads side by side
     key_dim        channels of a key, of which all heads share the maps; the paper has 128
     value_dim      channels of a head's value; None: 2 width / heads
     rank           keys, values and queries of a token and head; 1: SISO, more: MIMO

@@ -31,6 +31,7 @@ class Path(MixerSpec):
     sqrt(K) in their code, as q . k is, and not here: so FoX has it, whose gate it is. Their option of a norm of queries and
     keys is not here.
 
+    heads     number of heads side by side
     head_dim  channels of one head; None: width / heads
     rank      of the map that makes w
     forget    gates that forget, as in FoX, besides the reflections

@@ -34,6 +34,7 @@ class Raven(MixerSpec):
     with sigmoid scores, no output gate, and one norm over all heads behind another SiLU. Scores are fp32 whatever the
     model's type, because a rounded one chooses another slot.
 
+    heads               number of heads side by side
     key_dim, value_dim  channels of one head; None: width / heads
     slots               the number M of a head; None: as many as a key has channels
     chosen              slots that a token changes; None: 32, or all where there are fewer. A single one teaches the router

@@ -31,6 +31,7 @@ LEANING = {"read": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9, "ga
 class Rwkv7(MixerSpec):
     """RWKV-7. In the published model the first block's values are "lent", those of all later ones "mixed" with them.
 
+    heads                             number of heads side by side
     decay_rank, rate_rank, gate_rank  inner widths of the low-rank maps to the decay, to a and to the output gate
     values      "own" alone; "lent": its own, which later blocks have, too; "mixed": v + n * (u - v) of its own v and those u
                 that the first lender lent, n = sigmoid(b + low-rank map of the token)

@@ -77,6 +77,7 @@ def check_normed(what: str, channels: int) -> None:
 class Heads:
     """The common options of mixers with a matrix state per head.
 
+    heads               memories side by side, each with keys, values and a state of its own
     key_dim, value_dim  channels of one head; None: width / heads
     short_conv          taps of the causal convolution on q and k; 0: none
     conv_v              convolve and activate v as q and k

@@ -47,6 +47,25 @@ def lock(path: Path, owner: object) -> weakref.finalize[..., object]:
         os.close(handle)  # the holder before us removed the file between our open and our lock
 
 
+def writer_of(path: Path) -> str:
+    """The driver that writes the ledger at `path` now, such as `process 7 on host since 2026-01-31 12:00:00+01:00`; empty where
+    nobody does, or where this system does not tell. The side file of a driver that was killed is nobody's."""
+    real = path.resolve()
+    try:
+        import fcntl
+
+        handle = os.open(real.with_name(f"{real.name}.lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until it is closed, at once
+        return ""
+    except BlockingIOError:
+        return os.read(handle, 200).decode(errors="replace") or "another process"
+    finally:
+        os.close(handle)
+
+
 def _open(side: Path, path: Path) -> int:
     """Open the side file, and make it where there is none. No link is followed, because its target is not ours."""
     try:

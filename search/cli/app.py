@@ -241,18 +241,6 @@ def with_note(found: Found) -> Found:
     return found
 
 
-def words_given(ledger: Path | None, sets: Sequence[str]) -> list[str]:
-    """The options of a command, repeated for the next one."""
-    from recallmap.search.documents import outside
-
-    used = [word for name in outside.asked() for word in ("--use", name)]
-    return [
-        *(["--ledger", str(ledger)] if ledger else []),
-        *(word for text in sets for word in ("--set", text)),
-        *used,
-    ]
-
-
 def device_of(name: str | None) -> torch.device:
     """The device that is asked for, if this machine has it."""
     import torch

@@ -17,26 +17,30 @@ def tasks() -> list[Row]:
     (ceiling)."""
     from recallmap.synth.tasks import Task
 
-    rows = []
-    for kind, spec in sorted(type_hints.kinds_of(Task).items()):
-        task = codec.read_task(kind)
-        length, vocab = task.shape
-        bounds = {"chance": task.chance(), "references": task.references(), "ceiling": task.ceiling()}
-        rows.append({"task": kind, **_options(spec), "length": length, "vocab": vocab, **bounds, "metric": task.metric})
-    return rows
+    return [row_of_task(kind, spec) for kind, spec in sorted(type_hints.kinds_of(Task).items())]
+
+
+def row_of_task(kind: str, spec: Any) -> Row:
+    """The row of one task."""
+    task = codec.read_task(kind)
+    length, vocab = task.shape
+    bounds = {"chance": task.chance(), "references": task.references(), "ceiling": task.ceiling()}
+    return {"task": kind, **_options(spec), "length": length, "vocab": vocab, **bounds, "metric": task.metric}
 
 
 def mixers() -> list[Row]:
     """Every mixer with its recurrence, its state, its source, and its default differences from the source."""
     from recallmap.arch.mixers import Mixer
 
-    rows = []
-    for kind, spec in sorted(type_hints.kinds_of(Mixer).items()):
-        names = {"equation": "equation", "state_floats": "state_formula", "source": "source"}
-        facts = {name: getattr(spec, own) for name, own in names.items()}
-        differs = () if type_hints.needed(spec) else spec().differs()  # unknown where it needs an option
-        rows.append({"mixer": kind, **facts, "differs": differs, **_options(spec)})
-    return rows
+    return [row_of_mixer(kind, spec) for kind, spec in sorted(type_hints.kinds_of(Mixer).items())]
+
+
+def row_of_mixer(kind: str, spec: Any) -> Row:
+    """The row of one mixer."""
+    names = {"equation": "equation", "state_floats": "state_formula", "source": "source"}
+    facts = {name: getattr(spec, own) for name, own in names.items()}
+    differs = () if type_hints.needed(spec) else spec().differs()  # unknown where it needs an option
+    return {"mixer": kind, **facts, "differs": differs, **_options(spec)}
 
 
 def differences() -> list[Row]:
@@ -91,11 +95,12 @@ def samplers() -> list[Row]:
     """Every sampler of a search with its parameters."""
     from recallmap.search.samplers import Sampler
 
-    rows = []
-    for kind, spec in sorted(type_hints.kinds_of(Sampler).items()):
-        facts = {name: getattr(spec, name) for name in ("source", "several_goals")}
-        rows.append({"sampler": kind, **facts, **_options(spec)})
-    return rows
+    return [row_of_sampler(kind, spec) for kind, spec in sorted(type_hints.kinds_of(Sampler).items())]
+
+
+def row_of_sampler(kind: str, spec: Any) -> Row:
+    """The row of one sampler."""
+    return {"sampler": kind, "source": spec.source, "several_goals": spec.several_goals, **_options(spec)}
 
 
 def stack_of(stack: tuple[Any, ...]) -> str:

@@ -46,6 +46,11 @@ def parts(incomplete: str) -> list[str]:
     return _begun(incomplete, [*kinds, *documents, *_files(incomplete, (*ENDS["arch"], ".py"))])
 
 
+def kinds(incomplete: str) -> list[str]:
+    """Kinds of mixers, tasks and samplers."""
+    return _begun(incomplete, (name for what in FAMILIES for name in _kinds(what)))
+
+
 def sources(incomplete: str) -> list[str]:
     """Studies that come with recallmap, and files of studies or of records."""
     return _begun(incomplete, [*_documents("study"), *_files(incomplete, (*ENDS["study"], *ENDS["records"]))])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from recallmap.search.cli.app import Records, Sets, Source, app, records_of, refuse, words_given
+from recallmap.search.cli.app import Records, Sets, Source, app, records_of, refuse
+from recallmap.search.cli.next_command import words_given
 from recallmap.search.cli.streams import say
 
 RATES = "axes.trial.training.lr"

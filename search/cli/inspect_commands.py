@@ -98,10 +98,16 @@ def lines_of_outside() -> list[str]:
 @app.command(name="list")
 def list_(
     what: Annotated[What, typer.Argument()],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One mixer, task or sampler, to show with its options.", autocompletion=completion.kinds),
+    ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in the READMEs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what comes with recallmap. That is tasks, mixers, architectures and their differences, suites, studies."""
+    """List what comes with recallmap, or show one mixer, task or sampler. It lists tasks, mixers, architectures and their
+    differences, suites, studies and samplers."""
+    from recallmap.search.cli import kind_page
     from recallmap.search.cli.json_text import document
     from recallmap.search.cli.listings import LISTINGS, markdown
     from recallmap.search.documents import outside
@@ -112,6 +118,14 @@ def list_(
     outside.join_installed()
     for line in outside.broken():
         complain(line)
+    if name is not None:
+        if as_markdown:
+            refuse(f"list: got --markdown and {name}, expected one of them; leave one out")
+        if as_json:
+            say(document(kind_page.row_of(what.value, name)))
+        else:
+            kind_page.show(what.value, name, terminal())
+        return
     if as_json:
         say(document(LISTINGS[what.value].rows()))
         return

@@ -58,8 +58,9 @@ class Events(Quiet):
             name: getattr(last, name) if last is not None else 0 for name in ("trials", "known", "done", "failed")
         }
         spent = _spent(last.time) if last is not None and last.time.cohorts else None
-        whole = {"exit_code": end.code, **counts, "ledger": str(end.ledger), "next": end.next, "time": spent}
-        _tell("end", status=end.status, **whole)
+        saved = [{"trials": one.trials, "step": one.step, "steps": one.steps} for one in end.saved]
+        whole = {"exit_code": end.code, **counts, "saved": saved, "ledger": str(end.ledger), "next": end.next}
+        _tell("end", status=end.status, **whole, time=spent)
         if end.status != "finished":
             complain("\n".join(end.lines(last)))
 
@@ -87,6 +88,7 @@ class Events(Quiet):
             cohort=report.cohort,
             step=progress.step,
             steps=progress.steps,
+            resumed=progress.resumed,
             loss=progress.loss,
             best=progress.best,
             left_s=self.pace.left(report.cohort),

@@ -26,7 +26,8 @@ class Pace:
         """Take a report in."""
         if report.progress is not None:
             self.progress[report.cohort] = report.progress
-            self._first.setdefault(report.cohort, (self.clock(), report.progress.step))
+            if not report.progress.resumed:  # what is compiled comes after this one
+                self._first.setdefault(report.cohort, (self.clock(), report.progress.step))
             self._last[report.cohort] = self.clock()
             self._ended[report.cohort] = self._ended.get(report.cohort, 0) + len(report.progress.ended)
         if report.records:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -14,11 +14,15 @@ from rich.console import Console
 from recallmap.results.record import Record
 from recallmap.search.cli.streams import complain, say
 from recallmap.search.cli.trial_lines import legend_of, line_of, note_of, opening_of
+from recallmap.search.cli.unfinished import at_step, said_saved
 from recallmap.search.engines.plan import Report
 from recallmap.search.study.differences import Alphabet, alphabets_of, paths_of
 from recallmap.search.study.spec import StudySpec
+from recallmap.search.training.checkpoints import SavedCohort
 
-EVERY = 30.0  # seconds between two plain lines from within a cohort
+EVERY = 60.0  # seconds between two plain lines from within a cohort
+
+FIRST = 10.0  # seconds before the first of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,7 @@ class End:
     status  finished, stopped (by a signal), out of time, or failed (the engine, not a trial)
     code    the exit code of the process
     next    the command to run next, or again
+    saved   cohorts that are saved in the middle of training, and are resumed by that command
     """
 
     status: str
@@ -35,16 +40,28 @@ class End:
     ledger: Path
     next: str
     why: str = ""
+    saved: Sequence[SavedCohort] = ()
 
     def lines(self, last: Report | None) -> list[str]:
         """Lines for people: the time, what the ledger has, and what to do next."""
         spent = [last.time.line()] if last is not None and last.time.cohorts else []
         if self.status != "finished":
-            return [*spent, f"stopped{self.why}; {kept_of(last)} in {self.ledger}. To resume:", f"  {self.next}"]
+            kept = f"{kept_of(last)} in {self.ledger}{self._of_cohorts(last)}"
+            return [*spent, f"stopped{self.why}; {kept}. To resume:", f"  {self.next}"]
         if last is None:
             return []
         counts = f"{last.known} known, {last.done} done, {last.failed} failed, in {self.ledger}"
         return [*spent, counts, f"next: {self.next}"]
+
+    def _of_cohorts(self, last: Report | None) -> str:
+        """What is saved of unfinished cohorts, or that nothing is."""
+        if self.saved:
+            return f"; {said_saved(self.saved)}"
+        lost = len(last.under_way) if last is not None else 0
+        if not lost:
+            return ""
+        which = "the cohort under way is not saved and begins anew"
+        return f"; {which if lost == 1 else f'{lost} cohorts under way are not saved and begin anew'}"
 
 
 def kept_of(last: Report | None) -> str:
@@ -112,7 +129,7 @@ class Lines(Quiet):
     def __init__(self, names: Names, console: Console) -> None:
         super().__init__(names)
         self.console = console
-        self.said = time.monotonic()
+        self.said = monotonic() + FIRST - EVERY
 
     def __call__(self, report: Report) -> None:
         first, self.last = self.last is None, report
@@ -122,6 +139,9 @@ class Lines(Quiet):
                 self.note(line)
         for note in report.notes:
             self.note(note)
+        if report.progress is not None and report.progress.resumed:
+            found = report.progress
+            self.note(f"cohort {report.cohort} is resumed at step {at_step(found.step, found.steps)}")
         for record in report.records:
             self.note(self.names.line(record))
         self.progress(report)
@@ -131,7 +151,7 @@ class Lines(Quiet):
 
     def progress(self, report: Report) -> None:
         """Say every few moments how far the run is."""
-        if report.progress and time.monotonic() - self.said > EVERY:
-            self.said = time.monotonic()
+        if report.progress and monotonic() - self.said >= EVERY:
+            self.said = monotonic()
             done = report.known + report.done + report.failed
             self.note(f"{done} of {report.trials} trials  {note_of(report)}")

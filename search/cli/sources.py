@@ -16,7 +16,9 @@ from recallmap.results.ledger import EXPORTED, Ledger, LedgerError, LeftOut
 from recallmap.results.record import SHORT, Record, address, records_in
 from recallmap.results.record_files import LEDGERS, SUFFIXES, files, is_ledger, is_lines, read
 from recallmap.results.storage.layout import Row, rows_of
+from recallmap.results.storage.lock import writer_of
 from recallmap.search import codec
+from recallmap.search.cli.next_command import training
 from recallmap.search.documents import built_in, content_key, type_hints, yaml_text
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
 
@@ -58,7 +60,8 @@ def found(
         result = of_study(study, source, ledger, patient=patient, curves=curves)
         if not result.records and not patient:
             path = ledger or default_ledger(study)
-            raise fault(Place(str(path)), "", f"{untrained(study, path)} recallmap run {source}")
+            own = ledger if path.suffix in LEDGERS else None  # no run writes records elsewhere
+            raise fault(Place(str(path)), "", untrained(study, path, training(source, own, sets)))
     elif ledger or sets:
         said = "--ledger" if ledger else "--set"
         raise fault(
@@ -115,16 +118,24 @@ def of_study(
     return Found(study.name, held, "" if patient else note)
 
 
-def untrained(study: StudySpec, path: Path) -> str:
-    """What is to be said where nothing of a study has finished in a place of records, up to the command that trains it; of a
-    search, the budgets in which something has."""
+def untrained(study: StudySpec, path: Path, command: str) -> str:
+    """What is to be said where nothing of a study has finished in a place of records, with the command that trains it: who
+    writes the ledger now, or which cohorts a stopped run has saved; else, of a search, the budgets in which something has."""
+    from recallmap.search.cli.unfinished import said_saved, saved_of
     from recallmap.search.proposers.journal import Journal
     from recallmap.search.space.search_space import Search
 
     search = isinstance(study.space, Search)
+    none = f"no {'point' if search else 'trial'} of {study.name} has finished"
+    writer, saved = writer_of(path), saved_of(study, path)
+    kept = f"; {said_saved(saved)}" if saved else ""
+    if writer:
+        return f"{none} yet{kept}; {writer} writes this ledger now: look again later, or resume when it has ended: {command}"
     budgets = ", ".join(Journal(journal_at(path)).budgets(study.name)) if search else ""
     others = f" with these options, but with others of budget {budgets}; repeat their --set, or" if budgets else ";"
-    return f"no {'point' if search else 'trial'} of {study.name} has finished{others} train it with:"
+    if saved and not budgets:
+        return f"{none}, and its run was stopped{kept}; resume it with: {command}"
+    return f"{none}{others} train it with: {command}"
 
 
 def default_ledger(study: StudySpec) -> Path:

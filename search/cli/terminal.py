@@ -37,9 +37,9 @@ class Terminal(Console):
     def print(self, *objects: Any, **rest: Any) -> None:
         super().print(*(fitted(o, self.width) if isinstance(o, Table) else o for o in objects), **rest)
 
-    def say(self, line: str) -> None:
-        """Print a line of text, broken between words where it is too wide; what goes on stands two columns in."""
-        self.print(*_wrapped(line, self.width, hang=2), sep="\n")
+    def say(self, line: str, *, hang: int = 2) -> None:
+        """Print a line of text, broken between words where it is too wide; what goes on stands `hang` columns in."""
+        self.print(*_wrapped(line, self.width, hang=hang), sep="\n")
 
     def render_str(self, text: str, **rest: Any) -> Text:
         """Make text harmless before it is measured, so that columns still line up."""

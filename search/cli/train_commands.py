@@ -29,10 +29,10 @@ from recallmap.search.cli.app import (
     remedy_of,
     terminal,
     with_note,
-    words_given,
     write_text,
 )
 from recallmap.search.cli.durations import seconds_in
+from recallmap.search.cli.next_command import training, words_given
 from recallmap.search.cli.streams import complain, say
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def run(
     end_by = NEVER if limit is None else TimeLimit.of(seconds_in(limit, "--for"), began)
     from recallmap.search.cli import sources
     from recallmap.search.cli.run_display import End
+    from recallmap.search.cli.unfinished import saved_of
     from recallmap.search.engines.driver import EngineError
     from recallmap.search.engines.listeners.audience import listening
     from recallmap.search.engines.stopping import OUT_OF_TIME, stoppable
@@ -218,9 +219,11 @@ def run(
                 status, why, code = "out of time", ": time is up", OUT_OF_TIME
             elif isinstance(error, EngineError):
                 status, why, code = "failed", f": {error}", 1
+            under_way = display.last.under_way if display.last is not None else ()
+            saved = saved_of(spec, path, (trial for work in under_way for trial in work.specs))
             with suppress(OSError):  # a terminal that was closed
                 display.close()
-                display.end(End(status=status, code=code, ledger=path, next=_same_command(), why=why))
+                display.end(End(status=status, code=code, ledger=path, next=_same_command(), why=why, saved=saved))
             raise typer.Exit(code) from None
     for line in () if weights is None else weights.lacking(plan.trials, plan.known):
         display.note(line)
@@ -274,15 +277,13 @@ def best(
         return
     if name is not None and output is None:
         refuse("best: --name names the architecture that -o writes; add -o FILE")
-    given = words_given(ledger, sets)
     records = with_note(sources.of_study(spec, study, ledger)).records
     try:
         found = search_results.findings_of(spec, records, Journal(sources.journal_at(path)))
     except ValueError as error:  # a goal that nothing scores
         refuse(f"best: {error}")
     if not found.candidates:
-        run = shlex.join(["recallmap", "run", study, *given])
-        refuse(f"{path}: {sources.untrained(spec, path)} {run}")
+        refuse(f"{path}: {sources.untrained(spec, path, training(study, ledger, sets))}")
     try:
         one = search_results.winner(found, point)
         text = found_architecture.arch_document(found, one, output.parent, name) if output is not None else ""

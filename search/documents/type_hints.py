@@ -287,7 +287,8 @@ def guess(word: str, known: list[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close and close[0] != word else ""
 
 
-def _word(hint: Any) -> str:
+def word(hint: Any) -> str:
+    """A type in words, such as `a whole number`."""
     simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
     if hint in simple:
         return simple[hint]
@@ -323,7 +324,7 @@ class _Reader:
     def words(self, hint: Any) -> str:
         """The expected values, in words."""
         members = members_of(hint)
-        choices = [w for m in members for w in [*(self.stand_ins if m in self.openers else ()), _word(m)]]
+        choices = [w for m in members for w in [*(self.stand_ins if m in self.openers else ()), word(m)]]
         return either(list(dict.fromkeys(choices)))
 
     def read(self, hint: Any, node: Node, path: str) -> Any:

@@ -37,6 +37,8 @@ from recallmap.search.weights.kept import WeightFolder
 
 SEEN = 32  # waiting cohorts that an engine may prepare for
 
+LEAST = 1e-9  # share of a run by which the time that is left can be told
+
 
 class EngineError(Exception):
     """An engine has failed, not a trial; the message says what failed. The same study again resumes."""
@@ -276,6 +278,7 @@ class _Clock:
         self.points = study.space.most_points if isinstance(study.space, Search) else 0
         self.began = time.perf_counter()
         self.first = source.answered
+        self.found = 0.0  # the share that earlier calls had spent on cohorts that are resumed
         self.batches: list[_Batch] = []  # of which some works have not ended, or whose points have no results yet
         self.under_way: dict[int, float] = {}  # effort by number of a work that is out
 
@@ -298,12 +301,15 @@ class _Clock:
         **news: Any,
     ) -> Report:
         seconds = time.perf_counter() - self.began
-        if work is not None and progress is not None:
-            self.under_way[work.number] = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
         total = sum(batch.total for batch in self.batches)
+        if work is not None and progress is not None:
+            effort = sum(s.effort for s in work.specs) * progress.step / max(1, progress.steps)
+            if progress.resumed and total:
+                self.found += self.source.under_way * (effort - self.under_way.get(work.number, 0.0)) / total
+            self.under_way[work.number] = effort
         spent = sum(batch.spent for batch in self.batches) + sum(self.under_way.values())
         share = self.source.answered + (self.source.under_way * spent / total if total else 0.0)
-        gained = share - self.first
+        gained = share - self.first - self.found
         asked = self.source.answered + self.source.under_way
         done, failed = self.book.ended("done"), self.book.ended("failed")
         self.time.trials, self.time.failed = done + failed, failed
@@ -316,7 +322,7 @@ class _Clock:
             cohort=work.number if work else 0,
             cohorts=len(plan.cohorts),
             seconds=seconds,
-            eta=seconds * (1 - share) / gained if gained > 0 else None,
+            eta=seconds * (1 - share) / gained if gained > LEAST else None,
             progress=progress,
             points=self.points,
             time=self.time,

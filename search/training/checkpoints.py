@@ -203,10 +203,63 @@ class _Saved:
         """The trials that had not finished when it was written."""
         return {self.trials[member] for member in self.said["members"]}
 
+    @property
+    def summary(self) -> SavedCohort:
+        return SavedCohort(
+            step=int(self.said["step"]),
+            steps=self.said.get("steps"),
+            trials=len(self.going),
+            in_phase=self.keys.isdisjoint(self.owners),
+            owners=self.owners,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedCohort:
+    """How far a saved cohort is.
+
+    step      steps taken
+    steps     of all; None in files of earlier versions
+    trials    those that train on from there
+    in_phase  True where both counts are those of one phase of trials in phases
+    owners    keys of the trials for which it trains
+    """
+
+    step: int
+    steps: int | None
+    trials: int
+    in_phase: bool
+    owners: frozenset[str]
+
+
+def saved_cohorts(folder: Path) -> list[SavedCohort]:
+    """What is saved in a folder, those that are furthest first. Nothing is removed, so anybody may look at any time."""
+    from safetensors import SafetensorError
+
+    found = []
+    for path in folder.glob(f"*{WHOLE}") if folder.is_dir() and not folder.is_symlink() else ():
+        with suppress(SafetensorError):  # damaged: the next run removes it
+            if (saved := _read(path)) is not None:
+                found.append(saved.summary)
+    return sorted(found, key=lambda one: (-one.step, one.steps or 0, sorted(one.owners)))
+
 
 def _saved_in(path: Path) -> _Saved | None:
     """The checkpoint at a path; None where there is none of ours. A damaged one is removed with a warning."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+
+    try:
+        return _read(path)
+    except SafetensorError:
+        if _NAME.fullmatch(path.name):
+            warnings.warn(f"{path} is damaged: the cohort in it begins anew", RuntimeWarning, stacklevel=2)
+            path.unlink()
+        return None
+
+
+def _read(path: Path) -> _Saved | None:
+    """The checkpoint at a path; None where there is none of ours. Raises SafetensorError where it is damaged."""
+    from safetensors import safe_open
 
     if not _is_file(path):
         return None
@@ -217,11 +270,6 @@ def _saved_in(path: Path) -> _Saved | None:
         owners = frozenset(about.get("owners", keys))  # files of earlier versions have none
         return _Saved(path=path, said=about["said"], trials=tuple(about["trials"]), keys=keys, owners=owners)
     except (ValueError, KeyError, TypeError, OSError):  # somebody else's, unreadable, or gone just now
-        return None
-    except SafetensorError:
-        if _NAME.fullmatch(path.name):
-            warnings.warn(f"{path} is damaged: the cohort in it begins anew", RuntimeWarning, stacklevel=2)
-            path.unlink()
         return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from recallmap.search.training.time_limit import TimeIsUp
 if TYPE_CHECKING:
     from recallmap.search.trials.single import TrialSpec
 
+SIGN = 5.0  # seconds without a report after which the next step on a CPU makes one; a GPU is behind the loop
+
 _EVALUATED: tuple[Literal["validation"], Literal["test"]] = ("validation", "test")
 
 
@@ -38,8 +41,9 @@ def train(
     """Train trials of equal shape together (their `shape`), `at_once` of them in a lane; None: as `Cohort` says.
     `starts` are each trial's initial weights by name; None: those of a new model.
 
-    Yields a Progress wherever some are evaluated and returns an Outcome for every spec, in order. A member whose loss stops
-    being finite fails alone. Raises TimeIsUp once the cohort is saved, where its checkpoints have a time limit."""
+    Yields a Progress where the cohort is resumed, wherever some are evaluated, and on a CPU after every SIGN seconds between.
+    Returns an Outcome for every spec, in order. A member whose loss stops being finite fails alone. Raises TimeIsUp once the
+    cohort is saved, where its checkpoints have a time limit."""
     ahead = DrawnAhead()
     for split in _EVALUATED:
         ahead.ask(list(evaluated(_asked(specs, split).values(), split).values()))
@@ -77,7 +81,7 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
             save(checkpoint, cohort, outcomes, keepers, chosen, step)
             raise TimeIsUp
 
-    def progress(step: int, loss: Sequence[float], ended: Sequence[int], evaluated: Sequence[int]) -> Progress:
+    def progress(step: int, ended: Sequence[int] = (), evaluated: Sequence[int] = (), **more: Any) -> Progress:
         return Progress(
             step=step,
             steps=cohort.steps,
@@ -86,14 +90,21 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
             accuracy=tuple(k.last for k in keepers),
             ended={m: outcomes[m] for m in ended},
             points={m: keepers[m].newest for m in evaluated},
+            **more,
         )
 
-    if not going:  # all had ended when they were saved
-        yield progress(begin, [], ended, [])
+    loss: list[float] = []
+    if known is not None:
+        yield progress(begin, ended, resumed=True)
+        ended = []
+    told = time.monotonic()
     for step, _ in cohort.trained(begin) if going else ():
         due = [m for m in going if step in stops[m]]
         if not due:
             stop_in_time(step)
+            if cohort.device.type == "cpu" and time.monotonic() - told >= SIGN:
+                yield progress(step)
+                told = time.monotonic()
             continue
         loss = cohort.mean_losses({m: step - since[m] for m in due})
         rows, bad = cohort.weights(due), cohort.bad_steps(due)
@@ -122,8 +133,8 @@ def _train(cohort: Cohort, ahead: DrawnAhead) -> Generator[Progress, None, list[
             cohort.keep([position for position, member in enumerate(cohort.members) if member in going])
         if checkpoint is not None and checkpoint.due:
             save(checkpoint, cohort, outcomes, keepers, chosen, step)
-        yield progress(step, loss, ended, [m for m in due if outcomes[m].error is None])
-        ended = []
+        yield progress(step, ended, [m for m in due if outcomes[m].error is None])
+        ended, told = [], time.monotonic()
         if not going:
             break
         stop_in_time(step)

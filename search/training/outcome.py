@@ -14,11 +14,12 @@ from torch import Tensor
 class Progress:
     """A report from within a cohort.
 
-    loss      mean over members and the steps since the last report
+    loss      mean over members and the steps up to the last evaluation; NaN before the first of this call
     accuracy  last validation score of each member; NaN before the first
     ended     outcomes of members that have finished since the last report, by member
     points    new points of curves, by member: train loss, validation loss, validation score; none of trials in phases
     weights   of members that ended, by name, where they are asked for
+    resumed   True where a saved cohort, or a phase of one, trains on from this step
     """
 
     step: int
@@ -29,6 +30,7 @@ class Progress:
     ended: Mapping[int, Any] = field(default_factory=dict)
     points: Mapping[Any, tuple[float, float, float]] = field(default_factory=dict)
     weights: Mapping[Any, Mapping[str, Tensor]] = field(default_factory=dict)
+    resumed: bool = False
 
     @property
     def best(self) -> float | None:

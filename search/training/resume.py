@@ -27,6 +27,7 @@ def save(
     rows = {f"row {number}": tensor for number, tensor in enumerate(cohort.state())}
     said = {
         "step": step,
+        "steps": cohort.steps,
         "members": cohort.members,
         "columns": cohort.feed.columns,
         "outcomes": [{name: getattr(outcome, name) for name in SAVED} for outcome in outcomes],

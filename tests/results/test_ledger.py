@@ -25,6 +25,7 @@ from recallmap.results.atomic_write import write_whole
 from recallmap.results.exports import pieces
 from recallmap.results.ledger import LAYOUT, Ledger, LedgerError
 from recallmap.results.record import Record, read_records
+from recallmap.results.storage.lock import writer_of
 
 Make = Callable[..., Record]
 ROOT = Path(__file__).parents[2]
@@ -388,6 +389,19 @@ def test_a_ledger_that_cannot_be_written_says_so(closed: Path, name: str) -> Non
     said = as_nobody("try: Ledger(path).__enter__()\nexcept LedgerError as error: print(error)", closed.parent / name)
     assert "Permission denied" in said
     assert "make its folder writable" in said or "choose another place" in said
+
+
+def test_anybody_may_ask_who_writes_a_ledger(filled: Path) -> None:
+    assert writer_of(filled) == ""
+    with Ledger(filled) as ledger:
+        assert writer_of(filled).startswith(f"process {os.getpid()} on ")
+        assert ledger.keys()
+    assert writer_of(filled) == ""
+    side = filled.with_name(f"{filled.name}.lock")
+    side.write_text("process 7 on host since long ago")  # of a driver that was killed
+    assert writer_of(filled) == ""
+    with Ledger(filled):
+        assert writer_of(filled) != ""
 
 
 @pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to(path.parent / "theirs")])

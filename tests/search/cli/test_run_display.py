@@ -16,14 +16,17 @@ from typer.testing import CliRunner
 
 from recallmap.results.record import Record
 from recallmap.search import codec
+from recallmap.search.cli import run_display
 from recallmap.search.cli.app import app
+from recallmap.search.cli.json_events import Events
 from recallmap.search.cli.json_text import document, line
 from recallmap.search.cli.live_display import LiveDisplay, is_lively
 from recallmap.search.cli.pace import Pace, best_of
-from recallmap.search.cli.run_display import Names
+from recallmap.search.cli.run_display import End, Lines, Names
 from recallmap.search.engines.plan import Report, Work
 from recallmap.search.engines.time_spent import TimeSpent
 from recallmap.search.measurement.gpu_busy import BusyShare
+from recallmap.search.training.checkpoints import SavedCohort
 from recallmap.search.training.outcome import Progress
 
 GUIDE = Path(__file__).parents[3] / "docs" / "terminal.md"
@@ -165,6 +168,82 @@ def test_cost_and_table_in_json_have_numbers_as_they_are() -> None:
     assert call("table", str(kept), "--json", "--format", "csv")[0] == 2
 
 
+# The end of a run that was stopped, and the begin of one that is resumed. ----------------------------
+
+
+def saved(step: int, steps: int | None = 400, *, in_phase: bool = False) -> SavedCohort:
+    return SavedCohort(step=step, steps=steps, trials=2, in_phase=in_phase, owners=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([saved(240)], "1 cohort is saved at step 240 of 400"),
+        ([saved(240, 12_000)], "1 cohort is saved at step 240 of 12,000"),
+        ([saved(240, None)], "1 cohort is saved at step 240"),  # by an earlier version
+        ([saved(24, in_phase=True)], "1 cohort is saved at step 24 of 400 of a phase"),
+        ([saved(240), saved(80)], "2 cohorts are saved at step 240 of 400 and 80 of 400"),
+        ([saved(240), saved(80), saved(9)], "3 cohorts are saved at step 240 of 400, 80 of 400 and 9 of 400"),
+        ([saved(step) for step in (40, 9, 240, 80)], "4 cohorts are saved at steps 9 to 240"),
+    ],
+)
+def test_the_end_of_a_stopped_run_says_which_steps_are_saved(found: list[SavedCohort], said: str) -> None:
+    end = End(status="stopped", code=130, ledger=Path("x.sqlite"), next="recallmap run x", saved=found)
+    assert end.lines(reported(1))[-2:] == [
+        f"stopped; 13 of 54 trials are in x.sqlite; {said}. To resume:",
+        f"  {end.next}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "said"),
+    [
+        (0, "x.sqlite. To resume:"),
+        (1, "x.sqlite; the cohort under way is not saved and begins anew. To resume:"),
+        (3, "x.sqlite; 3 cohorts under way are not saved and begin anew. To resume:"),
+    ],
+)
+def test_the_end_of_a_stopped_run_says_what_begins_anew(cohorts: int, said: str) -> None:
+    end = End(status="stopped", code=130, ledger=Path("x.sqlite"), next="recallmap run x")
+    assert end.lines(reported(cohorts))[-2].endswith(said)
+
+
+def test_the_end_in_json_lists_the_saved_cohorts(capsys: pytest.CaptureFixture[str]) -> None:
+    events = Events(Names(), "story", "x.sqlite")
+    events.end(End(status="out of time", code=124, ledger=Path("x.sqlite"), next="again", saved=[saved(240)]))
+    (end,) = told(capsys.readouterr().out)
+    assert end["saved"] == [{"trials": 2, "step": 240, "steps": 400}]
+
+
+@pytest.mark.parametrize("form", [Lines, LiveDisplay])
+def test_a_resumed_cohort_has_a_line_with_its_step(form: type[Lines]) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, height=24, color_system=None)
+    display = form(Names(), console)
+    with console.capture() as caught:
+        display(reported(2, progress=progress(240, resumed=True, loss=math.nan)))
+        display(reported(2, progress=progress(300)))
+    assert caught.get().splitlines()[1:] == ["cohort 1 is resumed at step 240 of 900"]
+
+
+# Signs of life. -------------------------------------------------------------------------------------
+
+
+def test_plain_lines_say_how_far_a_run_is_after_ten_seconds_and_then_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(run_display, "monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=120)
+    display, said = Lines(Names(), console), []
+    for second in range(0, 200, 5):
+        now[0] = float(second)
+        with console.capture() as caught:
+            display(reported(1, progress=progress(second)))
+        if f"cohort 1 of 21  step {second}/900" in caught.get():
+            said.append(second)
+    assert said == [10, 70, 130, 190]
+
+
 # The live display. ----------------------------------------------------------------------------------
 
 
@@ -260,6 +339,10 @@ def test_a_cohort_ends_by_its_pace_since_its_first_progress() -> None:
     for now[0], step in ((50.0, 100), (60.0, 200)):  # what came before the first progress does not count
         pace.hear(reported(1, progress=progress(step)))
     assert pace.left(1) == pytest.approx(70.0)
+    resumed = Pace(lambda: now[0])
+    resumed.hear(reported(1, progress=progress(100, resumed=True)))
+    resumed.hear(reported(1, progress=progress(200)))
+    assert resumed.left(1) is None  # what is compiled before the first step lies between
     now[0] = 65.0
     assert pace.left(1) == pytest.approx(65.0)
     pace.hear(reported(1, progress=progress(300, ended={"k": record()})))

@@ -20,6 +20,8 @@ from recallmap.search.cli import sources
 from recallmap.search.cli.app import app
 from recallmap.search.documents.nodes import SpecError
 from recallmap.search.documents.type_hints import counted
+from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
+from recallmap.search.training.run_cohort import follow_cohort
 
 STUDY: dict[str, Any] = {
     "name": "story",
@@ -146,6 +148,54 @@ def test_records_of_other_trials_are_not_taken_for_none_at_all(folder: Path) -> 
     code, _, said = call("best", "hunt.yaml", "--ledger", "all.jsonl")
     assert code == 2
     assert "the journal of the search hunt says which records are its own, and there is none at all.journal" in said
+
+
+def stopped(path: Path) -> None:
+    """Leave what a run leaves that was stopped after its first evaluation: an empty ledger, and a cohort beside it."""
+    whole = STUDY | {"trial": STUDY["trial"] | {"training": {"steps": 4, "batch": 8, "evaluations": 2}}}
+    Path("begun.yaml").write_text(json.dumps(whole), encoding="utf-8")
+    with Ledger(path), checkpointing(CheckpointFolder(checkpoint_folder(path), every=0)):
+        steps = follow_cohort(codec.read_study("begun.yaml").trials()[:1], device="cpu")
+        next(steps)
+        steps.close()
+
+
+def test_of_a_study_that_was_stopped_it_is_said_where_and_how_to_resume_it(folder: Path) -> None:
+    stopped(Path("runs/story.sqlite"))
+    said = "1 cohort is saved at step 2 of 4; resume it with: recallmap run begun.yaml"
+    for words in (["table"], ["best"], ["dashboard", "-o", "page.html"]):
+        code, _, errors = call(*words, "begun.yaml")
+        assert code == 2
+        told = f"runs/story.sqlite: no trial of story has finished, and its run was stopped; {said}"
+        assert errors.splitlines()[-1] == told
+    (saved,) = Path("runs/story.unfinished").iterdir()
+    saved.write_bytes(b"damaged")  # the next run removes it; who looks does not
+    assert call("table", "begun.yaml")[2].endswith("has finished; train it with: recallmap run begun.yaml\n")
+    assert saved.exists()
+
+
+def test_the_command_that_resumes_has_the_options_of_the_one_that_asked(folder: Path) -> None:
+    stopped(Path("a.sqlite"))
+    _, _, errors = call("table", "begun.yaml", "--ledger", "a.sqlite", "--set", "trial.seed=0")
+    assert errors.endswith("resume it with: recallmap run begun.yaml --ledger a.sqlite --set trial.seed=0\n")
+    _, _, errors = call("table", "begun.yaml", "--ledger", "a.sqlite", "--set", "trial.seed=7")  # other trials
+    assert errors.endswith(
+        "no trial of story has finished; train it with: recallmap run begun.yaml --ledger a.sqlite --set trial.seed=7\n"
+    )
+
+
+def test_of_a_study_that_trains_in_another_process_that_process_is_told(folder: Path) -> None:
+    path = Path("runs/story.sqlite")
+    stopped(path)
+    with Ledger(path):
+        code, _, errors = call("table", "begun.yaml")
+    assert code == 2
+    assert errors.startswith(
+        "runs/story.sqlite: no trial of story has finished yet; 1 cohort is saved at step 2 of 4; process "
+    )
+    assert errors.endswith(
+        " writes this ledger now: look again later, or resume when it has ended: recallmap run begun.yaml\n"
+    )
 
 
 def test_a_ledger_with_some_of_the_trials_says_how_many() -> None:

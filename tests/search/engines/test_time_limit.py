@@ -21,10 +21,11 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search import codec
 from recallmap.search.cli.app import app
+from recallmap.search.cli.unfinished import saved_of
 from recallmap.search.engines import inline, pricing, shipped
 from recallmap.search.engines.desk import Desk
 from recallmap.search.engines.driver import Driver
-from recallmap.search.engines.plan import Work
+from recallmap.search.engines.plan import Report, Work
 from recallmap.search.engines.shipped import ShippedCohort
 from recallmap.search.engines.stopping import OUT_OF_TIME, is_noticed, stoppable
 from recallmap.search.study.spec import StudySpec
@@ -303,13 +304,42 @@ def test_time_is_up_is_said_with_how_to_go_on_and_has_its_exit_code(
     assert (code, text) == (OUT_OF_TIME, "4 trials, 4 to train in 1 cohort\n")
     time_line, said, how = errors.splitlines()[1:]
     assert time_line.startswith("time: ")
-    assert said == "stopped: time is up; 0 of 4 trials are in runs/story.sqlite. To resume:"
+    saved = "1 cohort is saved at step 5 of 12"
+    assert said == f"stopped: time is up; 0 of 4 trials are in runs/story.sqlite; {saved}. To resume:"
     assert how == "  recallmap run story.yaml --for 9m"
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     code, text, errors = call("run", "story.yaml", "--device", "cpu")
     assert (code, errors) == (0, "")
+    assert text.splitlines()[1] == "cohort 1 is resumed at step 5 of 12"
     assert "0 known, 4 done, 0 failed" in text
+
+
+def test_a_resumed_cohort_says_its_step_before_it_trains_on(tmp_path: Path) -> None:
+    """And what an earlier call has trained does not shorten the time that is left."""
+    with pytest.raises(TimeIsUp):
+        run(study(), tmp_path / "a.sqlite", After(steps=5))
+    told: list[Report] = []
+    run(study(), tmp_path / "a.sqlite", report=told.append)
+    first, *rest = [one for one in told if one.progress is not None]
+    assert first.progress is not None
+    assert (first.progress.resumed, first.progress.step, first.progress.steps, first.eta) == (True, 5, 12, None)
+    assert not any(one.progress.resumed for one in rest if one.progress)
+    later = next(one for one in rest if one.progress and one.progress.step == 8)
+    assert later.eta == pytest.approx(later.seconds * 4 / 3)
+
+
+def test_a_stopped_run_says_what_is_saved_of_its_own_study(folder: Path) -> None:
+    """Of a grid the cohorts of its trials; two studies may share a ledger."""
+    path = folder / "runs/story.sqlite"
+    with pytest.raises(TimeIsUp):
+        run(study(), path, After(steps=5))
+    (saved,) = saved_of(study(), path)
+    assert (saved.step, saved.steps, saved.trials, saved.in_phase) == (5, 12, 4, False)
+    other = study(space=GRID | {"axes": {"trial.seed": [7]}})
+    assert saved_of(other, path) == []
+    assert saved_of(other, path, study().trials()) == [saved]
+    assert saved_of(search(), path) == [saved]  # whose trials no grid names
 
 
 @pytest.mark.parametrize(
@@ -375,9 +405,10 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_process_ends_at_its_time_with_its_cohort_saved(folder: Path) -> None:
     ended = command(folder, "--for", "20s")
     assert ended.returncode == OUT_OF_TIME, ended.stderr
-    assert "stopped: time is up; 0 of 4 trials are in runs/story.sqlite. To resume:" in ended.stderr
     assert "Traceback" not in ended.stderr
     (saved,) = CheckpointFolder(folder / "runs/story.unfinished").files()
+    step = f"1 cohort is saved at step {saved.said['step']:,} of 1,000,000"
+    assert f"stopped: time is up; 0 of 4 trials are in runs/story.sqlite; {step}. To resume:" in ended.stderr
     assert 0 < saved.said["step"] < 1_000_000
 
 
