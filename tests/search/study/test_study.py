@@ -502,3 +502,34 @@ def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> N
     (found,) = faults(file, base=base)
     assert found.startswith(f"{other}:3:44: trial.arch.stack[0].mixer.windw: unknown key, expected")
     assert found.endswith("(did you mean 'window'?)")
+
+
+UNRESOLVED = {  # what the base has, what axes have, what is told
+    "a misspelled name": ("gated_deltnet", {}, "4:9: trial.arch: 'gated_deltnet': no built-in arch and no file"),
+    "a missing file": ("averag.yaml", {}, "averag.yaml': "),
+    "a misspelled name among others": (
+        "mesa",
+        {"trial.arch": ["averag.yaml", "swa"]},
+        "6:49: trial.arch: 'averag.yaml': ",
+    ),
+    "a file that names code with a fault": ("broken.yaml", {}, "SyntaxError: '(' was never closed in broken.py:1: x = ("),
+}
+WITHIN = {  # an axis, or a word of the command line, that reaches into what cannot be resolved
+    "a width": {"trial.arch.width": [32]},
+    "a block": {"trial.arch.stack[0].blocks[0].mixer.heads": [2]},
+    "a mapping": {"trial": [{"arch": {"width": 32}}]},
+}
+
+
+@pytest.mark.parametrize("within", [*WITHIN, "--set", "nothing"])
+@pytest.mark.parametrize("case", UNRESOLVED)
+def test_an_architecture_that_cannot_be_resolved_has_one_fault_whatever_reaches_into_it(
+    file: Path, case: str, within: str
+) -> None:
+    arch, axes, said = UNRESOLVED[case]
+    (file.parent / "broken.py").write_text("x = (\n")
+    (file.parent / "broken.yaml").write_text("uses: [broken.py]\nname: broken\nstack: []\n")
+    base = f"name: a\ntrial:\n  task: mqar\n  arch: {arch}\n  training: {{steps: 1}}\n"
+    space = f"space: {json.dumps({'kind': 'grid', 'axes': {**axes, **WITHIN.get(within, {})}})}\n"
+    (found,) = faults(file, space, *(["trial.arch.width=32"] if within == "--set" and not axes else []), base=base)
+    assert said in found
