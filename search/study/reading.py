@@ -12,7 +12,6 @@ from recallmap.search.space.axis_values import Point
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
 
-
 ARCH = "trial.arch"
 
 
@@ -38,6 +37,14 @@ class TrialReader:
         if faults:
             raise SpecError(faults)
         return spec
+
+    def document(self, point: Point) -> Node:
+        """The trial of a point before it is read. Raises SpecError where a patch leads nowhere."""
+        node, faults = self._laid(point)
+        if faults:
+            raise SpecError(faults)
+        trial: Node = node.value["trial"]
+        return trial
 
     def _laid(self, point: Point) -> tuple[Node, tuple[Fault, ...]]:
         """The trial with the patches of a point laid over it, and their faults. Neighbouring points of a grid differ in their
@@ -89,7 +96,9 @@ def laid(whole: Node, patch: Patch, open_arch: Opener) -> Node:
     trial, arch = whole.get("trial"), _arch_of(whole)
     if trial is None:
         return whole
-    if name is not None and arch is not None and arch.get("kind") is name:  # the name, spelled out for what lies over it
+    if (
+        name is not None and arch is not None and arch.get("kind") is name
+    ):  # the name, spelled out for what lies over it
         trial = trial.with_key("arch", name, trial.keys["arch"])
     return whole.with_key("trial", opened(trial, open_arch), whole.keys["trial"])
 

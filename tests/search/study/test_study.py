@@ -512,7 +512,11 @@ UNRESOLVED = {  # what the base has, what axes have, what is told
         {"trial.arch": ["averag.yaml", "swa"]},
         "6:49: trial.arch: 'averag.yaml': ",
     ),
-    "a file that names code with a fault": ("broken.yaml", {}, "SyntaxError: '(' was never closed in broken.py:1: x = ("),
+    "a file that names code with a fault": (
+        "broken.yaml",
+        {},
+        "SyntaxError: '(' was never closed in broken.py:1: x = (",
+    ),
 }
 WITHIN = {  # an axis, or a word of the command line, that reaches into what cannot be resolved
     "a width": {"trial.arch.width": [32]},
