@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -98,8 +98,8 @@ def _value(spec: Any, keys: Sequence[str | int]) -> Any:
     """The option at a place of a trial; None where it has no such place."""
     for key in keys:
         if isinstance(key, str):
-            is_option = is_dataclass(spec) and any(f.name == key for f in type_hints.dials(type(spec)))
-            spec = getattr(spec, key) if is_option else None
+            options = [f.name for f in fields(spec) if f.init] if is_dataclass(spec) else []
+            spec = getattr(spec, key) if key in options else None
         else:
             spec = spec[key] if isinstance(spec, tuple) and key < len(spec) else None
     return spec

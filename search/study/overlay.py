@@ -13,7 +13,7 @@ from recallmap.search.documents.nodes import Fault, Node, Patch, SpecError, faul
 from recallmap.search.space.axis_values import axis_values
 from recallmap.search.space.parameters import DIALS
 from recallmap.search.study.reading import is_within, laid, named_arch, opened
-from recallmap.search.study.spec import StudySpec
+from recallmap.search.study.spec import checked
 
 LONGEST = 500  # characters of advice, beyond which it names only the places
 
@@ -114,8 +114,7 @@ def _refusal(study: Node, overrides: Sequence[Patch]) -> str:
         whole = _Laid(study, overrides)
         if whole.lost:
             return f"{whole.lost[0][0].path}: {_why(whole.lost[0][1])}"
-        spec: StudySpec = type_hints.read(StudySpec, whole.study)
-        spec.check(whole.study)
+        checked(whole.study)
     except SpecError as error:
         return f"{error.faults[0].path}: {error.faults[0].message}"
     return ""
