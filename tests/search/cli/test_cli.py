@@ -436,10 +436,10 @@ def test_all_faults_of_a_file_come_at_once(folder: Path) -> None:
 
 
 FILES = {  # what are no documents, and what is said of them
-    "held.jsonl": "held.jsonl: holds records (recallmap table held.jsonl shows them), expected a ",
-    "held.sqlite": "held.sqlite: holds records (recallmap table held.sqlite shows them), expected a ",
+    "held.jsonl": "held.jsonl: holds records (recallmap table held.jsonl shows them), expected ",
+    "held.sqlite": "held.sqlite: holds records (recallmap table held.sqlite shows them), expected ",
     "fade.py": "fade.py: is a Python file (recallmap verify fade.py tries what it defines, and --use fade.py names it to any "
-    "command), expected a ",
+    "command), expected ",
 }
 
 
