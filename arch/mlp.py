@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,8 @@ class MlpSpec(ABC):
     """A channel mixer as data. `inner` is its hidden width in a model of `width`."""
 
     kind: str
+
+    joinable: ClassVar[bool] = True  # others may define more of its family
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:

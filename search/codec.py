@@ -50,13 +50,13 @@ def read_task(source: Source, *, overrides: Sequence[str] = ()) -> Task:
     node = outside.ready(task_document(source))
     for text in overrides:
         node = patched(node, override(text, door="option", like="length=32"))
-    task: Task = type_hints.read(_hint("task"), node)
+    task: Task = type_hints.read(_hint("task"), node, also=outside.USES)
     return task
 
 
 def read_arch(source: Source) -> BackboneSpec:
     """An architecture from a file, a name of the zoo, or a mapping. Raises SpecError."""
-    arch: BackboneSpec = type_hints.read(_hint("arch"), outside.ready(document(source, "arch")))
+    arch: BackboneSpec = type_hints.read(_hint("arch"), outside.ready(document(source, "arch")), also=outside.USES)
     return arch
 
 
@@ -66,12 +66,10 @@ def read_study(source: Source, *, overrides: Sequence[str] = ()) -> StudySpec:
     Every trial of the study is read too (for a search every corner), so that all faults are known before any is trained.
     """
     from recallmap.search.study import overlay
+    from recallmap.search.study.spec import checked
 
     whole = outside.ready(document(source, "study"))
-    chosen = overlay.with_budget(whole, [override(text) for text in overrides])
-    spec: StudySpec = type_hints.read(_hint("study"), chosen)
-    spec.check(chosen)
-    return spec
+    return checked(overlay.with_budget(whole, [override(text) for text in overrides]))
 
 
 def read_suite(name: str, tier: str) -> list[dict[str, Any]]:

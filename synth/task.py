@@ -43,6 +43,7 @@ class Task(ABC):
     kind: str
     protocol: str = "repaired"
 
+    joinable: ClassVar[bool] = True  # others may define more of its family
     signal: ClassVar[Literal["tokens", "vectors"]] = "tokens"
     readout: ClassVar[Literal["each", "last"]] = "each"  # "last": all outputs are read from the last position's vector
     metric: ClassVar[str] = (

@@ -102,6 +102,7 @@ class MixerSpec(ABC):
 
     kind: str
 
+    joinable: ClassVar[bool] = True  # others may define more of its family
     equation: ClassVar[str] = ""  # the recurrence in one line
     state_formula: ClassVar[str] = ""  # floats a mixer carries, in one line
     source: ClassVar[str] = ""  # paper and equation

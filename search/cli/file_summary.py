@@ -16,6 +16,7 @@ from recallmap.search.documents import built_in, content_key, outside, type_hint
 from recallmap.search.documents.built_in import TELLING
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault, merged
 from recallmap.search.space.search_space import Search
+from recallmap.search.study.dropped import dropped
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 
@@ -76,13 +77,16 @@ def _arch(source: str) -> str:
 
 
 def _study(source: str) -> str:
-    """Summarise a study under every budget, so that a slip in one is known before it is used."""
+    """Summarise a study under every budget, so that a slip in one is known before it is used, and say which of its values no
+    trial has."""
     study = codec.read_study(source)
     lines = [f"study {study.name}: {_trials(study)}"]
+    unused = dict.fromkeys(dropped(study))
     for name in study.budgets.value:
         budgeted = codec.read_study(source, overrides=[f"budget={json.dumps(name)}"])  # 100 is a name, too
         lines.append(f"  budget {name}: {_trials(budgeted)}")
-    return "\n".join(lines)
+        unused |= dict.fromkeys(dropped(budgeted))
+    return "\n".join([*lines, *unused])
 
 
 def _trials(study: StudySpec) -> str:

@@ -149,6 +149,7 @@ def run(
     from recallmap.search.engines.listeners.audience import listening
     from recallmap.search.engines.stopping import OUT_OF_TIME, stoppable
     from recallmap.search.space.search_space import Search
+    from recallmap.search.study.dropped import dropped
     from recallmap.search.study.spec import MOST_POINTS
 
     if as_json and (quiet or dry_run):
@@ -185,7 +186,7 @@ def run(
     rejected = () if isinstance(spec.space, Search) else spec.rejected()
     without = [f"not trained: {trial.name} on {trial.task.kind} has {why}" for trial, why in rejected]
     if dry_run:
-        for line in without:
+        for line in (*dropped(spec), *without):
             say(line)
         _say_plan(console, spec, path, device_of(device), share, cohort_size, seeds, elsewhere)
         return

@@ -8,6 +8,7 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from recallmap.search.documents import type_hints
@@ -93,7 +94,12 @@ def _any_document(source: Source, what: str) -> Node:
     if isinstance(source, str) and text in known:
         return _whole(_built_in(known[text].read_bytes(), str(known[text])))
     path = Path(text)
+    if os.path.isfile(path) and (other := _other_sort(path)):
+        raise fault(Place(text), "", f"{other}, expected {one(what)} in YAML")
     if not os.path.exists(path) and not is_path(source):
+        if what == "arch" and _is_mixer(text):
+            how = f"{{name: {text}, stack: [{{kind: block, mixer: {text}}}]}}"
+            raise fault(Place(text), "", f"is a mixer, expected an architecture: write one around it, such as {how}")
         may = f"expected a file or {type_hints.either(list(known))}" if known else "expected a file"
         sort = {"published": "published source", "publishing": "claims or excerpts"}.get(what, what)
         raise fault(Place(text), "", f"no built-in {sort} and no file, {may}{guess(text, list(known))}")
@@ -141,6 +147,22 @@ def open_named(node: Node, what: str) -> Node:
     except SpecError as error:
         named = (f if f.place.line else Fault(node.place, "", f"'{text}': {f.message}") for f in error.faults)
         raise SpecError(named) from error
+
+
+def _other_sort(path: Path) -> str:
+    """What a file is that is no document, by the ending of its name, and what to do with it; "" for all others."""
+    from recallmap.results.record_files import SUFFIXES
+
+    name = quote(str(path))
+    if path.suffix == ".py":
+        return f"is a Python file (recallmap verify {name} tries what it defines, and --use {name} names it to any command)"
+    return f"holds records (recallmap table {name} shows them)" if path.suffix in SUFFIXES else ""
+
+
+def _is_mixer(text: str) -> bool:
+    from recallmap.arch.mixers import Mixer
+
+    return text in type_hints.kinds_of(Mixer)
 
 
 def is_path(source: Source) -> bool:

@@ -15,6 +15,8 @@ LONGEST = 300  # characters of a place, of a path, and a third of those of a mes
 
 MOST_TOLD = 1800  # characters of all faults together
 
+TAGS = ("kind", "name")  # keys that say which mapping it is: one of another kind or name replaces the whole
+
 _INDEX = re.compile(r"[0-9]{1,9}")  # of a list
 
 _NO_PATH = "is no path, expected keys and places such as trial.arch.stack[0].mixer.heads"
@@ -138,8 +140,8 @@ def patched(node: Node, patch: Patch) -> Node:
 
 def merged(base: Node, over: Node) -> Node:
     """Mappings merge key by key; anything else, and a mapping of another `kind` or `name`, replaces `base`."""
-    base = _spelled_out(base) if isinstance(over.value, dict) else base
-    if not (isinstance(base.value, dict) and isinstance(over.value, dict)) or _is_another(base, over):
+    base = spelled_out(base) if isinstance(over.value, dict) else base
+    if not (isinstance(base.value, dict) and isinstance(over.value, dict)) or is_another(base, over):
         return over
     result = base
     for key, part in over.value.items():
@@ -148,11 +150,12 @@ def merged(base: Node, over: Node) -> Node:
     return result
 
 
-def _is_another(base: Node, over: Node) -> bool:
-    return any(tag in base and tag in over and base.value[tag] != over.value[tag] for tag in ("kind", "name"))
+def is_another(base: Node, over: Node) -> bool:
+    """True for a mapping of another `kind` or `name`, which replaces the whole of `base`."""
+    return any(tag in base and tag in over and base.value[tag] != over.value[tag] for tag in TAGS)
 
 
-def _spelled_out(node: Node) -> Node:
+def spelled_out(node: Node) -> Node:
     """`parity` where `{kind: parity}` may stand too."""
     return Node({"kind": node}, node.place, {"kind": node.place}) if isinstance(node.value, str) else node
 
@@ -162,7 +165,7 @@ def _patched(node: Node, rest: str, patch: Patch, walked: str) -> Node:
         return merged(node, patch.value)
     if rest.startswith("["):
         return _patched_item(node, rest, patch, walked)
-    node = _spelled_out(node)
+    node = spelled_out(node)
     if not isinstance(node.value, dict):
         raise fault(patch.at, patch.path, f"{walked or 'the document'} is no mapping and has no '{rest}'")
     key, after = _first_key(node, rest, walked)

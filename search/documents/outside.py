@@ -43,6 +43,8 @@ FAMILIES = (
     Family("sampler", "recallmap.samplers", ("search.samplers.sampler", "SamplerSpec"), ("search.samplers", "Sampler")),
 )
 
+USES = ("uses",)  # the key that any document may have besides its own, and that `ready` takes out
+
 ABOUT_USES = "Python files, seen from this one, and modules, which are executed for the kinds that they define."
 
 WRAPPER, WRAPPED = "arch.torch_module", "module"  # what wraps torch modules, and its kind

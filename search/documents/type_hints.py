@@ -27,6 +27,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from recallmap.search.documents.nodes import MAX_DEPTH, Fault, Node, Place, SpecError, cut, fault
+from recallmap.search.documents.slips import deeper, got, text_advice
 
 MOST_CHOICES, LONGEST_CHOICE = 40, 60  # that a message names, and characters of one
 
@@ -50,13 +51,15 @@ def read(
     openers: Mapping[type, Opener] | None = None,
     stand_ins: Sequence[str] = ("a name", "a path"),
     memo: Memo | None = None,
+    also: Sequence[str] = (),
 ) -> Any:
     """Read `node` as a value of type `hint`. Raises SpecError with every fault.
 
     stand_ins  names in messages for the text that an opener takes
     memo       parts already read; give the same to several reads of documents that share nodes
+    also       further keys that the document may have, and that were taken out of it before
     """
-    reader = _Reader(openers or {}, {} if memo is None else memo, stand_ins)
+    reader = _Reader(openers or {}, {} if memo is None else memo, stand_ins, also)
     value = reader.read(hint, node, "")
     if reader.faults:
         raise SpecError(reader.faults)
@@ -239,6 +242,13 @@ def join(union: Any, spec: type) -> None:
     _forget_members()
 
 
+def _is_joinable(spec: type) -> bool:
+    """True for a spec of a family of which others may define more, see `search.documents.outside`."""
+    inline = inline_of(spec)
+    inside = () if inline is None else kinds_of(hints_of(spec)[inline]).values()
+    return bool(getattr(spec, "joinable", False)) or any(map(_is_joinable, inside))
+
+
 def leave(spec: type) -> None:
     """Take a spec out of the union that it has joined."""
     for specs in _JOINED.values():
@@ -311,8 +321,11 @@ Memo = dict[tuple[Any, ...], tuple[Node, Any]]
 class _Reader:
     """One reading: its faults so far, and the parts already read."""
 
-    def __init__(self, openers: Mapping[type, Opener], memo: Memo, stand_ins: Sequence[str]) -> None:
+    def __init__(
+        self, openers: Mapping[type, Opener], memo: Memo, stand_ins: Sequence[str], also: Sequence[str]
+    ) -> None:
         self.openers = openers
+        self.also = also
         self.stand_ins = stand_ins
         self.memo = memo
         self.faults: list[Fault] = []
@@ -350,7 +363,7 @@ class _Reader:
             return value
         if isinstance(node.value, str):
             return self._text(hint, node, path)
-        return self.refuse(node.place, path, f"got {_got(node)}, expected {self.words(hint)}{_advice(members, node)}")
+        return self.refuse(node.place, path, f"got {got(node)}, expected {self.words(hint)}{_advice(members, node)}")
 
     def _text(self, hint: Any, node: Node, path: str) -> Any:
         """Read text where another type is expected: the name of a document, or a kind for a mapping of nothing but its
@@ -370,7 +383,7 @@ class _Reader:
                 return self._unknown_kind(kinds, node, path)
         said = [c for m in members if get_origin(m) is Literal for c in get_args(m) if isinstance(c, str)]
         hint_words = guess(node.value, said) or _advice(members, node)
-        return self.refuse(node.place, path, f"got {_got(node)}, expected {self.words(hint)}{hint_words}")
+        return self.refuse(node.place, path, f"got {got(node)}, expected {self.words(hint)}{hint_words}")
 
     def _list(self, hint: Any, node: Node, path: str) -> Any:
         tuples = [m for m in members_of(hint) if get_origin(m) is tuple]
@@ -407,9 +420,10 @@ class _Reader:
 
     def _unknown_kind(self, kinds: Mapping[str, type], node: Node, path: str) -> Any:
         if not isinstance(node.value, str):
-            return self.refuse(node.place, path, f"got {_got(node)}, expected {_quoted(kinds)}")
+            return self.refuse(node.place, path, f"got {got(node)}, expected {_quoted(kinds)}")
         meant = guess(node.value, list(kinds))
-        return self.refuse(node.place, path, f"unknown kind '{node.value}', expected {_quoted(kinds)}{meant}")
+        own = ", or one of your own, by --use FILE or uses: [FILE]" if any(map(_is_joinable, kinds.values())) else ""
+        return self.refuse(node.place, path, f"unknown kind '{node.value}', expected {_quoted(kinds)}{own}{meant}")
 
     def _dataclass(self, spec: type, node: Node, path: str) -> Any:
         own = (
@@ -439,10 +453,12 @@ class _Reader:
         for key, part in node.value.items():
             if key in known:
                 values[key] = self.read(hints[key], part, _join(path, key))
-            elif key not in names:
-                may = ", ".join(name for name in names if name != "kind") or "nothing besides kind"
-                meant = guess(key, list(names))
-                self.refuse(node.keys[key], _join(path, key), f"unknown key, expected {may}{meant}")
+        for key in (key for key in node.value if key not in known and key not in names):
+            whole = names if path else (*names, *self.also)
+            may = ", ".join(name for name in whole if name != "kind") or "nothing besides kind"
+            below = {_join(path, name): part for name, part in values.items()}
+            meant = deeper(key, below) or guess(key, list(whole))
+            self.refuse(node.keys[key], _join(path, key), f"unknown key, expected {may}{meant}")
         for name in needed(spec):
             if name in known and name not in node.value:
                 self.refuse(node.place, path, f"key '{name}' is missing, expected {self.words(hints[name])}")
@@ -492,19 +508,6 @@ def _scalar(members: tuple[Any, ...], value: Any) -> Any:
     return _BAD
 
 
-def _got(node: Node) -> str:
-    value = node.value
-    if value is None:
-        return "nothing" if node.text in ("", "None") else "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | tuple):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    if isinstance(value, str):
-        return f"text {_short(value)}"
-    return f"the number {node.text or value}"
-
-
 def _advice(members: tuple[Any, ...], node: Node) -> str:
     """A correction, where a slip of the pen is likely."""
     value, text = node.value, node.text
@@ -515,7 +518,7 @@ def _advice(members: tuple[Any, ...], node: Node) -> str:
         fits = any(type(value) in members_of(item) or value in kinds_of(item) for item in items)
         return f" (write [{text}])" if fits else ""
     if isinstance(value, str):
-        return _text_advice(members, value)
+        return text_advice(members, value)
     if str in members:
         return f" (write '{text or str(value).lower()}')"
     if isinstance(value, float) and not math.isfinite(value):
@@ -524,20 +527,6 @@ def _advice(members: tuple[Any, ...], node: Node) -> str:
         return f" (write {int(value)})"
     wants_number = int in members or float in members
     return f" between -{LARGEST} and {LARGEST}" if wants_number and not isinstance(value, bool | float) else ""
-
-
-def _text_advice(members: tuple[Any, ...], text: str) -> str:
-    truth = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
-    if bool in members and text.lower() in truth:
-        return f" (write {truth[text.lower()]})"
-    return _number_advice(text) if int in members or float in members else ""
-
-
-def _number_advice(text: str) -> str:
-    digits = text.replace("_", "").replace(",", "")
-    if re.fullmatch(r"[-+]?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", digits, re.ASCII):
-        return " (write it without quotes)" if digits == text else f" (write {digits})"
-    return ""
 
 
 def _kind_said(node: Node) -> str:
@@ -584,10 +573,6 @@ def _kind_alone(node: Node) -> Node:
 
 def _quoted(kinds: Mapping[str, type]) -> str:
     return either([f"'{kind}'" for kind in kinds])
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _join(path: str, part: str) -> str:

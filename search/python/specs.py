@@ -16,7 +16,7 @@ from recallmap.search.documents import built_in, outside, type_hints
 from recallmap.search.documents.built_in import Source
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault, patched
 from recallmap.search.study import overlay
-from recallmap.search.study.spec import StudySpec
+from recallmap.search.study.spec import StudySpec, checked
 from recallmap.search.trials.settings import Data, Training
 from recallmap.search.trials.single import TrialSpec
 from recallmap.synth.task import Task as AnyTask
@@ -37,7 +37,7 @@ def task(source: Source | Task, **options: Any) -> Task:
     if isinstance(source, AnyTask) and not options:
         return source
     node = _node(source, "task") if is_dataclass(source) else codec.task_document(source)
-    found: Task = type_hints.read(Task, outside.ready(_changed(node, options, "task")))
+    found: Task = type_hints.read(Task, outside.ready(_changed(node, options, "task")), also=outside.USES)
     return found
 
 
@@ -53,7 +53,8 @@ def arch(source: Source | BackboneSpec | MixerSpec, **options: Any) -> BackboneS
     if isinstance(source, BackboneSpec) and not options:
         return source
     node = _node(source, "arch") if is_dataclass(source) else built_in.document(source, "arch")
-    found: BackboneSpec = type_hints.read(BackboneSpec, outside.ready(_changed(node, options, "arch")))
+    whole = outside.ready(_changed(node, options, "arch"))
+    found: BackboneSpec = type_hints.read(BackboneSpec, whole, also=outside.USES)
     return found
 
 
@@ -128,10 +129,7 @@ def study(source: Source, changes: Mapping[str, Any] | None = None, /, *, budget
     said = {**({} if budget is None else {"budget": budget}), **(changes or {})}
     place = Place("changes")
     patches = [Patch(path, _node(value, "changes"), place) for path, value in said.items()]
-    chosen = overlay.with_budget(outside.ready(built_in.document(source, "study")), patches)
-    found: StudySpec = type_hints.read(StudySpec, chosen)
-    found.check(chosen)
-    return found
+    return checked(overlay.with_budget(outside.ready(built_in.document(source, "study")), patches))
 
 
 def _node(value: Any, name: str) -> Node:

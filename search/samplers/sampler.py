@@ -33,6 +33,7 @@ class SamplerSpec(ABC):
     least_generation  points that it must propose together
     """
 
+    joinable: ClassVar[bool] = True  # others may define more of its family
     source: ClassVar[str]
     several_goals: ClassVar[bool] = True
     has_parents: ClassVar[bool] = False

@@ -12,8 +12,8 @@ from recallmap.search.documents import type_hints, yaml_text
 from recallmap.search.documents.nodes import Fault, Node, Patch, SpecError, fault, patched
 from recallmap.search.space.axis_values import axis_values
 from recallmap.search.space.parameters import DIALS
-from recallmap.search.study.reading import is_within, named_arch, opened
-from recallmap.search.study.spec import StudySpec
+from recallmap.search.study.reading import is_within, laid, named_arch, opened
+from recallmap.search.study.spec import checked
 
 LONGEST = 500  # characters of advice, beyond which it names only the places
 
@@ -23,10 +23,10 @@ _AXES = "space.axes."
 def with_budget(study: Node, overrides: Sequence[Patch]) -> Node:
     """The study's document, patched by its budget and then by the command line. Raises SpecError; where the space would undo
     a patch, the error says what to write instead."""
-    laid = _Laid(study, overrides)
-    if laid.lost:
-        raise SpecError(_instead(study, overrides, laid))
-    return laid.study
+    whole = _Laid(study, overrides)
+    if whole.lost:
+        raise SpecError(_instead(study, overrides, whole))
+    return whole.study
 
 
 class _Axis(NamedTuple):
@@ -52,7 +52,7 @@ class _Laid:
         study = _with_arch(study)
         for patch in patches:
             _check_union(study.get("space"), patch)
-            study = _with_arch(patched(study, patch))
+            study = laid(study, patch, named_arch)
         self.study = study
         axes, said = _axes(study.get("space")), [patch.path for patch in overrides]
         of_budget = [patch.path for patch in patches if patch not in overrides]
@@ -83,10 +83,10 @@ def _undone(patch: Patch, axes: Sequence[_Axis], said: Sequence[str], *, whole: 
     return found
 
 
-def _instead(study: Node, overrides: Sequence[Patch], laid: _Laid) -> list[Fault]:
+def _instead(study: Node, overrides: Sequence[Patch], whole: _Laid) -> list[Fault]:
     """A fault for every lost patch, with advice that has been tried and is right: what to write instead, or besides. Where no
     advice works at all places that would undo a patch, it is tried at each."""
-    mine = [(patch, by) for patch, by in laid.lost if patch in overrides]
+    mine = [(patch, by) for patch, by in whole.lost if patch in overrides]
     kept = [patch for patch in overrides if all(patch is not lost for lost, _ in mine)]
     advice = [(patch, text) for patch, by in mine for text in _assignments(patch, by)]
     refusal = _refusal(study, [*kept, *_patches(advice)])
@@ -99,9 +99,9 @@ def _instead(study: Node, overrides: Sequence[Patch], laid: _Laid) -> list[Fault
         }
     else:
         told = {}
-    texts = {id(p): f": say {' and '.join(_assignments(p, by))}" for p, by in laid.lost if p not in overrides}
+    texts = {id(p): f": say {' and '.join(_assignments(p, by))}" for p, by in whole.lost if p not in overrides}
     none = f"; said there it would be refused: {refusal}" if refusal else ""
-    return [Fault(p.at, p.path, f"{_why(by)}{told.get(id(p), texts.get(id(p), none))}") for p, by in laid.lost]
+    return [Fault(p.at, p.path, f"{_why(by)}{told.get(id(p), texts.get(id(p), none))}") for p, by in whole.lost]
 
 
 def _patches(advice: Sequence[tuple[Patch, str]]) -> list[Patch]:
@@ -111,11 +111,10 @@ def _patches(advice: Sequence[tuple[Patch, str]]) -> list[Patch]:
 def _refusal(study: Node, overrides: Sequence[Patch]) -> str:
     """The first fault of a study under these overrides; "" where it has none."""
     try:
-        laid = _Laid(study, overrides)
-        if laid.lost:
-            return f"{laid.lost[0][0].path}: {_why(laid.lost[0][1])}"
-        spec: StudySpec = type_hints.read(StudySpec, laid.study)
-        spec.check(laid.study)
+        whole = _Laid(study, overrides)
+        if whole.lost:
+            return f"{whole.lost[0][0].path}: {_why(whole.lost[0][1])}"
+        checked(whole.study)
     except SpecError as error:
         return f"{error.faults[0].path}: {error.faults[0].message}"
     return ""

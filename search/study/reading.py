@@ -12,6 +12,8 @@ from recallmap.search.space.axis_values import Point
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
 
+ARCH = "trial.arch"
+
 
 class TrialReader:
     """A reader of the trials of one study. Parts that they share are read once."""
@@ -36,6 +38,14 @@ class TrialReader:
             raise SpecError(faults)
         return spec
 
+    def document(self, point: Point) -> Node:
+        """The trial of a point before it is read. Raises SpecError where a patch leads nowhere."""
+        node, faults = self._laid(point)
+        if faults:
+            raise SpecError(faults)
+        trial: Node = node.value["trial"]
+        return trial
+
     def _laid(self, point: Point) -> tuple[Node, tuple[Fault, ...]]:
         """The trial with the patches of a point laid over it, and their faults. Neighbouring points of a grid differ in their
         last patches: the shared ones are kept from the point before, so that their parts are read once."""
@@ -46,10 +56,9 @@ class TrialReader:
         for patch in point[same:]:
             _, node, faults = self.walk[-1]
             try:
-                node = patched(node, patch)
+                node = laid(node, patch, self.open_arch)
             except SpecError as error:
                 faults = (*faults, *error.faults)
-            node = node.with_key("trial", opened(node.value["trial"], self.open_arch), node.keys["trial"])
             self.walk.append((patch, node, faults))
         return self.walk[-1][1:]
 
@@ -75,6 +84,28 @@ def opened(trial: Node, open_arch: Opener) -> Node:
         return trial.with_key("arch", open_arch(arch), trial.keys["arch"])
     except SpecError:
         return trial
+
+
+def laid(whole: Node, patch: Patch, open_arch: Opener) -> Node:
+    """A document under whose key `trial` a trial may stand, with a patch laid over it and the architecture written out. Raises
+    SpecError. What reaches into an architecture that cannot be opened is left out, so that its name is the only fault of it."""
+    name = _arch_of(whole)
+    if name is not None and isinstance(name.value, str) and patch.path.startswith((f"{ARCH}.", f"{ARCH}[")):
+        return whole
+    whole = patched(whole, patch)
+    trial, arch = whole.get("trial"), _arch_of(whole)
+    if trial is None:
+        return whole
+    if (
+        name is not None and arch is not None and arch.get("kind") is name
+    ):  # the name, spelled out for what lies over it
+        trial = trial.with_key("arch", name, trial.keys["arch"])
+    return whole.with_key("trial", opened(trial, open_arch), whole.keys["trial"])
+
+
+def _arch_of(whole: Node) -> Node | None:
+    trial = whole.get("trial")
+    return None if trial is None else trial.get("arch")
 
 
 def at_their_axes(base: Node, faulty: Sequence[tuple[Point, Fault]], points: int) -> Iterator[Fault]:

@@ -11,13 +11,13 @@ from typing import Any
 from recallmap.search.documents import content_key, outside, type_hints
 from recallmap.search.documents.nodes import Fault, Node, Patch, Place, SpecError, fault
 from recallmap.search.space import grid
-from recallmap.search.space.axis_values import Point
+from recallmap.search.space.axis_values import Point, is_of_trial
 from recallmap.search.space.corners import Given
 from recallmap.search.space.grid import Grid
 from recallmap.search.space.parameters import Choices, words_of
 from recallmap.search.space.search_space import ANCHORS, Search, Space
 from recallmap.search.study.goals import SPEED, STATIC, Constraints, Goal
-from recallmap.search.study.reading import TrialReader, at_their_axes
+from recallmap.search.study.reading import TrialReader, at_their_axes, is_within
 from recallmap.search.study.trial_filter import filtered
 from recallmap.search.trials import Trial
 from recallmap.search.trials.single import TrialSpec
@@ -25,6 +25,8 @@ from recallmap.search.trials.single import TrialSpec
 MOST_FAULTS = 100  # different ones, after which no more are looked for
 
 MOST_POINTS = 100_000  # of a grid: beyond it, somebody slipped
+
+_ANY_GOAL = Goal(score="parameters", direction="minimise")  # one that every sampler and every trial has
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -163,6 +165,48 @@ class StudySpec:
             raise SpecError(at_their_axes(self.trial, faulty, points))
         meant = filtered(list(specs.values()), self.only) if self.only.value else specs.values()
         return tuple((spec, self.constraints.broken_by(spec)) for spec in meant)
+
+
+def checked(document: Node) -> StudySpec:
+    """The study that a document holds, each of its trials right. Raises SpecError with the faults of the study's own keys and
+    of its trials together."""
+    try:
+        spec: StudySpec = type_hints.read(StudySpec, document, also=outside.USES)
+    except SpecError as error:
+        raise SpecError([*error.faults, *_faults_of_trials(document)]) from None
+    spec.check(document)
+    return spec
+
+
+def _faults_of_trials(document: Node) -> Sequence[Fault]:
+    """The faults of the trials of a study that has others, too: of all trials where the space can be read, else those of the
+    base trial that no path in the space may mend."""
+    trial, space = document.get("trial"), document.get("space")
+    if trial is None or not isinstance(trial.value, dict):
+        return ()
+    try:
+        own = Grid() if space is None else type_hints.read(Space, space)
+    except SpecError:
+        varied = [] if space is None else list(_paths_of_trials(space))
+        try:
+            TrialReader(trial).trial(())
+        except SpecError as error:
+            return [f for f in error.faults if not any(is_within(f.path, p) or is_within(p, f.path) for p in varied)]
+        return ()
+    try:
+        StudySpec(name="trials", trial=trial, space=own, goals=(_ANY_GOAL,)).check(document)
+    except SpecError as error:
+        return error.faults
+    return ()
+
+
+def _paths_of_trials(node: Node) -> Iterator[str]:
+    """The keys of a space that are paths of a trial, however the space is written."""
+    if isinstance(node.value, dict):
+        yield from (key for key in node.value if is_of_trial(key))
+    parts = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, tuple) else ()
+    for part in parts:
+        yield from _paths_of_trials(part)
 
 
 def _corners_of(study: StudySpec, space: Search) -> list[Trial]:

@@ -400,6 +400,20 @@ COMPLAINTS = {
         ("check", "mesaa"),
         "no file, and no built-in study, arch, suite or task (did you mean 'mesa'?)",
     ),
+    "a task of one's own without its file": (
+        ("preview", "fade"),
+        ", or one of your own, by --use FILE or uses: [FILE]",
+    ),
+    "a mixer where an architecture is wanted": (
+        ("probe", "gka"),
+        "gka: is a mixer, expected an architecture: write one around it, such as {name: gka, stack: [{kind: block, mixer: "
+        "gka}]}",
+    ),
+    "a key that lies deeper": (
+        ("run", "story.yaml", "--set", "steps=3"),
+        "--set: steps: unknown key, expected name, description, trial, space, goals, constraints, budgets, budget, only, "
+        "extend, uses (did you mean 'trial.training.steps'?)",
+    ),
     "a name longer than names are": (("check", "a" * 5000), "no file, and no built-in study"),
 }
 
@@ -419,6 +433,24 @@ def test_all_faults_of_a_file_come_at_once(folder: Path) -> None:
     code, _, errors = call("check", "bad.yaml")
     assert code == 2
     assert [line.split(" ")[0] for line in errors.splitlines()] == ["bad.yaml:5:29:", "bad.yaml:6:14:"]
+
+
+FILES = {  # what are no documents, and what is said of them
+    "held.jsonl": "held.jsonl: holds records (recallmap table held.jsonl shows them), expected ",
+    "held.sqlite": "held.sqlite: holds records (recallmap table held.sqlite shows them), expected ",
+    "fade.py": "fade.py: is a Python file (recallmap verify fade.py tries what it defines, and --use fade.py names it to any "
+    "command), expected ",
+}
+
+
+@pytest.mark.parametrize("verb", ["check", "run", "cost", "preview"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_document_is_told_with_the_verb_for_it(name: str, verb: str, folder: Path) -> None:
+    (folder / name).write_bytes(b"{}" * 2**18)
+    code, text, errors = call(verb, name)
+    assert (code, text) == (2, "")
+    assert errors.startswith(FILES[name])
+    assert errors.endswith(" in YAML\n")
 
 
 def test_a_document_that_is_nothing_known(folder: Path) -> None:

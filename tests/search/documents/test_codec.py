@@ -226,6 +226,20 @@ SCHEMA_FAULTS = {
             "tags, spare (did you mean 'painted'?)"
         ],
     ),
+    "a key that one part alone has": (
+        "name: a\nparts: [{kind: bundle, times: 1, parts: [wheel]}]\nspokes: 4",
+        [
+            "f.yaml:3:1: spokes: unknown key, expected name, parts, front, painted, corner, mode, limit, warm, "
+            "tags, spare (did you mean 'parts[0].parts[0].spokes'?)"
+        ],
+    ),
+    "a key that two parts have": (
+        "name: a\nparts: [wheel, wheel]\nspokes: 4",
+        [
+            "f.yaml:3:1: spokes: unknown key, expected name, parts, front, painted, corner, mode, limit, warm, "
+            "tags, spare"
+        ],
+    ),
     "a key of another kind": (
         "name: a\nparts:\n  - {kind: wheel, area: 3}",
         ["f.yaml:3:19: parts[0].area: unknown key, expected spokes, load"],

@@ -447,6 +447,14 @@ def test_a_class_that_is_no_spec_is_told_with_a_remedy(change: tuple[str, str], 
     assert outside.loaded() == ()
 
 
+def test_of_every_family_it_is_said_how_a_kind_of_ones_own_is_named() -> None:
+    for family in outside.FAMILIES:
+        with pytest.raises(SpecError, match=r", or one of your own, by --use FILE or uses: \[FILE\]$"):
+            type_hints.read(outside._union(family), type_hints.node_of("zzzzzz", Place("mine")))
+    with pytest.raises(SpecError, match=r"space.kind: unknown kind 'zzzzzz', .*, or one of your own, by --use FILE"):
+        codec.read_study(codec.parse(STUDY.encode(), "story").plain() | {"space": {"kind": "zzzzzz"}})
+
+
 def test_two_files_may_not_define_one_kind(folder: Path) -> None:
     (folder / "again.py").write_text(MIXERS, encoding="utf-8")
     said = refused("check", "mine.yaml", "--use", "again.py")

@@ -110,6 +110,7 @@ def test_a_trial_is_that_of_a_document(task: Any) -> None:
         (lambda: rm.task("mqar", pair=8), r"^task: pair: unknown key, .*\(did you mean 'pairs'\?\)$"),
         (lambda: rm.task("mqarr"), r"^task: unknown kind 'mqarr'.*\(did you mean 'mqar'\?\)$"),
         (lambda: rm.arch("mesa", widht=64), r"^arch: widht: unknown key, .*\(did you mean 'width'\?\)$"),
+        (lambda: rm.arch("gla", heads=3), r"heads: .*\(did you mean 'stack\[0\]\.blocks\[0\]\.mixer\.heads'\?\)$"),
         (lambda: rm.arch("mesaa"), r"^mesaa: no built-in arch .*\(did you mean 'mesa'\?\)$"),
         (lambda: rm.arch(GatedDeltaNet(heads=3), width=16), "^arch: block 0 .*take one of 1, 2, 4, 8, 16 heads"),
         (lambda: rm.arch(GatedDeltaNet(), widht=16), r"^arch: widht: unknown key, .*\(did you mean 'width'\?\)$"),

@@ -15,6 +15,7 @@ from recallmap.search import codec
 from recallmap.search.documents import type_hints
 from recallmap.search.engines import inline
 from recallmap.search.space.search_space import Search
+from recallmap.search.study.dropped import dropped
 
 SEARCHED = (
     "mqar_capacity",
@@ -29,9 +30,11 @@ SEARCHED = (
 
 
 @pytest.mark.parametrize("name", codec.builtin("study"))
-def test_every_budget_is_right(name: str) -> None:
-    for budget in codec.read_study(name).budgets.value:
-        codec.read_study(name, overrides=[f"budget={budget}"])
+def test_every_budget_is_right_and_no_value_of_the_base_is_dropped(name: str) -> None:
+    study = codec.read_study(name)
+    assert dropped(study) == []
+    for budget in study.budgets.value:
+        assert dropped(codec.read_study(name, overrides=[f"budget={budget}"])) == []
 
 
 @pytest.mark.parametrize("name", SEARCHED)

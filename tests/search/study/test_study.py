@@ -502,3 +502,94 @@ def test_a_fault_of_a_named_architecture_stands_in_its_own_file(file: Path) -> N
     (found,) = faults(file, base=base)
     assert found.startswith(f"{other}:3:44: trial.arch.stack[0].mixer.windw: unknown key, expected")
     assert found.endswith("(did you mean 'window'?)")
+
+
+UNRESOLVED = {  # what the base has, what axes have, what is told
+    "a misspelled name": ("gated_deltnet", {}, "4:9: trial.arch: 'gated_deltnet': no built-in arch and no file"),
+    "a missing file": ("averag.yaml", {}, "averag.yaml': "),
+    "a misspelled name among others": (
+        "mesa",
+        {"trial.arch": ["averag.yaml", "swa"]},
+        "6:49: trial.arch: 'averag.yaml': ",
+    ),
+    "a file that names code with a fault": (
+        "broken.yaml",
+        {},
+        "SyntaxError: '(' was never closed in broken.py:1: x = (",
+    ),
+}
+WITHIN = {  # an axis, or a word of the command line, that reaches into what cannot be resolved
+    "a width": {"trial.arch.width": [32]},
+    "a block": {"trial.arch.stack[0].blocks[0].mixer.heads": [2]},
+    "a mapping": {"trial": [{"arch": {"width": 32}}]},
+}
+
+
+@pytest.mark.parametrize("within", [*WITHIN, "--set", "nothing"])
+@pytest.mark.parametrize("case", UNRESOLVED)
+def test_an_architecture_that_cannot_be_resolved_has_one_fault_whatever_reaches_into_it(
+    file: Path, case: str, within: str
+) -> None:
+    arch, axes, said = UNRESOLVED[case]
+    (file.parent / "broken.py").write_text("x = (\n")
+    (file.parent / "broken.yaml").write_text("uses: [broken.py]\nname: broken\nstack: []\n")
+    base = f"name: a\ntrial:\n  task: mqar\n  arch: {arch}\n  training: {{steps: 1}}\n"
+    space = f"space: {json.dumps({'kind': 'grid', 'axes': {**axes, **WITHIN.get(within, {})}})}\n"
+    (found,) = faults(file, space, *(["trial.arch.width=32"] if within == "--set" and not axes else []), base=base)
+    assert said in found
+
+
+MANY = """\
+nmae: story
+trial:
+  task: {kind: mqar, lenght: 16}
+  arch: {name: a, width: wide, stack: [{kind: block, mixer: {kind: attention, head: 2}}]}
+  training: {stps: 10, batch: x}
+  sed: 0
+"""
+TRIALS = ("3:22: trial.task.lenght", "4:26: trial.arch.width", "4:79: trial.arch.stack[0].mixer.head")
+TRIALS = (*TRIALS, "5:14: trial.training.stps", "5:31: trial.training.batch", "6:3: trial.sed")
+OF_A_SPACE = {  # what stands below the base trial, and its faults
+    "no space": ("", []),
+    "a grid": ("space: {kind: grid, axes: {trial.data.test: [8, 16]}}\n", []),
+    "a search": ("space: {kind: random, dials: {trial.data.test: {choice: [8, 16]}}}\n", []),
+    "an axis with a fault": (
+        "space: {kind: grid, axes: {trial.data.test: [8, x]}}\n",
+        ["7:49: trial.data.test: got text 'x'"],
+    ),
+    "a space with a fault": ("space: {kind: gird, axes: {trial.data.test: [8]}}\n", ["7:15: space.kind: "]),
+    "a search with a fault": ("space: {kind: tpe, pionts: 3}\n", ["7:8: space: key 'dials'", "7:20: space.pionts"]),
+    "a goal with a fault": ("goals: [{score: accuracy}]\n", ["7:9: goals[0]: key 'direction' is missing"]),
+}
+
+
+@pytest.mark.parametrize("case", OF_A_SPACE)
+def test_the_faults_of_a_study_and_of_its_trials_come_together(file: Path, case: str) -> None:
+    rest, said = OF_A_SPACE[case]
+    with pytest.raises(SpecError) as caught:
+        read(file, rest, base=MANY)
+    found = [str(f).removeprefix(f"{file}:") for f in caught.value.faults]  # the message is cut where it is long
+    expected = ["1:1: nmae: ", "1:1: key 'name' is missing", *TRIALS, *said]
+    assert len(found) == len(expected)
+    assert all(line.startswith(beginning) for line, beginning in zip(found, expected, strict=True))
+
+
+def test_what_a_space_with_a_fault_varies_is_not_looked_at(file: Path) -> None:
+    base = "name: story\ntrial: {arch: mesa, training: {lr: fast, batch: many}}\n"
+    axes = "{trial.task: [mqar], trial.training.lr: [1e-3]}"
+    for space in (f"{{kind: gird, axes: {axes}}}", f"{{kind: grid, axis: {axes}}}"):
+        found = faults(file, f"space: {space}\n", base=base)
+        assert [line.split(": ")[1].partition(".")[0] for line in found] == ["trial", "space"]
+        assert found[0].startswith("2:49: trial.training.batch: ")
+
+
+def test_a_misspelled_uses_is_corrected_in_any_document(file: Path) -> None:
+    arch = "name: own\nuse: [my_mixers.py]\nstack: [{kind: block, mixer: mesa}]\n"
+    for text, read_it in (
+        (f"{BASE}use: [my_mixers.py]\n", codec.read_study),
+        (arch, codec.read_arch),
+        ("kind: mqar\nuse: [my_tasks.py]\n", codec.read_task),
+    ):
+        file.write_text(text)
+        with pytest.raises(SpecError, match=r"use: unknown key, expected .*, uses \(did you mean 'uses'\?\)"):
+            read_it(str(file))
