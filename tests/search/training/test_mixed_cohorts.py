@@ -273,7 +273,7 @@ def test_a_mixed_cohort_goes_on_without_those_who_are_through(tmp_path: Path) ->
                 through |= set(next(steps).ended)
             steps.close()  # type: ignore[attr-defined]
             later = follow(rest, at_once)
-            assert next(later).step == 8
+            assert [next(later).step, next(later).step] == [6, 8]
             for ours, theirs in zip(ended(later), expected, strict=True):
                 (assert_equal if at_once == 1 else assert_close)(ours, theirs)
 
@@ -324,7 +324,7 @@ def test_a_file_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
         del tensors[max(name for name in tensors if name.startswith("row "))]
         save_file(tensors, path, metadata=about | {"said": json.dumps(said | {"columns": [8]})})
         rest = follow(specs)
-        assert next(rest).step == 12
+        assert [next(rest).step, next(rest).step] == [8, 12]
         for ours, theirs in zip(ended(rest), expected, strict=True):
             assert_close(ours, theirs)
 
