@@ -19,9 +19,8 @@ ALWAYS_TOLD = ("length", "pairs")  # options that a short name of a setting has 
 
 _JSON = json.JSONEncoder(sort_keys=True, default=str)  # one for all calls: building one is slow
 
-_ONE_THREAD = re.compile(
-    r"^cpu, 1 threads\b"
-)  # as records have it, and keep it: a device is told from others by its text
+# As records have it, and keep it: a device is told from others by its text.
+_ONE_THREAD = re.compile(r"^cpu, 1 threads\b")
 
 ordered = json.JSONEncoder(default=str).encode  # keys as they come
 

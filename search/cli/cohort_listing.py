@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 
-from recallmap.search.documents.type_hints import counted
+from recallmap.results.analysis.labels import counted
 from recallmap.search.engines.plan import Plan
 from recallmap.search.training.packing import Room, why_apart
 from recallmap.search.trials import Trial

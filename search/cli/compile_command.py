@@ -35,8 +35,8 @@ def compile_(
 ) -> None:
     """Compile the kernels of a study into Triton's cache, with or without a GPU. Cohorts of a later run find them there. A run
     on a GPU also compiles what its next cohorts need while others train."""
+    from recallmap.results.analysis.labels import counted
     from recallmap.search import codec
-    from recallmap.search.documents.type_hints import counted
     from recallmap.search.training import kernels_ahead
     from recallmap.search.workers.pool import Workers
 

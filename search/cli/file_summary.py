@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from recallmap.results.analysis.labels import counted
 from recallmap.search import codec
 from recallmap.search.cli.catalogue import stack_of
 from recallmap.search.cli.listings import has_unknown_state
@@ -94,12 +95,12 @@ def _trials(study: StudySpec) -> str:
         return "; ".join(outlook_of(study))
     trials, rejected = study.trials(), study.rejected()
     counts = [
-        type_hints.counted(len({t.task for t in trials}), "task setting"),
-        type_hints.counted(len({t.arch for t in trials}), "architecture"),
-        type_hints.counted(len({t.seed for t in trials}), "seed"),
+        counted(len({t.task for t in trials}), "task setting"),
+        counted(len({t.arch for t in trials}), "architecture"),
+        counted(len({t.seed for t in trials}), "seed"),
     ]
     beyond = f"; {len(rejected)} more break its constraints" if rejected else ""
-    return f"{type_hints.counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
+    return f"{counted(len(trials), 'trial')} ({', '.join(counts)}){beyond}"
 
 
 def some_corners(study: StudySpec) -> list[tuple[Trial, ...]]:
@@ -115,18 +116,17 @@ def outlook_of(study: StudySpec) -> list[str]:
     space = study.space
     if not isinstance(space, Search):
         raise TypeError(f"{study.name} is a grid: its trials are known")
-    many = type_hints.counted(space.points, "point")
+    many = counted(space.points, "point")
     others = [sampler.label for sampler in space.beside]
     beside = f", as many by {type_hints.either(others).replace(' or ', ' and ')}" if others else ""
-    anchors = f", {type_hints.counted(len(space.anchors), 'anchor')}" if space.anchors else ""
-    each = type_hints.counted(len(space.each), "trial")
+    anchors = f", {counted(len(space.anchors), 'anchor')}" if space.anchors else ""
+    each = counted(len(space.each), "trial")
     corners = [point for _, point in space.corners()]
     priced = [trials[0] for trials in some_corners(study)]
     allowed = [trial.price() for trial in priced if not study.constraints.broken_by(trial)]
     lines = [
         f"{many} by {space.sampler.label}{beside}{anchors}, {each} each: at most {study.most_trials:,} trials",
-        f"{type_hints.counted(len(space.names), 'search parameter')}, "
-        f"{type_hints.counted(len(corners), 'corner')} can be built",
+        f"{counted(len(space.names), 'search parameter')}, {counted(len(corners), 'corner')} can be built",
     ]
     if len(allowed) < len(priced):
         lines.append(f"{len(priced) - len(allowed)} of {len(priced)} corners break a constraint")
@@ -156,7 +156,7 @@ def _suite(source: str) -> str:
             except SpecError as error:
                 faults += [Fault(f.place, f"tiers.{tier}[{index}].{f.path}", f.message) for f in error.faults]
         held = ", ".join(f"{kind} {n}" for kind, n in counts.items())
-        lines.append(f"  tier {tier}: {type_hints.counted(counts.total(), 'setting')} ({held})")
+        lines.append(f"  tier {tier}: {counted(counts.total(), 'setting')} ({held})")
     if faults:
         raise SpecError(faults)
     return "\n".join([f"suite {Path(source).stem}", *lines])

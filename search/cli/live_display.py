@@ -15,12 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from recallmap.results.analysis.labels import counted
 from recallmap.results.escape import one_line
 from recallmap.results.record import Record
 from recallmap.search.cli.pace import Pace, best_of
 from recallmap.search.cli.run_display import Lines, Names
 from recallmap.search.cli.trial_lines import duration, few_words, number_of_best
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.engines.plan import Report, Work
 
 BARS = 8  # cohorts that have one at once, where the terminal is high enough

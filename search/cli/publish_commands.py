@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from recallmap.results.analysis.labels import counted
 from recallmap.search.cli.app import (
     MANY_RECORDS,
     AsJson,
@@ -23,7 +24,6 @@ from recallmap.search.cli.app import (
     remedy_of,
 )
 from recallmap.search.cli.streams import complain, say, width
-from recallmap.search.documents.type_hints import counted
 
 LOOK_AGAIN = 15  # seconds after which a watched page reloads
 

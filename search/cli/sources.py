@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallmap.results import record_files
+from recallmap.results.analysis.labels import counted
 from recallmap.results.exports.frame import FIELDS, leaves
 from recallmap.results.ledger import EXPORTED, Ledger, LedgerError, LeftOut
 from recallmap.results.record import SHORT, Record, address, records_in
@@ -111,7 +112,7 @@ def of_study(
         raise fault(
             Place(str(path)),
             "",
-            f"holds {type_hints.counted(others, 'record')}, none of the {len(own)} trials of {study.name} with these options; "
+            f"holds {counted(others, 'record')}, none of the {len(own)} trials of {study.name} with these options; "
             f"change --set, or look at all records: recallmap table {path}",
         )
     note = f"{path} has {len(held)} of the {len(own)} trials of {study.name}" if len(held) < len(own) else ""
@@ -170,7 +171,7 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
             yield from ledger.rows(left_out=left_out if skip_bad else None)
         if len(left_out):
             keys = f": {', '.join(key[:12] for key in left_out.keys[:5])}" if left_out.keys else ""
-            say(f"{path}: left out {type_hints.counted(len(left_out), 'damaged record')}{keys}")
+            say(f"{path}: left out {counted(len(left_out), 'damaged record')}{keys}")
         return
     skipped: list[str] = []
     try:
@@ -182,7 +183,7 @@ def each(path: Path, *, skip_bad: bool, say: Callable[[str], None]) -> Iterator[
             f"{error}; nothing was merged: mend the line, or leave out bad records with --skip-bad"
         ) from error
     if skipped:
-        say(f"left out {type_hints.counted(len(skipped), 'line')}, the first of them {skipped[0]}")
+        say(f"left out {counted(len(skipped), 'line')}, the first of them {skipped[0]}")
 
 
 def merge_lines(
@@ -207,7 +208,7 @@ def merge_lines(
         new = (r for r in ledger.each(curves=False) if r.key not in known) if published else ()
         if lost := sum(not record.traceable for record in new):
             raise LedgerError(
-                f"{output}: {type_hints.counted(lost, 'new record')} untraceable (no commit, or uncommitted changes), but "
+                f"{output}: {counted(lost, 'new record')} untraceable (no commit, or uncommitted changes), but "
                 "published figures rest on this folder; train these trials again from a clean commit, or keep them with "
                 "--untraceable"
             )
@@ -232,7 +233,7 @@ def known(places: Sequence[Path], *, untraceable: bool, say: Callable[[str], Non
                 f"{address(wrong.spec)[:SHORT]}; train it again, and leave this one out"
             )
         if lost := sum(not record.traceable for record in found):
-            whole = type_hints.counted(len(found), "record")
+            whole = counted(len(found), "record")
             few = f"{place}: {lost} of {whole} untraceable (no commit, or uncommitted changes)"
             if not untraceable:
                 raise LedgerError(

@@ -430,11 +430,11 @@ def _say_plan(
     elsewhere: Mapping[str, Record],
 ) -> None:
     """Print the trials that `run` would train, and their cost."""
+    from recallmap.results.analysis.labels import counted
     from recallmap.results.ledger import Ledger
     from recallmap.search.cli.cohort_listing import cohorts_of
     from recallmap.search.cli.file_summary import outlook_of, some_corners
     from recallmap.search.cli.listings import plan_of
-    from recallmap.search.documents.type_hints import counted
     from recallmap.search.engines import pricing
     from recallmap.search.engines.plan import plan
     from recallmap.search.engines.trial_sources import extension_of, most_further

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from recallmap.results.analysis.labels import flatten
+from recallmap.results.analysis.labels import counted, flatten
 from recallmap.results.escape import one_line
 from recallmap.results.record import Record
 from recallmap.results.score_tables.table import more_is_better
 from recallmap.search.documents.numbers import written
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.engines.plan import Report, Work
 from recallmap.search.study.differences import Alphabet, said_blocks, values_of, values_of_blocks
 from recallmap.search.trials.geometry import few

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recallmap.results.analysis.labels import counted
 from recallmap.search.documents import content_key
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.space.search_space import Search
 from recallmap.search.training.checkpoints import SavedCohort, checkpoint_folder, saved_cohorts
 

@@ -17,6 +17,7 @@ from recallmap.arch.mlp import Mlp, MlpSpec
 from recallmap.arch.parts.norm import Norm
 from recallmap.arch.stack import flatten
 from recallmap.arch.torch_module import TorchModule
+from recallmap.results.analysis.labels import counted
 from recallmap.search import codec
 from recallmap.search.cli.catalogue import stack_of
 from recallmap.search.documents import built_in, outside, type_hints
@@ -49,9 +50,7 @@ class Checked(NamedTuple):
     def summary(self) -> str:
         skipped = sum(bool(verdict.skipped) for verdict in self.verdicts)
         asked = len(self.verdicts) - skipped
-        held = (
-            f"{asked - self.broken} of {type_hints.counted(asked, 'law')} hold" if self.broken else f"{asked} laws hold"
-        )
+        held = f"{asked - self.broken} of {counted(asked, 'law')} hold" if self.broken else f"{asked} laws hold"
         return f"{self.name}: {held}{f', {skipped} do not apply' if skipped else ''}"
 
 

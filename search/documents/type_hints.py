@@ -287,10 +287,6 @@ def either(choices: list[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def guess(word: str, known: list[str]) -> str:
     """` (did you mean 'window'?)`, or nothing."""
     close = get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)

@@ -12,13 +12,12 @@ from importlib import resources
 import torch
 
 from recallmap.results import record_files
-from recallmap.results.analysis.labels import device_label, devices_of
+from recallmap.results.analysis.labels import counted, device_label, devices_of
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.results.record_files import read
 from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import SpecError
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.training.origin import device_name
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.geometry import setting

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recallmap.results import record_files
+from recallmap.results.analysis.labels import counted
 from recallmap.results.analysis.selection import choose_hyperparameters
 from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.engines.grid_extension import OCTAVES, beyond
 from recallmap.search.proposers.generations import Book, Inquiry, told_points
 from recallmap.search.proposers.journal import Journal, journal_of

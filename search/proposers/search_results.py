@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from recallmap.results.analysis.labels import flatten, leaves_of
+from recallmap.results.analysis.labels import counted, flatten, leaves_of
 from recallmap.results.analysis.outside_code import has_unknown_state
 from recallmap.results.analysis.pareto import front, volume_curves
 from recallmap.results.analysis.rank_correlation import FEW, spearman
 from recallmap.results.record import Record
 from recallmap.results.score_tables.table import in_few_digits
 from recallmap.search.documents import content_key
-from recallmap.search.documents.type_hints import counted, either
+from recallmap.search.documents.type_hints import either
 from recallmap.search.proposers.generations import ranked, said_choices
 from recallmap.search.proposers.journal import Journal
 from recallmap.search.proposers.proposer import Told, point_of

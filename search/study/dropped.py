@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from recallmap.results.analysis.labels import counted
 from recallmap.search.documents import built_in, type_hints
 from recallmap.search.documents.nodes import TAGS, Node, SpecError, is_another, spelled_out
 from recallmap.search.space import grid
@@ -112,7 +113,7 @@ def _tag(node: Node) -> str:
 def _line(drop: _Drop, by: Sequence[str], instead: Sequence[str]) -> str:
     path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in drop.keys)
     *_, whole, key = ["trial", *map(str, drop.keys)]
-    more = f" and {type_hints.counted(len(by) - 1, 'other')} replace" if len(by) > 1 else " replaces"
+    more = f" and {counted(len(by) - 1, 'other')} replace" if len(by) > 1 else " replaces"
     return (
         f"trial{path}: {drop.value.text} is written, and no trial has it: {by[0]}{more} the whole "
         f"{NOUNS.get(whole, whole)}, whose {key} is {type_hints.either(list(instead))}"

@@ -96,9 +96,8 @@ def laid(whole: Node, patch: Patch, open_arch: Opener) -> Node:
     trial, arch = whole.get("trial"), _arch_of(whole)
     if trial is None:
         return whole
-    if (
-        name is not None and arch is not None and arch.get("kind") is name
-    ):  # the name, spelled out for what lies over it
+    spelled_out = name is not None and arch is not None and arch.get("kind") is name  # for what lies over it
+    if name is not None and spelled_out:
         trial = trial.with_key("arch", name, trial.keys["arch"])
     return whole.with_key("trial", opened(trial, open_arch), whole.keys["trial"])
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from recallmap.results.analysis.labels import counted
 from recallmap.search.documents import content_key
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.trials import Trial, memory_needs
 from recallmap.search.trials.single import TrialSpec
 

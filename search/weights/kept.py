@@ -22,12 +22,13 @@ from typing import Any
 
 from torch import Tensor
 
+from recallmap.results.analysis.labels import counted
 from recallmap.results.atomic_write import FULL, remedy, write_whole
 from recallmap.results.ledger import LedgerError
 from recallmap.results.record import SHORT, Record
 from recallmap.search.documents import content_key, outside, type_hints, yaml_text
 from recallmap.search.documents.nodes import Fault, Place, SpecError, fault
-from recallmap.search.documents.type_hints import counted, either
+from recallmap.search.documents.type_hints import either
 from recallmap.search.trials import Trial
 from recallmap.search.trials.online import OnlineTrial
 

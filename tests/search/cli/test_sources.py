@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from recallmap.results import record_files
+from recallmap.results.analysis.labels import counted
 from recallmap.results.ledger import EXPORTED, Ledger
 from recallmap.results.record import Record, read_records, write_records
 from recallmap.search import codec
 from recallmap.search.cli import sources
 from recallmap.search.cli.app import app
 from recallmap.search.documents.nodes import SpecError
-from recallmap.search.documents.type_hints import counted
 from recallmap.search.training.checkpoints import CheckpointFolder, checkpoint_folder, checkpointing
 from recallmap.search.training.run_cohort import follow_cohort
 
