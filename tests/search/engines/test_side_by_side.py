@@ -207,7 +207,10 @@ def test_an_error_in_a_process_and_one_of_the_ledger_end_the_run(
     monkeypatch.setattr(Driver, "keep", full)
     with pytest.raises(OSError, match="the disk is full"):
         run(study(), tmp_path / "a.sqlite", 2)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cohort ")]
+    hearing = [thread for thread in threading.enumerate() if thread.name.startswith("cohort ")]
+    for thread in hearing:  # it hears, a moment after the run, that its process is gone
+        thread.join(60)
+    assert not [thread for thread in hearing if thread.is_alive()]
 
 
 def test_a_run_that_is_stopped_is_over_for_its_cohorts() -> None:
