@@ -12,7 +12,11 @@ NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 
 
 class Blocks(NamedTuple):
-    """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk."""
+    """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk.
+    Where outputs are made apart: channels of values a program has of them, of keys a step, warps and stages.
+
+    Chunks have 16, 32 or 64 tokens, at most 32 where decays go by channel.
+    """
 
     chunk: int
     value_block: int
@@ -22,6 +26,10 @@ class Blocks(NamedTuple):
     walk_warps: int
     gradient_warps: int
     stages: int
+    output_block: int = 32
+    output_step: int = 64
+    output_warps: int = 4
+    output_stages: int = 2
 
 
 def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool, exact: bool) -> Blocks:
@@ -39,7 +47,6 @@ def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool,
     if exact:
         chunk, value_block = (32, 32) if widest <= 64 else (32, 16) if widest <= 128 else (16, 16)
         return Blocks(chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1)
-    # Chunks of 64 would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results here (seen on an H100).
     pair_block, gradient_block = 32 if by_channel else 64, 16 if paired and not by_channel else 64
     stages = 1 if widest > 128 and many else 2
     return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
@@ -120,6 +127,18 @@ class Plan(NamedTuple):
         products each."""
         chain: str = self.flags["CHAIN"]
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
+
+    @property
+    def apart(self) -> bool:
+        """Whether walks leave outputs, and derivatives by values, to programs of a chunk, for which E and states are kept: where
+        heads are wide. In narrow ones a further launch costs more than what it takes off a walk."""
+        return self.walk is None and max(self.key_width, self.value_width) > 32
+
+    @property
+    def states_shape(self) -> tuple[int, ...]:
+        """States ahead of chunks, which walks side by side leave with values for rows."""
+        sizes = (self.key_width, self.value_width)
+        return self.batch, self.heads, self.chunks, *(sizes[::-1] if self.walk is None else sizes)
 
     @property
     def erased_shape(self) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
     """
     i = tl.arange(0, C)
     inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
-    for level in tl.static_range(1, 4 if C == 16 else 5):
+    for level in tl.static_range(1, 4 if C == 16 else 5 if C == 32 else 6):
         between = tl.where(_on_level(level, C), a, 0.0)
         inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
     return inverse
