@@ -130,8 +130,8 @@ class Plan(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether walks leave outputs, and derivatives by values, to programs of a chunk, for which E and states are kept: where
-        heads are wide. In narrow ones a further launch costs more than what it takes off a walk."""
+        """Whether walks leave outputs, and derivatives by values, to programs a chunk, for which E and states are kept: where
+        heads are wide. Narrow ones spare the launches."""
         return self.walk is None and max(self.key_width, self.value_width) > 32
 
     @property

@@ -29,7 +29,7 @@ def _for_blocks(y, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _dot(x, y, PRECISION: tl.constexpr):
+def multiply(x, y, PRECISION: tl.constexpr):
     if PRECISION == "bf16":
         product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
     else:
@@ -52,7 +52,7 @@ def dot(x, y, PRECISION: tl.constexpr):
     SPLIT: tl.constexpr = PRECISION != "ieee" and x.shape[0] > 32
     if SPLIT:
         y = _for_blocks(y, x.shape[0] // 32)
-    return out_of_blocks(_dot(in_blocks(x, SPLIT), y, PRECISION), SPLIT)
+    return out_of_blocks(multiply(in_blocks(x, SPLIT), y, PRECISION), SPLIT)
 
 
 @triton.jit
@@ -113,4 +113,3 @@ def load_square(x, inside, C: tl.constexpr):
 def load_square_transposed(x, inside, C: tl.constexpr):
     i = tl.arange(0, C)
     return tl.load(x + i[:, None] + i[None, :] * C, mask=inside, other=None if inside is None else 0.0)
-

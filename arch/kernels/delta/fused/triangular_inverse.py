@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.delta.fused.tiles import dot
+from recallmap.arch.kernels.delta.fused.tiles import dot, multiply
 
 
 @triton.jit
@@ -18,6 +18,17 @@ def _on_level(level, C: tl.constexpr):
 
 
 @triton.jit
+def _invert_blocks(a, C: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverses of several such matrices [B, C, C]."""
+    i = tl.arange(0, C)
+    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :] - tl.where(_on_level(0, C)[None, :, :], a, 0.0)
+    for level in tl.static_range(1, 5):
+        between = tl.where(_on_level(level, C)[None, :, :], a, 0.0)
+        inverse -= multiply(inverse, multiply(between, inverse, PRECISION), PRECISION)
+    return inverse
+
+
+@triton.jit
 def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
     """(I + A)^-1 of strictly lower triangular A [C, C]: blocks of 1, 2, 4 ... put together by pairs.
 
@@ -25,8 +36,20 @@ def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
     binomial coefficients where keys repeat, are never formed.
     """
     i = tl.arange(0, C)
-    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
-    for level in tl.static_range(1, 4 if C == 16 else 5 if C == 32 else 6):
-        between = tl.where(_on_level(level, C), a, 0.0)
-        inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
+    if C == 64:
+        b = tl.arange(0, 2)
+        of_rows, of_columns = b[:, None, None, None], b[None, None, :, None]
+        blocks = tl.reshape(a, (2, 32, 2, 32))
+        halves = _invert_blocks(tl.sum(tl.where(of_rows == of_columns, blocks, 0.0), 2), 32, PRECISION)
+        first = b[:, None, None] == 0
+        x, y = tl.sum(tl.where(first, halves, 0.0), 0), tl.sum(tl.where(first, 0.0, halves), 0)
+        between = tl.sum(tl.sum(tl.where(of_rows > of_columns, blocks, 0.0), 2), 0)
+        below = dot(y, dot(between, x, PRECISION), PRECISION)
+        own = tl.where(of_rows == of_columns, tl.expand_dims(halves, 2), 0.0)
+        inverse = tl.reshape(own - tl.where(of_rows > of_columns, below[None, :, None, :], 0.0), (64, 64))
+    else:
+        inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
+        for level in tl.static_range(1, 4 if C == 16 else 5):
+            between = tl.where(_on_level(level, C), a, 0.0)
+            inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
     return inverse
