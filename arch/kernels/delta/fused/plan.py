@@ -46,7 +46,8 @@ def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool,
         return Blocks(32, 32, 32, 16 if many else 32, 4, 4, 4, 1 if many or exact else 3)
     if exact:
         chunk, value_block = (32, 32) if widest <= 64 else (32, 16) if widest <= 128 else (16, 16)
-        return Blocks(chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1)
+        warps = 4 if chunk == 16 else 8
+        return Blocks(chunk, value_block, 32, 16, warps, 8, warps, 1, output_step=32)
     pair_block, gradient_block = 32 if by_channel else 64, 16 if paired and not by_channel else 64
     stages = 1 if widest > 128 and many else 2
     return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)

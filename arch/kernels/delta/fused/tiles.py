@@ -29,7 +29,7 @@ def _for_blocks(y, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def multiply(x, y, PRECISION: tl.constexpr):
+def _dot(x, y, PRECISION: tl.constexpr):
     if PRECISION == "bf16":
         product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
     else:
@@ -48,11 +48,12 @@ def _add_dot(z, x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def dot(x, y, PRECISION: tl.constexpr):
-    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"); x of many rows by blocks."""
+    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"); matrices of many rows by
+    blocks. Of several [B, M, K] and [B, K, N] as many."""
     SPLIT: tl.constexpr = PRECISION != "ieee" and x.shape[0] > 32
     if SPLIT:
         y = _for_blocks(y, x.shape[0] // 32)
-    return out_of_blocks(multiply(in_blocks(x, SPLIT), y, PRECISION), SPLIT)
+    return out_of_blocks(_dot(in_blocks(x, SPLIT), y, PRECISION), SPLIT)
 
 
 @triton.jit

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.delta.fused.tiles import dot, multiply
+from recallmap.arch.kernels.delta.fused.tiles import dot
 
 
 @triton.jit
@@ -18,13 +18,13 @@ def _on_level(level, C: tl.constexpr):
 
 
 @triton.jit
-def _invert_blocks(a, C: tl.constexpr, PRECISION: tl.constexpr):
-    """The inverses of several such matrices [B, C, C]."""
+def _invert_by_levels(a, C: tl.constexpr, PRECISION: tl.constexpr):
+    """That of up to 32 tokens: [C, C], or several [B, C, C]."""
     i = tl.arange(0, C)
-    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :] - tl.where(_on_level(0, C)[None, :, :], a, 0.0)
-    for level in tl.static_range(1, 5):
-        between = tl.where(_on_level(level, C)[None, :, :], a, 0.0)
-        inverse -= multiply(inverse, multiply(between, inverse, PRECISION), PRECISION)
+    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
+    for level in tl.static_range(1, 4 if C == 16 else 5):
+        between = tl.where(_on_level(level, C), a, 0.0)
+        inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
     return inverse
 
 
@@ -35,21 +35,18 @@ def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
     Two inverted blocks x, y over the block a between them make [[x, 0], [-y a x, y]]. Powers of A, which grow like
     binomial coefficients where keys repeat, are never formed.
     """
-    i = tl.arange(0, C)
-    if C == 64:
-        b = tl.arange(0, 2)
-        of_rows, of_columns = b[:, None, None, None], b[None, None, :, None]
+    if C == 64:  # the last pair as blocks: a product has 32 rows
+        half = tl.arange(0, 2)
+        of_rows, of_columns = half[:, None, None, None], half[None, None, :, None]
         blocks = tl.reshape(a, (2, 32, 2, 32))
-        halves = _invert_blocks(tl.sum(tl.where(of_rows == of_columns, blocks, 0.0), 2), 32, PRECISION)
-        first = b[:, None, None] == 0
-        x, y = tl.sum(tl.where(first, halves, 0.0), 0), tl.sum(tl.where(first, 0.0, halves), 0)
         between = tl.sum(tl.sum(tl.where(of_rows > of_columns, blocks, 0.0), 2), 0)
-        below = dot(y, dot(between, x, PRECISION), PRECISION)
-        own = tl.where(of_rows == of_columns, tl.expand_dims(halves, 2), 0.0)
-        inverse = tl.reshape(own - tl.where(of_rows > of_columns, below[None, :, None, :], 0.0), (64, 64))
+        inverses = _invert_by_levels(tl.sum(tl.where(of_rows == of_columns, blocks, 0.0), 2), 32, PRECISION)
+        x = tl.sum(tl.where(half[:, None, None] == 0, inverses, 0.0), 0)
+        y = tl.sum(tl.where(half[:, None, None] == 1, inverses, 0.0), 0)
+        below = -dot(y, dot(between, x, PRECISION), PRECISION)
+        blocks = tl.where(of_rows == of_columns, inverses[:, :, None, :], 0.0)
+        blocks += tl.where(of_rows > of_columns, below[None, :, None, :], 0.0)
+        inverse = tl.reshape(blocks, (64, 64))
     else:
-        inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
-        for level in tl.static_range(1, 4 if C == 16 else 5):
-            between = tl.where(_on_level(level, C), a, 0.0)
-            inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
+        inverse = _invert_by_levels(a, C, PRECISION)
     return inverse
