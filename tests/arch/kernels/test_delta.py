@@ -300,22 +300,21 @@ def everything(inputs: dict[str, Any], initial: Tensor, implementation: str) -> 
 @pytest.mark.parametrize(
     ("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU], ids=["float32", "bfloat16", "cuda"]
 )
-@pytest.mark.parametrize(
-    ("variant", "chunk"),
-    [(name, chunk) for name in timing.variants("delta") for chunk in (32, 64) if chunk == 32 or "channel" not in name],
-)
+@pytest.mark.parametrize("variant", timing.variants("delta"))
 @pytest.mark.parametrize("time", [1, 85])
 def test_wide_heads_by_chunks(
-    time: int, variant: str, chunk: int, device: str, dtype: torch.dtype, request: pytest.FixtureRequest
+    time: int,
+    variant: str,
+    device: str,
+    dtype: torch.dtype,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Programs of a chunk read what the walks leave, with gradients or without."""
     if (device, dtype) == ("cpu", torch.bfloat16):
         request.getfixturevalue("tensor_cores")
-    monkeypatch = request.getfixturevalue("monkeypatch")
     plan = import_module("recallmap.arch.kernels.delta.fused.plan")
-    blocks_for = plan.blocks_for
     monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
-    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(chunk=chunk))
     inputs = timing._on(example(variant, time, key_width=40, value_width=36), dtype, torch.device(device))
     initial = torch.randn(2, 2, 40, 36, generator=torch.Generator().manual_seed(0)).to(device)
     found = everything(inputs, initial, "fused")

@@ -95,7 +95,6 @@ def level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.cons
         to_read = tl.minimum(to_row - g_CK, 0.0)
         to_column = to_row
     else:
-        tl.static_assert(C <= 32)
         to_row = _from_middle(g_CK, C)
         to_read = to_row - tl.maximum(g_CK, LEAST)
         to_column = -to_row

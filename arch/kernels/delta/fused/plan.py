@@ -13,10 +13,7 @@ NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 
 class Blocks(NamedTuple):
     """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk.
-    Where outputs are made apart: channels of values a program has of them, of keys a step, warps and stages.
-
-    Chunks have 16, 32 or 64 tokens, at most 32 where decays go by channel.
-    """
+    Where outputs are made apart: channels of values a program has of them, of keys a step, warps and stages."""
 
     chunk: int
     value_block: int

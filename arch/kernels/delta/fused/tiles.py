@@ -48,8 +48,7 @@ def _add_dot(z, x, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def dot(x, y, PRECISION: tl.constexpr):
-    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"); matrices of many rows by
-    blocks. Of several [B, M, K] and [B, K, N] as many."""
+    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"); many rows by blocks."""
     SPLIT: tl.constexpr = PRECISION != "ieee" and x.shape[0] > 32
     if SPLIT:
         y = _for_blocks(y, x.shape[0] // 32)

@@ -18,35 +18,15 @@ def _on_level(level, C: tl.constexpr):
 
 
 @triton.jit
-def _invert_by_levels(a, C: tl.constexpr, PRECISION: tl.constexpr):
-    """That of up to 32 tokens: [C, C], or several [B, C, C]."""
-    i = tl.arange(0, C)
-    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
-    for level in tl.static_range(1, 4 if C == 16 else 5):
-        between = tl.where(_on_level(level, C), a, 0.0)
-        inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
-    return inverse
-
-
-@triton.jit
 def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
     """(I + A)^-1 of strictly lower triangular A [C, C]: blocks of 1, 2, 4 ... put together by pairs.
 
     Two inverted blocks x, y over the block a between them make [[x, 0], [-y a x, y]]. Powers of A, which grow like
     binomial coefficients where keys repeat, are never formed.
     """
-    if C == 64:  # the last pair as blocks: a product has 32 rows
-        half = tl.arange(0, 2)
-        of_rows, of_columns = half[:, None, None, None], half[None, None, :, None]
-        blocks = tl.reshape(a, (2, 32, 2, 32))
-        between = tl.sum(tl.sum(tl.where(of_rows > of_columns, blocks, 0.0), 2), 0)
-        inverses = _invert_by_levels(tl.sum(tl.where(of_rows == of_columns, blocks, 0.0), 2), 32, PRECISION)
-        x = tl.sum(tl.where(half[:, None, None] == 0, inverses, 0.0), 0)
-        y = tl.sum(tl.where(half[:, None, None] == 1, inverses, 0.0), 0)
-        below = -dot(y, dot(between, x, PRECISION), PRECISION)
-        blocks = tl.where(of_rows == of_columns, inverses[:, :, None, :], 0.0)
-        blocks += tl.where(of_rows > of_columns, below[None, :, None, :], 0.0)
-        inverse = tl.reshape(blocks, (64, 64))
-    else:
-        inverse = _invert_by_levels(a, C, PRECISION)
+    i = tl.arange(0, C)
+    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0) - tl.where(_on_level(0, C), a, 0.0)
+    for level in tl.static_range(1, 4 if C == 16 else 5):
+        between = tl.where(_on_level(level, C), a, 0.0)
+        inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
     return inverse
