@@ -124,7 +124,7 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
         delta_read_out_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
             faded.q, x.v, scores, written, states, o, *_strides(faded.q, x.v), plan.time, plan.heads, x.scale,
             **plan.flags, V=plan.value_width, KB=min(blocks.output_step, plan.flags["KP"]), VB=block,
-            STAGES=blocks.output_stages, num_warps=blocks.output_warps,
+            num_warps=blocks.output_warps,
         )  # fmt: skip
 
 

@@ -41,7 +41,6 @@ def delta_read_out_kernel(
     q, v, scores, written, states, o, q_strides, v_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr, VB: tl.constexpr,
     PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
-    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Outputs of one chunk of one head, of what the walk left."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -57,7 +56,7 @@ def delta_read_out_kernel(
     fades = pairs + KINDS * C * C + tl.arange(0, C)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
     o_VC = tl.zeros((VB, C), tl.float32)
-    for start in tl.range(0, KP, KB, num_stages=STAGES):
+    for start in tl.range(0, KP, KB, num_stages=2):
         d = start + tl.arange(0, KB)
         inside = (w[:, None] < V) & (d[None, :] < K)
         state_VK = tl.load(states + w[:, None] * K + d[None, :], mask=inside, other=0.0).to(tl.float32)
