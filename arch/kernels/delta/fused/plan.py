@@ -32,7 +32,8 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
     """Chosen by what compiles for Hopper with few spills; short chunks where a state costs little, for short programs.
 
     Widths of 33 to 128 in 16 bits are measured, forward and backward, but for pairs without decays by channel: on an H200 in
-    bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens lost there.
+    bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens, in products of 32
+    rows, lost there.
 
     `exact` is for fp32, whose products run on ordinary cores and want more registers.
     """
@@ -48,6 +49,8 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
         return Blocks(
             chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
         )
+    # Chunks of 64, or walks of 64 channels, would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results
+    # here (seen on an H100).
     pair_block = 32 if by_channel else 64
     if widest > 128 or (paired and not by_channel):
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2

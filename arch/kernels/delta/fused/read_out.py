@@ -7,11 +7,12 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.delta.fused.tiles import (
-    add_dot,
-    dot,
+    grow_state,
+    in_blocks,
     load_columns,
     load_square,
     load_square_transposed,
+    out_of_blocks,
     store_columns,
 )
 
@@ -28,11 +29,13 @@ def faded_queries(q, stride, fades, t, T, d, K, scale, GATE: tl.constexpr):
 
 
 @triton.jit
-def add_reads_within(o_VC, e_VC, v_VC, pairs, C: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr):
-    """Outputs [V, C] and what is read of tokens of the same chunk."""
-    o_VC = add_dot(o_VC, e_VC, load_square_transposed(pairs + C * C, None, C), PRECISION)
+def add_reads_within(
+    o_VC, e_VC, v_VC, pairs, C: tl.constexpr, PAIR: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """Outputs [V, C], in blocks where SPLIT, and what is read of tokens of the same chunk."""
+    o_VC = grow_state(o_VC, e_VC, load_square_transposed(pairs + C * C, None, C), SPLIT, PRECISION)
     if PAIR:
-        o_VC = add_dot(o_VC, v_VC, load_square_transposed(pairs + 2 * C * C, None, C), PRECISION)
+        o_VC = grow_state(o_VC, v_VC, load_square_transposed(pairs + 2 * C * C, None, C), SPLIT, PRECISION)
     return o_VC
 
 
@@ -50,24 +53,25 @@ def delta_read_out_kernel(
     o += (at_b * T * H + at_h) * V
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32
     at = head * tl.num_programs(1) + n
     states += at * (K * V)
     pairs = scores + at * (KINDS * C * C + TAIL)
     fades = pairs + KINDS * C * C + tl.arange(0, C)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
-    o_VC = tl.zeros((VB, C), tl.float32)
+    o_VC = in_blocks(tl.zeros((VB, C), tl.float32), SPLIT)
     for start in tl.range(0, KP, KB, num_stages=2):
         d = start + tl.arange(0, KB)
         inside = (w[:, None] < V) & (d[None, :] < K)
         state_VK = tl.load(states + w[:, None] * K + d[None, :], mask=inside, other=0.0).to(tl.float32)
         q_KC = faded_queries(q, q_strides[1], fades, t, T, d, K, scale, GATE)
-        o_VC = add_dot(o_VC, state_VK, q_KC, PRECISION)
+        o_VC = grow_state(o_VC, state_VK, q_KC, SPLIT, PRECISION)
     e_VC = load_columns(written, H * V, t, T, w, V)
     v_VC = e_VC
     if PAIR:
         v_VC = load_columns(v + at_b * v_strides[0] + at_h * v_strides[2], v_strides[1], t, T, w, V)
-    o_VC = add_reads_within(o_VC, e_VC, v_VC, pairs, C, PAIR, PRECISION)
-    store_columns(o, H * V, t, T, w, V, o_VC)
+    o_VC = add_reads_within(o_VC, e_VC, v_VC, pairs, C, PAIR, SPLIT, PRECISION)
+    store_columns(o, H * V, t, T, w, V, out_of_blocks(o_VC, SPLIT))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -83,7 +87,10 @@ def delta_read_back_kernel(
     d_e += (at_b * T * H + at_h) * V
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32
     pairs = scores + (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
     d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)
-    store_columns(d_e, H * V, t, T, w, V, dot(d_o_VC, load_square(pairs + C * C, None, C), PRECISION))
+    d_e_VC = in_blocks(tl.zeros((VB, C), tl.float32), SPLIT)
+    d_e_VC = grow_state(d_e_VC, d_o_VC, load_square(pairs + C * C, None, C), SPLIT, PRECISION)
+    store_columns(d_e, H * V, t, T, w, V, out_of_blocks(d_e_VC, SPLIT))

@@ -86,7 +86,7 @@ def delta_forward_walk_kernel(
 
         if not APART:
             o_VC = dot(ahead_VK, faded_queries(q, q_strides[1], fades, t, T, d, K, scale, GATE), PRECISION)
-            o_VC = add_reads_within(o_VC, e_VC, v_VC, pairs, C, PAIR, PRECISION)
+            o_VC = add_reads_within(o_VC, e_VC, v_VC, pairs, C, PAIR, False, PRECISION)
             store_columns(o, H * V, t, T, w, V, o_VC)
     if END:
         tl.store(final + head * (K * V) + place_outside, state_VK, mask=inside)

@@ -11,25 +11,8 @@ import triton.language as tl
 
 
 @triton.jit
-def in_blocks(x, SPLIT: tl.constexpr):
-    """[M, N] as [M / 32, 32, N] where SPLIT: with 64 rows or more Hopper's wider products would come in, which Triton 3.6
-    compiles to wrong results here (seen on an H100)."""
-    return tl.reshape(x, (x.shape[0] // 32, 32, x.shape[1])) if SPLIT else x
-
-
-@triton.jit
-def out_of_blocks(x, SPLIT: tl.constexpr):
-    return tl.reshape(x, (x.shape[0] * 32, x.shape[2])) if SPLIT else x
-
-
-@triton.jit
-def _for_blocks(y, BLOCKS: tl.constexpr):
-    """[K, N] once for each block."""
-    return tl.broadcast_to(y[None, :, :], (BLOCKS, y.shape[0], y.shape[1]))
-
-
-@triton.jit
-def _dot(x, y, PRECISION: tl.constexpr):
+def dot(x, y, PRECISION: tl.constexpr):
+    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16")."""
     if PRECISION == "bf16":
         product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
     else:
@@ -38,36 +21,13 @@ def _dot(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _add_dot(z, x, y, PRECISION: tl.constexpr):
+def add_dot(z, x, y, PRECISION: tl.constexpr):
+    """z + x y."""
     if PRECISION == "bf16":
         z = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), z)
     else:
         z = tl.dot(x, y, z, input_precision=PRECISION)
     return z
-
-
-@triton.jit
-def dot(x, y, PRECISION: tl.constexpr):
-    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"); many rows by blocks."""
-    SPLIT: tl.constexpr = PRECISION != "ieee" and x.shape[0] > 32
-    if SPLIT:
-        y = _for_blocks(y, x.shape[0] // 32)
-    return out_of_blocks(_dot(in_blocks(x, SPLIT), y, PRECISION), SPLIT)
-
-
-@triton.jit
-def add_dot(z, x, y, PRECISION: tl.constexpr):
-    """z + x y."""
-    SPLIT: tl.constexpr = PRECISION != "ieee" and x.shape[0] > 32
-    return out_of_blocks(grow_state(in_blocks(z, SPLIT), x, y, SPLIT, PRECISION), SPLIT)
-
-
-@triton.jit
-def grow_state(z, x, y, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """z + x y of a state z [K, V], by blocks where SPLIT, and x [K, C], y [C, V]."""
-    if SPLIT:
-        y = _for_blocks(y, z.shape[0])
-    return _add_dot(z, in_blocks(x, SPLIT), y, PRECISION)
 
 
 @triton.jit
@@ -113,3 +73,22 @@ def load_square(x, inside, C: tl.constexpr):
 def load_square_transposed(x, inside, C: tl.constexpr):
     i = tl.arange(0, C)
     return tl.load(x + i[:, None] + i[None, :] * C, mask=inside, other=None if inside is None else 0.0)
+
+
+@triton.jit
+def in_blocks(x, SPLIT: tl.constexpr):
+    """[K, N] as [K / 32, 32, N] where SPLIT: with 64 rows or more Hopper's wider products would come in (`plan.blocks_for`)."""
+    return tl.reshape(x, (x.shape[0] // 32, 32, x.shape[1])) if SPLIT else x
+
+
+@triton.jit
+def out_of_blocks(x, SPLIT: tl.constexpr):
+    return tl.reshape(x, (x.shape[0] * 32, x.shape[2])) if SPLIT else x
+
+
+@triton.jit
+def grow_state(z, x, y, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """z + x y of a state z [K, V], by blocks where SPLIT, and x [K, C], y [C, V]."""
+    if SPLIT:
+        y = tl.broadcast_to(y[None, :, :], (z.shape[0], y.shape[0], y.shape[1]))
+    return add_dot(z, in_blocks(x, SPLIT), y, PRECISION)
