@@ -1,4 +1,4 @@
-"""Walks over the chunks of a sequence with the state in registers: all of forward, and of narrow heads all of backward."""
+"""Walks of narrow heads over the chunks of a sequence with the state in registers: all of forward, all of backward."""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.
@@ -25,11 +25,11 @@ def mlstm_forward_kernel(
     FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Outputs, and the states ahead of every chunk, which are not written where they are known to be zero."""
-    sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    sequence = tl.program_id(0).to(tl.int64)
     start = (sequence // H) * T * H + sequence % H
     q, k, v = head_of(q, q_strides, sequence, H), head_of(k, k_strides, sequence, H), head_of(v, v_strides, sequence, H)
     i, f, o = head_of(i, i_strides, sequence, H), head_of(f, f_strides, sequence, H), o + start * V
-    at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), part * BV + tl.arange(0, BV)
+    at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), tl.arange(0, BV)
     states = N + 1 if LAST else N
     C_ahead, n_ahead, m_ahead = (
         C_ahead + sequence * states * K * V,
@@ -47,9 +47,8 @@ def mlstm_forward_kernel(
     for c in range(N):
         if (c > 0) | FIRST:
             store_tile(C_ahead + c * K * V, C, of_k, K, V, of_v, V)
-            if part == 0:
-                tl.store(n_ahead + c * K + of_k, n, mask=of_k < K)
-                tl.store(m_ahead + c, m)
+            tl.store(n_ahead + c * K + of_k, n, mask=of_k < K)
+            tl.store(m_ahead + c, m)
         t = c * BS + at
         q_SK, k_KS = load_tile(q, t, T, q_strides[1], of_k, K), load_turned(k, t, T, k_strides[1], of_k, K)
         v_SV = load_tile(v, t, T, v_strides[1], of_v, V)
@@ -69,10 +68,9 @@ def mlstm_forward_kernel(
     if LAST:
         store_tile(C_last + sequence * K * V, C, of_k, K, V, of_v, V)
         store_tile(C_ahead + N * K * V, C, of_k, K, V, of_v, V)
-        if part == 0:
-            tl.store(n_last + sequence * K + of_k, n, mask=of_k < K)
-            tl.store(n_ahead + N * K + of_k, n, mask=of_k < K)
-            tl.store(m_last + sequence, m)
+        tl.store(n_last + sequence * K + of_k, n, mask=of_k < K)
+        tl.store(n_ahead + N * K + of_k, n, mask=of_k < K)
+        tl.store(m_last + sequence, m)
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
@@ -137,7 +135,7 @@ def mlstm_backward_kernel(
         dP = tl.dot(do_SV, load_turned(v, t, T, v_strides[1], of_v, V), input_precision="ieee")
         d = (tl.sum(P, 1) + before * from_state) * scale
         along = tl.sum(P * dP, 1) + before * along_state
-        r, by_d, row = row_derivatives(d, along, m_t, scale)
+        r, by_d, row = row_derivatives(d, along, least_normaliser(m_t), scale)
         A = (dP * r[:, None] + by_d[:, None]) * fading
         dq_SK = (told * r[:, None] + by_d[:, None] * n[None, :]) * before[:, None]
         dq_SK = tl.dot(A.to(k_SK.dtype), k_SK, dq_SK, input_precision="ieee")
