@@ -105,7 +105,7 @@ def _walk_constants(x: Inputs, form: Walk) -> dict[str, Any]:
 
 def _tile_constants(x: Inputs, form: Chunks, tile: Tile) -> dict[str, Any]:
     """Constants that kernels of tiles are compiled for."""
-    cut = {"BV": tile.columns, "BS": form.tokens, "BR": form.rows, "num_warps": tile.warps, "num_stages": 1}
+    cut = {"BV": tile.columns, "BS": form.tokens, "BR": form.rows, "num_warps": tile.warps, "num_stages": tile.stages}
     return _widths(x) | _ends(x) | cut | {"EXACT": x.v.dtype == torch.float32}
 
 

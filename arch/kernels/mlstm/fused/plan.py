@@ -36,10 +36,11 @@ class Carry(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The cut of a kernel of one tile: value columns at a time, warps a program."""
+    """The cut of a kernel of one tile: value columns at a time, warps a program, stages of loads."""
 
     columns: int
     warps: int
+    stages: int = 1
 
 
 class Chunks(NamedTuple):
