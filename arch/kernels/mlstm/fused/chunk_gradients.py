@@ -15,7 +15,7 @@ from recallmap.arch.kernels.mlstm.fused.gates import (
     row_derivatives,
     store_gate_derivatives,
 )
-from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, store_tile
+from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, store_tile
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
@@ -44,16 +44,16 @@ def mlstm_by_queries_kernel(
     for part in range(tl.cdiv(V, BV)):
         of_v = part * BV + tl.arange(0, BV)
         do_RV = load_tile(do, t, T, do_strides[1], of_v, V)
-        dP = tl.dot(do_RV, load_turned(v, s, T, v_strides[1], of_v, V), dP, input_precision="ieee")
-        C_VK = load_turned(C_ahead + ahead * K * V, of_k, known, V, of_v, V)
-        told = tl.dot(do_RV.to(tl.float32), C_VK, told, input_precision="ieee" if EXACT else "tf32")
+        dP = tl.dot(do_RV, tl.trans(load_tile(v, s, T, v_strides[1], of_v, V)), dP, input_precision="ieee")
+        C = load_tile(C_ahead + ahead * K * V, of_k, known, V, of_v, V)
+        told = tl.dot(do_RV.to(tl.float32), tl.trans(C), told, input_precision="ieee" if EXACT else "tf32")
     fading = pair_fades(b, top, t[:, None] >= s[None, :], EXACT)
-    P = tl.dot(q_RK, load_turned(k, s, T, k_strides[1], of_k, K), input_precision="ieee") * fading
+    k_SK = load_tile(k, s, T, k_strides[1], of_k, K)
+    P = tl.dot(q_RK, tl.trans(k_SK), input_precision="ieee") * fading
     d = (tl.sum(P, 1) + before * tl.sum(q_RK.to(tl.float32) * n[None, :], 1)) * scale
     along = tl.sum(P * dP, 1) + before * tl.sum(q_RK.to(tl.float32) * told, 1)
     r, by_d, row = row_derivatives(d, along, floor, scale)
     A = (dP * r[:, None] + by_d[:, None]) * fading
-    k_SK = load_tile(k, s, T, k_strides[1], of_k, K)
     dq_RK = (told * r[:, None] + by_d[:, None] * n[None, :]) * before[:, None]
     dq_RK = tl.dot(A.to(k_SK.dtype), k_SK, dq_RK, input_precision="ieee")
     start = (sequence // H) * T * H + sequence % H
@@ -91,9 +91,9 @@ def mlstm_by_keys_kernel(
     write = tl.load(write_ + sequence * T + s, mask=s < T, other=0.0)
     b, top = load_powers(b_ + sequence * T, s, T, NEVER, EXACT), load_powers(top_ + sequence * T, t, T, -NEVER, EXACT)
 
-    k_RK = load_tile(k, s, T, k_strides[1], of_k, K)
+    k_RK, q_SK = load_tile(k, s, T, k_strides[1], of_k, K), load_tile(q, t, T, q_strides[1], of_k, K)
     fading = pair_fades_turned(b, top, s[:, None] <= t[None, :], EXACT)
-    P = tl.dot(k_RK, load_turned(q, t, T, q_strides[1], of_k, K), input_precision="ieee") * fading
+    P = tl.dot(k_RK, tl.trans(q_SK), input_precision="ieee") * fading
     shares = (P * r[None, :]).to(k_RK.dtype)
     A = tl.zeros([BR, BS], tl.float32)
     dk_RK = tl.zeros([BR, BK], tl.float32)
@@ -106,19 +106,18 @@ def mlstm_by_keys_kernel(
         of_v = part * BV + tl.arange(0, BV)
         own_dC, own_C = load_tile(dC_behind, own, told, V, of_v, V), load_tile(C_ahead, own, known, V, of_v, V)
         through += tl.sum(own_dC.to(tl.float32) * own_C)
-        dC, dC_VK = load_tile(dC_behind, of_k, told, V, of_v, V), load_turned(dC_behind, of_k, told, V, of_v, V)
+        dC = load_tile(dC_behind, of_k, told, V, of_v, V)
         v_RV, do_SV = load_tile(v, s, T, v_strides[1], of_v, V), load_tile(do, t, T, do_strides[1], of_v, V)
-        A = tl.dot(v_RV, load_turned(do, t, T, do_strides[1], of_v, V), A, input_precision="ieee")
+        A = tl.dot(v_RV, tl.trans(do_SV), A, input_precision="ieee")
         dv_RV = tl.dot(k_RK, dC, input_precision="ieee") * write[:, None]
         dv_RV = tl.dot(shares, do_SV, dv_RV, input_precision="ieee")
         store_tile(dv + start * V, dv_RV, s, T, H * V, of_v, V)
-        dk_RK = tl.dot(v_RV, dC_VK, dk_RK, input_precision="ieee")
+        dk_RK = tl.dot(v_RV, tl.trans(dC), dk_RK, input_precision="ieee")
     A = A * r[None, :] + by_d[None, :]
     dk_RK = (dk_RK + dn[None, :]) * write[:, None]
     tl.store(column_ + sequence * T + s, tl.sum(P * A, 1), mask=s < T)
     tl.store(final_ + sequence * T + s, tl.sum(k_RK.to(tl.float32) * dk_RK, 1), mask=s < T)
     tl.store(through_ + sequence * N * tiles + tile, through)
-    q_SK = load_tile(q, t, T, q_strides[1], of_k, K)
     dk_RK = tl.dot((A * fading).to(q_SK.dtype), q_SK, dk_RK, input_precision="ieee")
     store_tile(dk + start * K, dk_RK, s, T, H * K, of_k, K)
 

@@ -74,16 +74,16 @@ _FP32_CHUNKS = {
     16: _chunks(32, 32, Carry(16, 16, 4, 1), Tile(16, 4)),
     32: _chunks(32, 32, Carry(32, 32, 8, 1), Tile(32, 8)),
     64: _chunks(32, 32, Carry(64, 32, 8, 1), Tile(32, 8)),
-    128: _chunks(16, 16, Carry(128, 32, 8, 1), Tile(32, 8)),
+    128: _chunks(16, 16, Carry(128, 32, 8, 1), Tile(32, 8))._replace(outputs=Tile(16, 8)),
     256: _chunks(16, 16, Carry(256, 16, 8, 1), Tile(16, 8)),
 }
-# Tiles of 32 rows: 64 would bring in Hopper's own products, which Triton 3.6 compiles to wrong results in some kernels.
+# Products of 32 rows: 64 would bring in Hopper's own, which Triton 3.6 compiles to wrong results in some kernels.
 _HALF_CHUNKS = {
     16: _chunks(64, 32, Carry(16, 16, 4, 2), Tile(16, 4)),
     32: _chunks(64, 32, Carry(32, 32, 4, 2), Tile(32, 4)),
     64: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(64, 4)),
-    128: _chunks(64, 32, Carry(128, 32, 8, 2), Tile(32, 8)),
-    256: _chunks(64, 32, Carry(256, 32, 8, 2), Tile(32, 8)),
+    128: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 4)),
+    256: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 8)),
 }
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.mlstm.fused.gates import NEVER, load_powers, pair_fades
-from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, lost_digits, store_tile
+from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, lost_digits, store_tile
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
@@ -29,8 +29,8 @@ def mlstm_outputs_kernel(
     floor = tl.load(floor_ + sequence * T + t, mask=t < T, other=1.0)
     b, top = load_powers(b_ + sequence * T, s, T, NEVER, EXACT), load_powers(top_ + sequence * T, t, T, -NEVER, EXACT)
 
-    q_RK, k_KS = load_tile(q, t, T, q_strides[1], of_k, K), load_turned(k, s, T, k_strides[1], of_k, K)
-    P = tl.dot(q_RK, k_KS, input_precision="ieee") * pair_fades(b, top, t[:, None] >= s[None, :], EXACT)
+    q_RK, k_SK = load_tile(q, t, T, q_strides[1], of_k, K), load_tile(k, s, T, k_strides[1], of_k, K)
+    P = tl.dot(q_RK, tl.trans(k_SK), input_precision="ieee") * pair_fades(b, top, t[:, None] >= s[None, :], EXACT)
     d = (tl.sum(P, 1) + before * tl.sum(q_RK.to(tl.float32) * n[None, :], 1)) * scale
     r = scale / tl.maximum(tl.abs(d), floor)
     for part in range(tl.cdiv(V, BV)):
