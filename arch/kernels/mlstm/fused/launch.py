@@ -129,13 +129,8 @@ def _forward_by_chunks(x: Inputs, form: Chunks, results: Results) -> None:
         x.i, x.f, x.m, r.b, r.top, r.before, r.write, r.floor, r.kept, r.made_by, r.m_last, *_strides(x.i, x.f), *sizes,
         BN=form.gates.chunks, BS=form.tokens, **_ends(x), EXACT=x.v.dtype == torch.float32, num_warps=form.gates.warps,
     )  # fmt: skip
-    _carry(
-        x,
-        form,
-        (x.k, x.v, r.write, None, None, r.kept),
-        (x.C, x.n, r.C_ahead, r.n_ahead, r.C_last, r.n_last),
-        reverse=False,
-    )
+    gates, states = (r.write, None, None, r.kept), (x.C, x.n, r.C_ahead, r.n_ahead, r.C_last, r.n_last)
+    _carry(x, form, (x.k, x.v), gates, states, reverse=False)
     mlstm_outputs_kernel[programs, triton.cdiv(sizes[0], form.rows)](
         x.q, x.k, x.v, r.b, r.top, r.before, r.floor, r.C_ahead, r.n_ahead, r.o, *_strides(x.q, x.k, x.v), x.scale, *sizes,
         **_tile_constants(x, form, form.outputs),
@@ -143,7 +138,13 @@ def _forward_by_chunks(x: Inputs, form: Chunks, results: Results) -> None:
 
 
 def _carry(
-    x: Inputs, form: Chunks, content: tuple[Tensor | None, ...], states: tuple[Tensor | None, ...], *, reverse: bool
+    x: Inputs,
+    form: Chunks,
+    content: tuple[Tensor, Tensor],
+    gates: tuple[Tensor | None, ...],
+    states: tuple[Tensor | None, ...],
+    *,
+    reverse: bool,
 ) -> None:
     """The walk of the state, over the arguments of its kernel, where there is a state other than zero or one is wanted."""
     (B, _, H, V), sizes, cut = x.v.shape, _sizes(x, form), form.carry
@@ -152,7 +153,7 @@ def _carry(
     given, wanted = (x.last, x.C is not None) if reverse else (x.C is not None, x.last)
     widths = _widths(x) | {"BK": cut.keys, "BV": cut.columns}
     mlstm_carry_kernel[B * H, triton.cdiv(V, cut.columns) + 1, triton.cdiv(widths["K"], cut.keys)](
-        *content, *states, *_strides(*content[:2]), *sizes, **widths, BS=form.tokens,
+        *content, *gates, *states, *_strides(*content), *sizes, **widths, BS=form.tokens,
         GIVEN=given, WANTED=wanted, REVERSE=reverse, num_warps=cut.warps, num_stages=cut.stages,
     )  # fmt: skip
 
@@ -230,10 +231,8 @@ def _backward_by_chunks(x: Inputs, form: Chunks, left: Results, d: Gradients) ->
         *content, left.b, left.top, left.before, left.floor, left.C_ahead, left.n_ahead, d.q, r, by_d, row,
         *strides, x.scale, *sizes, **_tile_constants(x, form, form.by_queries),
     )  # fmt: skip
-    _carry(
-        x, form, (x.q, left.o, left.before, r, by_d, left.kept),
-        (left.C_last, left.n_last, dC_behind, dn_behind, d.C, d.n), reverse=True,
-    )  # fmt: skip
+    gates, states = (left.before, r, by_d, left.kept), (left.C_last, left.n_last, dC_behind, dn_behind, d.C, d.n)
+    _carry(x, form, (x.q, left.o), gates, states, reverse=True)
     mlstm_by_keys_kernel[programs, chunks * tiles](
         *content, left.b, left.top, left.write, left.C_ahead, left.n_ahead, r, by_d, dC_behind, dn_behind,
         d.k, d.v, column, final, through, *strides, *sizes, **_tile_constants(x, form, form.by_keys),
