@@ -145,7 +145,7 @@ SIDE_BY_SIDE = [
 @pytest.mark.parametrize("case", SIDE_BY_SIDE, ids=lambda case: "-".join(map(str, case)))
 def test_fused_of_wide_heads_and_long_sequences_is_the_recurrence(case: Case, dtype: torch.dtype) -> None:
     inputs = rounded(case.inputs(), dtype)
-    found, expected = derived("fused", inputs, dtype), derived("recurrent", inputs, torch.float64)
+    found, expected = derived("fused", inputs, dtype, DEVICE), derived("recurrent", inputs, torch.float64, "cpu")
     assert found.keys() == expected.keys()
     for key, x in found.items():
         of: Of = "gate_gradient" if key in ("d_i", "d_f") else "gradient" if key.startswith("d_") else "output"
@@ -159,12 +159,12 @@ def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {key: x.to(dtype).double() if key in timing.CONTENT else x for key, x in inputs.items()}
 
 
-def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
+def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     """Outputs, last state, and the derivatives of a function of both by all inputs and the initial state."""
 
     def leaf(key: str, x: Tensor) -> Tensor:
         lowest = dtype if key in timing.CONTENT else torch.promote_types(dtype, torch.float32)
-        return x.float().to(DEVICE, lowest).requires_grad_()
+        return x.float().to(device, lowest).requires_grad_()
 
     leaves: dict[str, Any] = {key: leaf(key, x) for key, x in inputs.items() if key != "initial_state"}
     state, parts = None, {}
@@ -175,7 +175,7 @@ def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, 
     assert final is not None
     results = {"o": o} | {f"last_state_{part}": x for part, x in final._asdict().items()}
     generator = torch.Generator().manual_seed(3)
-    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(DEVICE, x.dtype) for x in results.values()]
+    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(device, x.dtype) for x in results.values()]
     gradients = torch.autograd.grad(list(results.values()), [*leaves.values(), *parts.values()], weights)
     results |= {f"d_{key}": x for key, x in zip([*leaves, *parts], gradients, strict=True)}
     return {key: x.detach().cpu() for key, x in results.items()}
@@ -206,10 +206,10 @@ def test_nobody_who_asks_for_the_state_or_the_derivative_changes_outputs(time: i
 )
 def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = Case(150, 40, 72).inputs()
-    planned = derived("fused", inputs, torch.float32)
+    planned = derived("fused", inputs, torch.float32, DEVICE)
     form_for = launch.form_for
     monkeypatch.setattr(launch, "form_for", lambda *sizes: form_for(*sizes)._replace(**cut))
-    for key, x in derived("fused", inputs, torch.float32).items():
+    for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
         assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
 
 

@@ -154,7 +154,7 @@ def _carry(
     widths = _widths(x) | {"BK": cut.keys, "BV": cut.columns}
     mlstm_carry_kernel[B * H, triton.cdiv(V, cut.columns) + 1, triton.cdiv(widths["K"], cut.keys)](
         *content, *gates, *states, *_strides(*content), *sizes, **widths, BS=form.tokens,
-        GIVEN=given, WANTED=wanted, REVERSE=reverse, num_warps=cut.warps, num_stages=cut.stages,
+        GIVEN=given, WANTED=wanted, REVERSE=reverse, STAGES=cut.stages, num_warps=cut.warps,
     )  # fmt: skip
 
 

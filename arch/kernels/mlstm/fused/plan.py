@@ -67,7 +67,7 @@ _HALF_WALK_UNEVEN = {64: Walk(32, 2)}
 
 
 def _chunks(tokens: int, rows: int, carry: Carry, tile: Tile) -> Chunks:
-    return Chunks(tokens, rows, Gates(16, 4), carry, tile, tile, tile)
+    return Chunks(tokens, rows, Gates(32, 8), carry, tile, tile, tile)
 
 
 _FP32_CHUNKS = {

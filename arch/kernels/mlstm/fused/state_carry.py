@@ -13,14 +13,14 @@ from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_tu
 def _carry_matrix(
     x, y, weights, r, kept, first, states, last, sequence, of_k, of_v, x_stride, y_stride, T, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr,
+    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A block of C, to which a chunk adds sum_t weights_t r_t x_t^T y_t."""
     if GIVEN:
         C = load_tile(first + sequence * K * V, of_k, K, V, of_v, V)
     else:
         C = tl.zeros([BK, BV], tl.float32)
-    for step in range(N):
+    for step in tl.range(0, N, num_stages=STAGES):
         c = N - 1 - step if REVERSE else step
         if (step > 0) | GIVEN:
             store_tile(states + c * K * V, C, of_k, K, V, of_v, V)
@@ -40,14 +40,14 @@ def _carry_matrix(
 def _carry_vector(
     x, weights, by_d, kept, first, states, last, sequence, of_k, x_stride, T, N,
     K: tl.constexpr, BK: tl.constexpr, BS: tl.constexpr,
-    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr,
+    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A block of n, to which a chunk adds sum_t weights_t by_d_t x_t."""
     if GIVEN:
         n = tl.load(first + sequence * K + of_k, mask=of_k < K, other=0.0)
     else:
         n = tl.zeros([BK], tl.float32)
-    for step in range(N):
+    for step in tl.range(0, N, num_stages=STAGES):
         c = N - 1 - step if REVERSE else step
         if (step > 0) | GIVEN:
             tl.store(states + c * K + of_k, n, mask=of_k < K)
@@ -67,13 +67,14 @@ def _carry_vector(
 def mlstm_carry_kernel(
     x, y, weights, r, by_d, kept, C_first, n_first, C_states, n_states, C_last, n_last, x_strides, y_strides, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr,
+    GIVEN: tl.constexpr, WANTED: tl.constexpr, REVERSE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """C and n ahead of every chunk; where REVERSE, their derivatives behind it. One more block of values carries n alone.
 
     x, y       k and v; where REVERSE q and the derivative by o
     weights    e^(b - M_end); where REVERSE e^(m - M), times r for C and times the derivative of d for n
     GIVEN      there is a first state; without it the one ahead of the first chunk is zero, and is not written
+    STAGES     of loads; named at the loop, without which only those that products read are ahead of their use
     WANTED     the last state is wanted; forward also behind the states of all chunks
     """
     sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -88,10 +89,10 @@ def mlstm_carry_kernel(
     if part * BV < V:
         _carry_matrix(
             x, y, weights, r, kept, C_first, C_states + states * K * V, C_last, sequence, of_k, of_v,
-            x_strides[1], y_strides[1], T, N, K, V, BK, BV, BS, GIVEN, WANTED, REVERSE,
+            x_strides[1], y_strides[1], T, N, K, V, BK, BV, BS, GIVEN, WANTED, REVERSE, STAGES,
         )  # fmt: skip
     else:
         _carry_vector(
             x, weights, by_d, kept, n_first, n_states + states * K, n_last, sequence, of_k,
-            x_strides[1], T, N, K, BK, BS, GIVEN, WANTED, REVERSE,
+            x_strides[1], T, N, K, BK, BS, GIVEN, WANTED, REVERSE, STAGES,
         )  # fmt: skip
