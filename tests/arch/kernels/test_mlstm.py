@@ -14,8 +14,6 @@ from recallmap.arch import kernels
 from recallmap.arch.kernels.benchmark import timing
 from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 from recallmap.arch.kernels.mlstm import MlstmState
-from recallmap.arch.kernels.mlstm.fused import launch
-from recallmap.arch.kernels.mlstm.fused.plan import Carry, Gates, Tile
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
 
@@ -197,18 +195,27 @@ def test_nobody_who_asks_for_the_state_or_the_derivative_changes_outputs(time: i
 @pytest.mark.parametrize(
     "cut",
     [
-        {"tokens": 64, "rows": 16, "gates": Gates(2, 4)},
-        {"tokens": 16, "rows": 16, "gates": Gates(4, 4)},
-        {"tokens": 32, "carry": Carry(16, 16, 4, 1)},
-        {"tokens": 32, "outputs": Tile(16, 4), "by_queries": Tile(32, 2), "by_keys": Tile(64, 2)},
+        {"tokens": 64, "rows": 16, "gates": {"chunks": 2}},
+        {"tokens": 16, "rows": 16, "gates": {"chunks": 4}},
+        {"tokens": 32, "carry": {"keys": 16, "columns": 16}},
+        {"tokens": 32, "outputs": {"columns": 16}, "by_queries": {"columns": 32}, "by_keys": {"columns": 64}},
     ],
     ids=str,
 )
 def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from recallmap.arch.kernels.mlstm.fused import launch  # Triton is optional
+
     inputs = Case(150, 40, 72).inputs()
     planned = derived("fused", inputs, torch.float32, DEVICE)
     form_for = launch.form_for
-    monkeypatch.setattr(launch, "form_for", lambda *sizes: form_for(*sizes)._replace(**cut))
+
+    def other(*sizes: Any) -> Any:
+        form = form_for(*sizes)
+        return form._replace(
+            **{name: getattr(form, name)._replace(**x) if isinstance(x, dict) else x for name, x in cut.items()}
+        )
+
+    monkeypatch.setattr(launch, "form_for", other)
     for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
         assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
 
