@@ -233,22 +233,23 @@ class Cohort:
             inputs, at, targets, weight = pool.batch(rows_NB)
             logits = answers(model, low_precision, flat_NP, inputs, at)
             vectors = targets.dim() == logits.dim()
-            predictions.append((logits if vectors else logits.argmax(-1)).cpu().numpy())
+            predictions.append(logits if vectors else logits.argmax(-1))
             if wanting:
                 probabilities.append(logits[wanting].softmax(-1).cpu().numpy())
             scored, error = weight.flatten(1).sum(1), errors(logits, targets)
-            loss.append(torch.stack([averaged(error, weight) * scored, scored], dim=1).cpu().numpy())
-            by_sequence.append(torch.stack([(error * weight).sum(-1), weight.sum(-1)], dim=1).cpu().numpy())
+            loss.append(torch.stack([averaged(error, weight) * scored, scored], dim=1))
+            by_sequence.append(torch.stack([(error * weight).sum(-1), weight.sum(-1)], dim=1))
         shares: list[NDArray[Any] | None] = [None] * len(members)
         for number, n in enumerate(wanting):
             vocab = specs[n].task.shape[1]
             shares[n] = np.concatenate([part[number] for part in probabilities])[..., :vocab]
-        losses = np.stack(loss).sum(axis=0, dtype=np.float64)
+        # Fetched once: a pass that waits for its figures keeps a GPU from the next.
+        losses = torch.stack(loss).cpu().numpy().sum(axis=0, dtype=np.float64)
         return (
-            np.concatenate(predictions, axis=1),
+            torch.cat(predictions, dim=1).cpu().numpy(),
             shares,
             losses,
-            np.concatenate(by_sequence, axis=2, dtype=np.float64),
+            torch.cat(by_sequence, dim=2).cpu().numpy().astype(np.float64),
         )
 
     def parameters(self, member: int, row: Tensor) -> dict[str, Tensor]:

@@ -536,7 +536,8 @@ function drawState() {
     meta: "front",
   });
   const ticks = now.zoom ? ticksBetween(...now.zoom.x.map((power) => 10 ** power)) : byteTicks(view.states);
-  traces.push(...namesWithin(view, ticks.range, now.zoom?.y ?? heights ?? ends(view.scores.map(real))));
+  const lines = traces.filter(({ mode, meta }) => mode === "lines" && meta !== "band");
+  traces.push(...namesWithin(view, ticks.range, now.zoom?.y ?? heights ?? ends(view.scores.map(real)), lines));
   const picked = [...now.picked].filter((trial) => !view.meansOnly && isIn(view, trial) && shown(trial)).slice(0, RINGS);
   const each = view.trials.length > MANY; // then a mark may hide what is picked by it
   traces.push({

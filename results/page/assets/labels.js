@@ -40,8 +40,25 @@ function namesBeside(id, ends, [low, high]) {
   ];
 }
 
-// Names beside a mean of each line in the first figure, where they cover neither a mark nor each other.
-function namesWithin(view, xRange, yRange) {
+// Points every few pixels along lines, which go by steps where their shape says so: [[x, y]], from traces and pixels of a point.
+function along(traces, at) {
+  const points = [];
+  for (const { x, y, line } of traces)
+    for (let i = 1; i < x.length; i++) {
+      if ([x[i - 1], y[i - 1], x[i], y[i]].some((value) => value === null)) continue;
+      const bend = line.shape === "hv" ? [[x[i], y[i - 1]]] : [],
+        corners = [[x[i - 1], y[i - 1]], ...bend, [x[i], y[i]]].map(([state, mean]) => at({ state, mean }));
+      for (let c = 1; c < corners.length; c++) {
+        const [[x0, y0], [x1, y1]] = [corners[c - 1], corners[c]],
+          steps = Math.min(400, Math.ceil(Math.hypot(x1 - x0, y1 - y0) / 4));
+        for (let step = 0; step <= steps; step++) points.push([x0 + ((x1 - x0) * step) / (steps || 1), y0 + ((y1 - y0) * step) / (steps || 1)]);
+      }
+    }
+  return points;
+}
+
+// Names beside a mean of each line in the first figure, where they cover neither a mark nor each other, nor a line if that can be.
+function namesWithin(view, xRange, yRange, lines) {
   if (narrow()) return [];
   const box = $("state"),
     [wide, tall] = [box.clientWidth - 84, box.clientHeight - 64],
@@ -51,9 +68,11 @@ function namesWithin(view, xRange, yRange) {
       (1 - (mean - yRange[0]) / (yRange[1] - yRange[0])) * tall,
     ];
   const marks = view.means.filter((m) => named.has(m.arch) && !now.hidden.has(m.arch)),
+    strokes = along(lines, at),
     taken = marks.map(at).map(([x, y]) => [x - 8, y - 8, x + 8, y + 8]),
+    clear = ([l, t, r, b]) => strokes.every(([x, y]) => x < l || x > r || y < t || y > b),
     free = (own) => taken.every(([l, t, r, b]) => own[2] < l || own[0] > r || own[3] < t || own[1] > b);
-  const placeAt = (mark, size) => {
+  const placeAt = (mark, size, off) => {
     const [x, y] = at(mark);
     if (x < 0 || x > wide || y < 0 || y > tall) return null;
     const found = [
@@ -65,18 +84,18 @@ function namesWithin(view, xRange, yRange) {
       ["middle left", x - size - 8.5, y - 8],
     ]
       .map(([where, left, top]) => ({ mark, where, own: [left, top, left + size, top + 16] }))
-      .find(({ own }) => own[0] >= 0 && own[2] <= wide + 12 && own[1] >= 0 && own[3] <= tall && free(own));
+      .find(({ own }) => own[0] >= 0 && own[2] <= wide + 12 && own[1] >= 0 && own[3] <= tall && free(own) && off(own));
     return found ?? null;
   };
-  // Best first, each at its last mark that has room.
-  const lines = [...new Set(marks.map(({ arch }) => arch))]
+  // Best first, each at its last mark that has room off all lines, else at its last that has room.
+  const byArch = [...new Set(marks.map(({ arch }) => arch))]
     .map((arch) => marks.filter((m) => m.arch === arch).sort((a, b) => b.state - a.state || b.mean - a.mean))
     .sort(([a], [b]) => b.mean - a.mean);
   const put = [];
-  for (const own of lines) {
+  for (const own of byArch) {
     const word = shortened(visible(archs[own[0].arch].name)),
       size = 16 + wideAs([word]),
-      place = own.reduce((found, mark) => found ?? placeAt(mark, size), null);
+      place = [clear, () => true].reduce((found, off) => own.reduce((found, mark) => found ?? placeAt(mark, size, off), found), null);
     if (!place) continue;
     taken.push(place.own);
     put.push({ ...place, word });

@@ -446,6 +446,24 @@ def test_each_figure_has_its_key(browser: Browser, few: Path, rich: Path) -> Non
     assert browser.run(words, "heldkey") == ["● mesa"]
 
 
+def test_a_name_keeps_off_the_front_where_there_is_room(browser: Browser, make: Make, tmp_path: Path) -> None:
+    """The front runs above the mark of the larger gla, where its name would stand first."""
+    records = [
+        make(arch="gla", arch_dials={"width": 32}, state_bytes=4600, score=0.9),
+        make(arch="gla", arch_dials={"width": 33}, state_bytes=4900, score=0.88),
+        make(arch="mesa", state_bytes=12_800, score=0.97),
+    ]
+    write_page(tmp_path / "page.html", records, title="Names", tables=table_of(records))
+    browser.show(tmp_path / "page.html")
+    name, front = browser.run(
+        "const figure = document.getElementById('state'), { yaxis, _size } = figure._fullLayout;"
+        "const text = [...figure.querySelectorAll('text')].find((one) => one.textContent.trim() === 'gla');"
+        "const { top, bottom } = text.getBoundingClientRect();"
+        "return [[top, bottom], figure.getBoundingClientRect().y + _size.t + yaxis.c2p(0.9)]"
+    )
+    assert not name[0] < front < name[1]
+
+
 def test_references_are_never_written_over_each_other(browser: Browser, make: Make, tmp_path: Path) -> None:
     close = {"2-gram": 0.826, "3-gram": 0.932, "4-gram": 0.95, "5-gram": 0.952, "known states": 0.986, "1-gram": 0.49}
     records = [make(references=close, score=0.7), make(references=close, arch="gla", score=0.5, state_bytes=500)]
