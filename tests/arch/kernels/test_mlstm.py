@@ -96,7 +96,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Case(NamedTuple):
-    """A call of fused kernels that takes chunks side by side: wide heads, or narrow ones in a long sequence."""
+    """A call that takes chunks side by side, backward at least: of wide heads, or of narrow ones in a long sequence."""
 
     time: int
     key_width: int
@@ -132,6 +132,9 @@ SIDE_BY_SIDE = [
     Case(70, 24, 72, "shared"),
     Case(150, 128, 40),
     Case(150, 72, 72, "shared", given=False),
+    Case(150, 64, 64),
+    Case(40, 48, 64, "shared", given=False),
+    Case(150, 64, 64, given=False, shift=100.0),
     Case(300, 16, 16),
     Case(150, 72, 72, given=False, shift=100.0),
     Case(150, 72, 72, shift=-100.0),
@@ -216,6 +219,37 @@ def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: py
         )
 
     monkeypatch.setattr(launch, "form_for", other)
+    for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
+        assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("case", "early"),
+    [
+        (Case(150, 40, 40), 0.0),
+        (Case(63, 40, 24, "shared", given=False), 0.0),
+        (Case(150, 40, 40, shift=1.0), 60.0),
+    ],
+    ids=str,
+)
+def test_chunks_backward_take_from_a_walk_what_they_make_themselves(
+    case: Case, early: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`early` raises the input gate of a token of the first chunk, which then makes the last m."""
+    from recallmap.arch.kernels.mlstm.fused import launch, plan  # Triton is optional
+
+    inputs = case.inputs()
+    inputs["i"][:, 5] += early
+    planned = derived("fused", inputs, torch.float32, DEVICE)
+    form_for = launch.form_for
+
+    def mixed(*sizes: Any) -> plan.Mixed:
+        chunks = form_for(*sizes)
+        assert isinstance(chunks, plan.Chunks)
+        return plan.Mixed(plan.Walk(chunks.tokens, 4), chunks)
+
+    monkeypatch.setattr(launch, "form_for", mixed)
     for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
         assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
 

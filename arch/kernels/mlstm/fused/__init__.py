@@ -16,7 +16,8 @@ and what a row gives to G_t is 0, or r_t do_t . N_t where d_t is the smaller one
 A narrow head has one program, which walks its chunks with the state in registers, and one for the derivatives. For wide heads,
 and for long sequences that are few, only what a chunk has to know of others is walked. Forward: the gates, by head; then C, by
 blocks of keys and values, and n; then all outputs at once, by tiles of a chunk's tokens. Backward, by tiles again: what queries
-are told, and r and d d; then the walk of the derivatives of C and n; then what keys and values are told; then the gates.
+are told, and r and d d; then the walk of the derivatives of C and n; then what keys and values are told; then the gates. In
+16 bits heads of 64 columns go forward as narrow ones, and backward as wide ones, from states and gates that the walk leaves.
 
 B batch, T time, H heads, G heads of q and k (H or 1), K key width, V value width, N chunks, S tokens a chunk,
 R tokens a tile; BK, BV, BS, BR blocks

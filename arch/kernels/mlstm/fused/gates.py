@@ -85,6 +85,12 @@ def load_powers(x, t, T, other, EXACT: tl.constexpr):
 
 
 @triton.jit
+def store_powers(x, t, T, parts, EXACT: tl.constexpr):
+    """What `load_powers` loads."""
+    tl.store(x + t, parts[0].to(tl.float64) + parts[1] if EXACT else parts[0], mask=t < T)
+
+
+@triton.jit
 def pair_fades(b, top, seen, EXACT: tl.constexpr):
     """e^(b_s - M_t) [t, s] of the pairs that are seen."""
     power = b[0][None, :] - top[0][:, None]

@@ -15,7 +15,7 @@ from recallmap.arch.kernels.mlstm.fused.chunk_gradients import (
     mlstm_by_queries_kernel,
 )
 from recallmap.arch.kernels.mlstm.fused.gate_walk import mlstm_gates_kernel
-from recallmap.arch.kernels.mlstm.fused.plan import Chunks, Form, Tile, Walk, form_for
+from recallmap.arch.kernels.mlstm.fused.plan import Chunks, Mixed, Tile, Walk, form_for
 from recallmap.arch.kernels.mlstm.fused.read_out import mlstm_outputs_kernel
 from recallmap.arch.kernels.mlstm.fused.state_carry import mlstm_carry_kernel
 from recallmap.arch.kernels.mlstm.fused.state_walk import mlstm_backward_kernel, mlstm_forward_kernel
@@ -40,8 +40,8 @@ class Inputs(NamedTuple):
 class Results(NamedTuple):
     """o; C, n, m behind all tokens, [B, 0] where not asked for; C, n ahead of every chunk, with `last` also behind all.
 
-    Then what a walk leaves, m as C and n, or what chunks side by side leave: b and M, e^(m - M), e^(b - M_end) and the least
-    normaliser by token, e^(m - M_end) by chunk, and by head the token that made the last m. What the other leaves is [B, 0].
+    Then what a walk takes backward, m as C and n, or what chunks side by side take: b and M, e^(m - M), e^(b - M_end) and the
+    least normaliser by token, e^(m - M_end) by chunk, by head the token that made the last m. What the other takes is [B, 0].
     """
 
     o: Tensor
@@ -73,9 +73,11 @@ class Gradients(NamedTuple):
     m: Tensor
 
 
-def _form(x: Inputs) -> Form:
+def _forms(x: Inputs) -> tuple[Walk | Chunks, Walk | Chunks]:
+    """Forward and backward."""
     B, T, H, V = x.v.shape
-    return form_for(x.q.shape[-1], V, T, B * H, x.v.dtype)
+    form = form_for(x.q.shape[-1], V, T, B * H, x.v.dtype)
+    return (form.forward, form.backward) if isinstance(form, Mixed) else (form, form)
 
 
 def _strides(*tensors: Tensor) -> list[tuple[int, int, int]]:
@@ -83,7 +85,7 @@ def _strides(*tensors: Tensor) -> list[tuple[int, int, int]]:
     return [(x.stride(0), x.stride(1), x.stride(2) if x.shape[2] > 1 else 0) for x in tensors]
 
 
-def _sizes(x: Inputs, form: Form) -> tuple[int, int, int]:
+def _sizes(x: Inputs, form: Walk | Chunks) -> tuple[int, int, int]:
     """Numbers that kernels are given: tokens, heads and chunks."""
     time, heads = x.v.shape[1:3]
     return time, heads, triton.cdiv(time, form.tokens)
@@ -110,13 +112,13 @@ def _tile_constants(x: Inputs, form: Chunks, tile: Tile) -> dict[str, Any]:
 
 
 def _forward(x: Inputs) -> Results:
-    form, results = _form(x), _empty_results(x)
+    (form, backward), results = _forms(x), _empty_results(x)
     x = x._replace(q=dense(x.q), k=dense(x.k), v=dense(x.v), C=packed(x.C), n=packed(x.n), m=packed(x.m))
     if isinstance(form, Walk):
         content = (x.q, x.k, x.v, x.i, x.f)
         mlstm_forward_kernel[(x.v.shape[0] * x.v.shape[2],)](
-            *content, x.C, x.n, x.m, *results[:7], *_strides(*content), x.scale, *_sizes(x, form),
-            **_walk_constants(x, form),
+            *content, x.C, x.n, x.m, *results, *_strides(*content), x.scale, *_sizes(x, form),
+            **_walk_constants(x, form), GATES=isinstance(backward, Chunks),
         )  # fmt: skip
     else:
         _forward_by_chunks(x, form, results)
@@ -159,8 +161,8 @@ def _carry(
 
 
 def _empty_results(x: Inputs) -> Results:
-    (B, T, H, V), K, form = x.v.shape, x.q.shape[-1], _form(x)
-    chunks, walk = triton.cdiv(T, form.tokens), isinstance(form, Walk)
+    (B, T, H, V), K, (_, backward) = x.v.shape, x.q.shape[-1], _forms(x)
+    chunks, walk = triton.cdiv(T, backward.tokens), isinstance(backward, Walk)
     states = chunks + x.last
     exact = torch.float64 if x.v.dtype == torch.float32 else torch.float32
 
@@ -187,7 +189,7 @@ def _empty_results(x: Inputs) -> Results:
 
 
 def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> Gradients:
-    form, do, d_last = _form(x), dense(derivatives[0]), [given.contiguous() for given in derivatives[1:]]
+    (_, form), do, d_last = _forms(x), dense(derivatives[0]), [given.contiguous() for given in derivatives[1:]]
     x = x._replace(q=dense(x.q), k=dense(x.k), v=dense(x.v))
     left = Results(do, *d_last, *(kept.contiguous() for kept in rest))
     d = _empty_gradients(derivatives, x, rest)

@@ -6,7 +6,7 @@ import torch
 
 from recallmap.arch.kernels.op_interface.custom_op import padded
 
-WIDEST_RESIDENT = 64  # beyond it a state and its derivative do not fit the registers of one program
+WIDEST_RESIDENT = 64  # beyond it a state does not fit the registers of one program
 LONGEST_RESIDENT = 256  # tokens that are not worth more than one launch
 FEWEST_PROGRAMS = 128  # about one for every multiprocessor
 MANY_PROGRAMS = 512  # from where on they share one
@@ -55,7 +55,14 @@ class Chunks(NamedTuple):
     by_keys: Tile
 
 
-Form = Walk | Chunks
+class Mixed(NamedTuple):
+    """A walk forward, which leaves what chunks side by side take backward. Both have as many tokens a chunk."""
+
+    forward: Walk
+    backward: Chunks
+
+
+Form = Walk | Chunks | Mixed
 
 # By the wider of keys and values. Without tensor cores every thread holds all terms of its sums, so fp32 takes smaller blocks.
 _FP32_WALK = {16: Walk(32, 4), 32: Walk(32, 8)}
@@ -89,6 +96,9 @@ _HALF_CHUNKS = {
 }
 # Hopper's own products, which 64 rows bring in, came out wrong in walks whose keys and values differ in width (Triton 3.6).
 _ROWS_UNEVEN = 32
+# A head of 64 columns lacks registers backward. In a sweep on an H200 chunks of 32 took less time than walks both ways,
+# but more forward. These are its tiles; the tile by keys, and chunks of 64 behind a walk, were not measured.
+_HALF_BEHIND_WALK = {64: Chunks(64, 32, Gates(8, 8), Carry(64, 64, 2, 2), Tile(64, 4), Tile(64, 2, 2), Tile(64, 2, 2))}
 
 
 def form_for(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> Form:
@@ -98,7 +108,10 @@ def form_for(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> Form:
         walks = _FP32_WALK if exact else _HALF_WALK_OF_MANY if programs >= MANY_PROGRAMS else _HALF_WALK
         if not exact and padded(K) != padded(V):
             walks = walks | _HALF_WALK_UNEVEN
-        return walks[widest]._replace(tokens=min(walks[widest].tokens, padded(T)))
+        walk = walks[widest]._replace(tokens=min(walks[widest].tokens, padded(T)))
+        if not exact and padded(K) == padded(V) and widest in _HALF_BEHIND_WALK:
+            return Mixed(walk, fitted(_HALF_BEHIND_WALK[widest], K, V, T))
+        return walk
     chunks = (_FP32_CHUNKS if exact else _HALF_CHUNKS)[widest]
     if padded(K) != padded(V):
         chunks = chunks._replace(rows=min(chunks.rows, _ROWS_UNEVEN))
@@ -124,6 +137,6 @@ def fitted(form: Chunks, K: int, V: int, T: int) -> Chunks:
 
 
 def _resident(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> bool:
-    """True where one program per head makes all derivatives: they fit, and one program per chunk would not be more parallel."""
+    """True where one program per head walks it: the state fits, and one program per chunk would not be more parallel."""
     widest = WIDEST_RESIDENT // 2 if dtype == torch.float32 else WIDEST_RESIDENT
     return max(K, V) <= widest and (T <= LONGEST_RESIDENT or programs >= FEWEST_PROGRAMS)
