@@ -85,8 +85,8 @@ _FP32_CHUNKS = {
     256: _chunks(16, 16, Carry(256, 16, 8, 1), Tile(16, 8)),
 }
 # 64 rows and four warps bring in products of Hopper's own kind. At width 128 in bf16, Triton 3.6 compiled all 79 settings of a
-# sweep on an H200 to right results, and 64 rows were the fastest; the tile by keys was not swept with them. The other widths
-# keep to 32 rows: nobody measured more.
+# sweep on an H200 to right results, and 64 rows were the fastest; the tile by keys is that by queries. The other widths keep
+# to 32 rows: 64 were not measured there.
 _HALF_CHUNKS = {
     16: _chunks(64, 32, Carry(16, 16, 4, 2), Tile(16, 4)),
     32: _chunks(64, 32, Carry(32, 32, 4, 2), Tile(32, 4)),
@@ -97,7 +97,7 @@ _HALF_CHUNKS = {
 # Hopper's own products, which 64 rows bring in, came out wrong in walks whose keys and values differ in width (Triton 3.6).
 _ROWS_UNEVEN = 32
 # A head of 64 columns lacks registers backward. In a sweep on an H200 chunks of 32 took less time than walks both ways,
-# but more forward. These are its tiles; the tile by keys, and chunks of 64 behind a walk, were not measured.
+# but more forward. These are its tiles, by keys those by queries; chunks of 64 behind a walk were not measured.
 _HALF_BEHIND_WALK = {64: Chunks(64, 32, Gates(8, 8), Carry(64, 64, 2, 2), Tile(64, 4), Tile(64, 2, 2), Tile(64, 2, 2))}
 
 
