@@ -84,20 +84,18 @@ _FP32_CHUNKS = {
     128: _chunks(16, 16, Carry(128, 32, 8, 1), Tile(32, 8))._replace(outputs=Tile(16, 8)),
     256: _chunks(16, 16, Carry(256, 16, 8, 1), Tile(16, 8)),
 }
-# 64 rows and four warps bring in products of Hopper's own kind. At width 128 in bf16, Triton 3.6 compiled all 79 settings of a
-# sweep on an H200 to right results, and 64 rows were the fastest; the tile by keys is that by queries. The other widths keep
-# to 32 rows: 64 were not measured there.
+# Products of 32 rows: 64 would bring in Hopper's own, which Triton 3.6 compiles to wrong results in some kernels. At width 128,
+# 64 rows took two thirds of the time in a sweep on an H200, with right results; but with a tile by keys of 64 columns and
+# two stages, derivatives by k came out wrong at L1.
 _HALF_CHUNKS = {
     16: _chunks(64, 32, Carry(16, 16, 4, 2), Tile(16, 4)),
     32: _chunks(64, 32, Carry(32, 32, 4, 2), Tile(32, 4)),
     64: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(64, 4)),
-    128: _chunks(64, 64, Carry(32, 64, 2, 3), Tile(64, 4, 2))._replace(outputs=Tile(32, 4)),
+    128: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 4)),
     256: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 8)),
 }
-# Hopper's own products, which 64 rows bring in, came out wrong in walks whose keys and values differ in width (Triton 3.6).
-_ROWS_UNEVEN = 32
-# A head of 64 columns lacks registers backward. In a sweep on an H200 chunks of 32 took less time than walks both ways,
-# but more forward. These are its tiles, by keys those by queries; chunks of 64 behind a walk were not measured.
+# A head of 64 columns lacks registers backward. On an H200 a walk forward and chunks backward took 68 us at S4, walks both ways
+# 88, chunks both ways 71.
 _HALF_BEHIND_WALK = {64: Chunks(64, 32, Gates(8, 8), Carry(64, 64, 2, 2), Tile(64, 4), Tile(64, 2, 2), Tile(64, 2, 2))}
 
 
@@ -112,10 +110,7 @@ def form_for(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> Form:
         if not exact and padded(K) == padded(V) and widest in _HALF_BEHIND_WALK:
             return Mixed(walk, fitted(_HALF_BEHIND_WALK[widest], K, V, T))
         return walk
-    chunks = (_FP32_CHUNKS if exact else _HALF_CHUNKS)[widest]
-    if padded(K) != padded(V):
-        chunks = chunks._replace(rows=min(chunks.rows, _ROWS_UNEVEN))
-    return fitted(chunks, K, V, T)
+    return fitted((_FP32_CHUNKS if exact else _HALF_CHUNKS)[widest], K, V, T)
 
 
 def fitted(form: Chunks, K: int, V: int, T: int) -> Chunks:
