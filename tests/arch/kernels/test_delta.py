@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels import delta, gated_linear
 from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
 GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
@@ -281,3 +282,48 @@ def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
         shape = timing.Shape(batch=2, time=time, heads=2, key_width=width, value_width=width)
         inputs = timing._on(timing.example("delta", variant, shape), dtype, torch.device(device))
         assert timing.disagreement("delta", "fused", inputs) <= 1
+
+
+def everything(inputs: dict[str, Any], initial: Tensor, implementation: str) -> dict[str, Tensor]:
+    """Outputs, the final state, and the gradients of a random function of both by all that has one."""
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
+    leaves["initial_state"] = initial.detach().requires_grad_()
+    o, final = delta(**(inputs | leaves), return_state=True, implementation=implementation)
+    assert final is not None
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
+    gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
+    return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU], ids=["float32", "bfloat16", "cuda"]
+)
+@pytest.mark.parametrize("variant", timing.variants("delta"))
+@pytest.mark.parametrize("time", [1, 85])
+def test_wide_heads_by_chunks(
+    time: int,
+    variant: str,
+    device: str,
+    dtype: torch.dtype,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs of a chunk read what the walks leave, with gradients or without."""
+    if (device, dtype) == ("cpu", torch.bfloat16):
+        request.getfixturevalue("tensor_cores")
+    plan = import_module("recallmap.arch.kernels.delta.fused.plan")
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
+    inputs = timing._on(example(variant, time, key_width=40, value_width=36), dtype, torch.device(device))
+    initial = torch.randn(2, 2, 40, 36, generator=torch.Generator().manual_seed(0)).to(device)
+    found = everything(inputs, initial, "fused")
+    expected = everything({name: x.double() for name, x in inputs.items()}, initial.double(), "recurrent")
+    for name, x in found.items():
+        of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
+        per = (0, 1) if name in ("final", "initial_state") else (0, 2)
+        allowed = max(tolerance("delta", dtype, of=of), attainable(expected[name], x.dtype, per))
+        assert error(x, expected[name], per) <= allowed, name
+    with torch.no_grad():
+        o, _ = delta(**inputs, initial_state=initial, implementation="fused")
+    assert torch.equal(o, found["o"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from recallmap.arch import kernels
 from recallmap.arch.kernels.benchmark import timing
-from recallmap.arch.kernels.benchmark.tolerance import Of, error, tolerance
+from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 from recallmap.arch.kernels.mlstm import MlstmState
 
 IMPLEMENTATIONS = ["recurrent", "chunked"]
@@ -92,36 +92,182 @@ def test_a_state_that_does_not_fit_is_told() -> None:
         kernels.mlstm(**inputs | {"i": inputs["i"][:, :1]})
 
 
-@pytest.mark.parametrize(("time", "width"), [(300, 16), (40, 72)])
-def test_fused_derives_long_sequences_and_wide_heads_by_chunks(time: int, width: int) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    inputs = timing.example(
-        "mlstm", "head", timing.Shape(batch=1, time=time, heads=1, key_width=width, value_width=width)
-    )
-    generator = torch.Generator().manual_seed(1)
-    shapes: tuple[tuple[int, ...], ...] = ((1, 1, width, width), (1, 1, width), (1, 1))
-    inputs["initial_state"] = MlstmState(*(torch.randn(shape, generator=generator) for shape in shapes))
-    found, expected = (
-        derived(name, inputs, dtype, device) for name, dtype in (("fused", torch.float32), ("recurrent", torch.float64))
-    )
-    for x, y in zip(found, expected, strict=True):
-        assert error(x, y, (0,)) <= tolerance("mlstm", torch.float32)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) -> list[Tensor]:
+class Case(NamedTuple):
+    """A call that takes chunks side by side, backward at least: of wide heads, or of narrow ones in a long sequence."""
+
+    time: int
+    key_width: int
+    value_width: int
+    variant: str = "head"
+    given: bool = True
+    shift: float = 0.0
+
+    def inputs(self) -> dict[str, Any]:
+        """Arguments in fp64, with a random first state where one is given; all input gates shifted. Where they are large no
+        normaliser is bounded below: keys are positive, so that none nearly cancels."""
+        shape = timing.Shape(batch=1, time=self.time, heads=2, key_width=self.key_width, value_width=self.value_width)
+        inputs = timing.example("mlstm", self.variant, shape)
+        inputs["i"] += self.shift
+        if self.shift > 0:
+            inputs |= {key: inputs[key].abs() for key in "qk"}
+        if self.given:
+            generator = torch.Generator().manual_seed(1)
+            shapes: tuple[tuple[int, ...], ...] = (
+                (1, 2, self.key_width, self.value_width),
+                (1, 2, self.key_width),
+                (1, 2),
+            )
+            inputs["initial_state"] = MlstmState(*(torch.randn(shape, generator=generator) for shape in shapes))
+        return inputs
+
+
+SIDE_BY_SIDE = [
+    Case(1, 72, 72),
+    Case(1, 128, 128, given=False),
+    Case(63, 128, 128),
+    Case(64, 72, 72, given=False),
+    Case(70, 24, 72, "shared"),
+    Case(150, 128, 40),
+    Case(150, 72, 72, "shared", given=False),
+    Case(150, 64, 64),
+    Case(40, 48, 64, "shared", given=False),
+    Case(150, 64, 64, given=False, shift=100.0),
+    Case(300, 16, 16),
+    Case(150, 72, 72, given=False, shift=100.0),
+    Case(150, 72, 72, shift=-100.0),
+]
+
+
+@pytest.mark.usefixtures("poisoned", "tensor_cores")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", SIDE_BY_SIDE, ids=lambda case: "-".join(map(str, case)))
+def test_fused_of_wide_heads_and_long_sequences_is_the_recurrence(case: Case, dtype: torch.dtype) -> None:
+    inputs = rounded(case.inputs(), dtype)
+    found, expected = derived("fused", inputs, dtype, DEVICE), derived("recurrent", inputs, torch.float64, "cpu")
+    assert found.keys() == expected.keys()
+    for key, x in found.items():
+        of: Of = "gate_gradient" if key in ("d_i", "d_f") else "gradient" if key.startswith("d_") else "output"
+        per = (0, 1) if "state" in key else (0, 2)
+        allowed = max(tolerance("mlstm", dtype, of=of), attainable(expected[key], x.dtype, per))
+        assert error(x, expected[key], per) <= allowed, key
+
+
+def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The inputs as they are in `dtype`, gates and states in fp32."""
+    return {key: x.to(dtype).double() if key in timing.CONTENT else x for key, x in inputs.items()}
+
+
+def derived(name: str, inputs: dict[str, Any], dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     """Outputs, last state, and the derivatives of a function of both by all inputs and the initial state."""
 
-    def leaf(x: Tensor) -> Tensor:
-        return x.float().to(device, dtype).requires_grad_()
+    def leaf(key: str, x: Tensor) -> Tensor:
+        lowest = dtype if key in timing.CONTENT else torch.promote_types(dtype, torch.float32)
+        return x.float().to(device, lowest).requires_grad_()
 
-    state = MlstmState(*(leaf(x) for x in inputs["initial_state"]))
-    leaves: dict[str, Any] = {key: leaf(x) for key, x in inputs.items() if key != "initial_state"}
+    leaves: dict[str, Any] = {key: leaf(key, x) for key, x in inputs.items() if key != "initial_state"}
+    state, parts = None, {}
+    if "initial_state" in inputs:
+        state = MlstmState(*(leaf("state", x) for x in inputs["initial_state"]))
+        parts = {f"state_{part}": x for part, x in state._asdict().items()}
     o, final = kernels.mlstm(**leaves, initial_state=state, return_state=True, implementation=name)
     assert final is not None
-    results = [o, *final]
-    loss = torch.stack([x.sin().sum() for x in results]).sum()
-    gradients = torch.autograd.grad(loss, [*leaves.values(), *state])
-    return [x.cpu() for x in (*results, *gradients)]
+    results = {"o": o} | {f"last_state_{part}": x for part, x in final._asdict().items()}
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(device, x.dtype) for x in results.values()]
+    gradients = torch.autograd.grad(list(results.values()), [*leaves.values(), *parts.values()], weights)
+    results |= {f"d_{key}": x for key, x in zip([*leaves, *parts], gradients, strict=True)}
+    return {key: x.detach().cpu() for key, x in results.items()}
+
+
+@pytest.mark.parametrize("time", [20, 150])
+def test_nobody_who_asks_for_the_state_or_the_derivative_changes_outputs(time: int) -> None:
+    inputs = {key: x.float().to(DEVICE) for key, x in Case(time, 72, 72, given=False).inputs().items()}
+    asked, _ = kernels.mlstm(
+        **{key: x.requires_grad_() for key, x in inputs.items()}, return_state=True, implementation="fused"
+    )
+    with torch.no_grad():
+        alone, state = kernels.mlstm(**inputs, implementation="fused")
+    assert state is None
+    assert torch.equal(alone, asked)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"tokens": 64, "rows": 16, "gates": {"chunks": 2}},
+        {"tokens": 16, "rows": 16, "gates": {"chunks": 4}},
+        {"tokens": 32, "carry": {"keys": 16, "columns": 16}},
+        {"tokens": 32, "outputs": {"columns": 16}, "by_queries": {"columns": 32}, "by_keys": {"columns": 64}},
+    ],
+    ids=str,
+)
+def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from recallmap.arch.kernels.mlstm.fused import launch  # Triton is optional
+
+    inputs = Case(150, 40, 72).inputs()
+    planned = derived("fused", inputs, torch.float32, DEVICE)
+    form_for = launch.form_for
+
+    def other(*sizes: Any) -> Any:
+        form = form_for(*sizes)
+        return form._replace(
+            **{name: getattr(form, name)._replace(**x) if isinstance(x, dict) else x for name, x in cut.items()}
+        )
+
+    monkeypatch.setattr(launch, "form_for", other)
+    for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
+        assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("case", "early"),
+    [
+        (Case(150, 40, 40), 0.0),
+        (Case(63, 40, 24, "shared", given=False), 0.0),
+        (Case(150, 40, 40, shift=1.0), 60.0),
+    ],
+    ids=str,
+)
+def test_chunks_backward_take_from_a_walk_what_they_make_themselves(
+    case: Case, early: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`early` raises the input gate of a token of the first chunk, which then makes the last m."""
+    from recallmap.arch.kernels.mlstm.fused import launch, plan  # Triton is optional
+
+    inputs = case.inputs()
+    inputs["i"][:, 5] += early
+    planned = derived("fused", inputs, torch.float32, DEVICE)
+    form_for = launch.form_for
+
+    def mixed(*sizes: Any) -> plan.Mixed:
+        chunks = form_for(*sizes)
+        assert isinstance(chunks, plan.Chunks)
+        return plan.Mixed(plan.Walk(chunks.tokens, 4), chunks)
+
+    monkeypatch.setattr(launch, "form_for", mixed)
+    for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
+        assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
+
+
+def test_members_with_wide_heads_are_what_they_are_alone() -> None:
+    inputs = Case(70, 72, 40, given=False).inputs()
+    members = [{key: factor * x.float().to(DEVICE) for key, x in inputs.items()} for factor in (1.0, 0.5)]
+    stacked = {key: torch.stack([member[key] for member in members]).requires_grad_() for key in inputs}
+
+    def outputs(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tensor:
+        return kernels.mlstm(q, k, v, i=i, f=f, implementation="fused")[0]
+
+    together = torch.vmap(outputs)(*stacked.values())
+    alone = torch.stack([outputs(*(x[m] for x in stacked.values())) for m in range(2)])
+    assert_close(together, alone)
+    gradients = (torch.autograd.grad(o.sin().sum(), list(stacked.values())) for o in (together, alone))
+    for x, y in zip(*gradients, strict=True):
+        assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("tensor_cores")

@@ -1,4 +1,5 @@
-"""The delta rule: in one launch forward and one backward for short sequences of narrow heads, in two and two otherwise.
+"""The delta rule: in one launch forward and one backward for short sequences of narrow heads, otherwise in two and two, or in
+three and three where heads are wide.
 
 Within a chunk of C tokens with state S ahead of it, one row r reads before one column c writes, and E is what c writes:
 
@@ -14,9 +15,10 @@ F = X^T dO + c dS',   Z = (I + A)^-T F,   dS = scale q^T dO - r^T Z + D dS',   d
 In one launch a program walks a whole sequence, chunk after chunk, the state in registers, and does all else on the way. It
 leaves the inverses, E and the states ahead of the chunks to backward.
 
-Otherwise the inverse, its products with r and with V, and those of pairs are made by a program a chunk. Then only S and dS
-walk along time, two products a chunk, by a program a head and block of value channels; the gradients are a program a chunk
-again.
+Otherwise the inverse, its products with r and with V, and those of pairs are made by a program a chunk. Then S and dS walk
+along time by a program a head and block of value channels; the gradients are a program a chunk again. On the walks O and Z are
+made too, with dV of a and b, unless heads are wide. Then walks make E and S, two products a chunk (three with a and b), and F
+and dS, three products a chunk. X^T dO comes from programs a chunk ahead of the walk, O, Z and dV from such behind it.
 
 B batch, T time, H heads, N chunks, C tokens a chunk, K key width, V value width; in kernels KB and VB are blocks of them,
 KP and VP their powers of two

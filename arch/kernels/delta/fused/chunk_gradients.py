@@ -21,8 +21,36 @@ from recallmap.arch.kernels.delta.fused.tiles import (
     load_rows,
     load_square,
     load_square_transposed,
+    store_columns,
     store_rows,
 )
+
+
+@triton.jit
+def _gradients_by_values(
+    k, scores, d_states, d_o, d_e, z, d_v, k_stride, d_o_stride, t, T, H,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr,
+    VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr,
+):  # fmt: skip
+    """Leave Z, of derivatives by E, and with a and b derivatives by values, which k writes with its decays to the chunk's end
+    and q and r see and hear."""
+    inverse = load_square(scores, None, C)
+    for start in range(0, VP, VB):
+        w = start + tl.arange(0, VB)
+        z_VC = dot(load_columns(d_e, H * V, t, T, w, V), inverse, SOLVE)
+        store_columns(z, H * V, t, T, w, V, z_VC)
+        if PAIR:
+            d_v_VC = dot(load_columns(d_o, d_o_stride, t, T, w, V), load_square(scores + 2 * C * C, None, C), PRECISION)
+            d_v_VC -= dot(z_VC, load_square(scores + 3 * C * C, None, C), PRECISION)
+            for first in range(0, KP, KB):
+                d = first + tl.arange(0, KB)
+                inside = (w[:, None] < V) & (d[None, :] < K)
+                d_s_VK = tl.load(d_states + w[:, None] * K + d[None, :], mask=inside, other=0.0).to(tl.float32)
+                k_KC = load_columns(k, k_stride, t, T, d, K)
+                if GATE == 1:
+                    k_KC *= tl.load(scores + 4 * C * C + 2 * C + tl.arange(0, C))[None, :]
+                d_v_VC = add_dot(d_v_VC, d_s_VK, k_KC, PRECISION)
+            store_columns(d_v, H * V, t, T, w, V, d_v_VC)
 
 
 @triton.jit
@@ -68,8 +96,8 @@ def _gradients_through_states(
     for first in range(0, VP, VB):
         w = first + tl.arange(0, VB)
         inside = (w[:, None] < V) & (d[None, :] < K)
-        s_VK = tl.load(states + d[None, :] * V + w[:, None], mask=inside, other=0.0).to(tl.float32)
-        d_s_VK = tl.load(d_states + d[None, :] * V + w[:, None], mask=inside, other=0.0).to(tl.float32)
+        s_VK = tl.load(states + w[:, None] * K + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        d_s_VK = tl.load(d_states + w[:, None] * K + d[None, :], mask=inside, other=0.0).to(tl.float32)
         d_o_CV = load_rows(d_o, d_o_stride, t, T, w, V)
         e_CV = load_rows(written, H * V, t, T, w, V)
         z_CV = load_rows(z, H * V, t, T, w, V)
@@ -135,12 +163,14 @@ def _gradients_through_levels(
 @triton.jit(do_not_specialize=["T", "H"])
 def delta_gradient_kernel(
     q, k, v, a, b, g, beta, states, d_states, written, d_o, z, d_pairs, d_q, d_k, d_a, d_b, d_g, d_beta,
-    q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, T, H, scale,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr,
-    VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr,
-    PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
+    scores, faded_k, d_e, d_v,
+    q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, faded_k_strides,
+    T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr,
+    KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr,
+    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by q, k, a, b and the gates of one chunk of one head."""
+    """Derivatives by q, k, a, b and the gates of one chunk of one head. Where APART, Z and derivatives by values are made here,
+    of those by E."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -163,6 +193,16 @@ def delta_gradient_kernel(
     d_pairs += (head * tl.num_programs(1) + n) * (KINDS * C * C)
     i = tl.arange(0, C)
     t = n * C + i
+    if APART:
+        scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + (KP if GATE == 2 else 4 * C))
+        if PAIR:
+            faded_k += at_b * faded_k_strides[0] + at_h * faded_k_strides[2]
+            d_v += own_head * V
+        _gradients_by_values(
+            faded_k, scores, d_states, d_o, d_e + own_head * V, z, d_v, faded_k_strides[1], d_o_strides[1], t, T, H,
+            K, V, C, KP, KB, VP, VB, PAIR, GATE, PRECISION, SOLVE,
+        )  # fmt: skip
+        tl.debug_barrier()
 
     d_erases, d_reads, d_sees, d_hears, d_reads_own, d_sees_own = _pair_gradients(
         v, written, d_o, z, v_strides[1], d_o_strides[1], t, T, H, scale, V, C, VP, VB, PAIR, PRECISION

@@ -12,6 +12,7 @@ from torch import Tensor
 from recallmap.arch.kernels.delta.fused.chunk_gradients import delta_gradient_kernel
 from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
 from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
+from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, delta_read_out_kernel
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
 from recallmap.arch.kernels.delta.fused.whole_sequence import delta_whole_backward_kernel, delta_whole_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
@@ -99,10 +100,12 @@ def _forward(x: Inputs) -> Results:
 
 
 def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
-    content, blocks, values = _content(x), plan.blocks, padded(plan.value_width)
+    content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart
     o, final, scores, erased, written, states = results
     if not x.keep:
         scores, erased = scores.new_empty(scores_shape(plan)), x.k.new_empty(plan.erased_shape)
+        if apart:
+            written, states = torch.empty_like(o), states.new_empty(plan.states_shape)
     wanted = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
     delta_pairs_kernel[(plan.programs, plan.chunks)](
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
@@ -113,15 +116,22 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
     delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
         faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
         *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-        **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep,
-        END=x.return_state, STAGES=blocks.stages, num_warps=blocks.walk_warps,
+        **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep or apart,
+        END=x.return_state, APART=apart, STAGES=blocks.stages, num_warps=blocks.walk_warps,
     )  # fmt: skip
+    if apart:
+        block = min(blocks.output_block, values)
+        delta_read_out_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
+            faded.q, x.v, scores, written, states, o, *_strides(faded.q, x.v), plan.time, plan.heads, x.scale,
+            **plan.flags, V=plan.value_width, KB=min(blocks.output_step, plan.flags["KP"]), VB=block,
+            num_warps=blocks.output_warps,
+        )  # fmt: skip
 
 
 def _empty_results(x: Inputs) -> Results:
     plan = plan_for(x)
-    batch, heads, sizes = plan.batch, plan.heads, (plan.key_width, plan.value_width)
-    state = (batch, heads, *sizes) if x.return_state else (batch, 0)
+    batch = plan.batch
+    state = (batch, plan.heads, plan.key_width, plan.value_width) if x.return_state else (batch, 0)
     kept = torch.bfloat16 if x.v.dtype == torch.bfloat16 else torch.float32
     return Results(
         o=x.v.new_empty(x.v.shape),
@@ -129,7 +139,7 @@ def _empty_results(x: Inputs) -> Results:
         scores=x.v.new_empty(scores_shape(plan) if x.keep else (batch, 0), dtype=torch.float32),
         erased=x.k.new_empty(plan.erased_shape if x.keep and plan.walk is None else (batch, 0)),
         written=x.v.new_empty(x.v.shape if x.keep else (batch, 0)),
-        states=x.v.new_empty((batch, heads, plan.chunks, *sizes) if x.keep else (batch, 0), dtype=kept),
+        states=x.v.new_empty(plan.states_shape if x.keep else (batch, 0), dtype=kept),
     )
 
 
@@ -150,23 +160,31 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
 
 
 def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -> None:
-    """Launch the two kernels. `results` has the derivatives in place of o and final."""
-    content, blocks, values = _content(x), plan.blocks, padded(plan.value_width)
+    """Launch the kernels. `results` has the derivatives in place of o and final."""
+    content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart
     d_o, d_final, scores, erased, written, states = results
     z = d.v if x.a is None else torch.empty_like(written)
+    d_e = torch.empty_like(written) if apart else None
     d_states, d_pairs = torch.empty_like(states), torch.empty_like(scores)
     faded = _Faded.of(x, erased)
+    if apart:
+        block = min(blocks.output_block, values)
+        delta_read_back_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
+            scores, d_o, d.v, *_strides(d_o), plan.time, plan.heads,
+            **plan.flags, V=plan.value_width, VB=block, num_warps=blocks.output_warps,
+        )  # fmt: skip
     delta_backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
-        faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_states, d.initial,
+        faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_e, d_states, d.initial,
         *_strides(faded.q, faded.k, faded.b, faded.r, d_o), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, END=x.return_state,
-        SOLVE=plan.solve, STAGES=blocks.stages, num_warps=blocks.walk_warps,
+        APART=apart, SOLVE=plan.solve, STAGES=blocks.stages, num_warps=blocks.walk_warps,
     )  # fmt: skip
     delta_gradient_kernel[(plan.programs, plan.chunks)](
         *content, states, d_states, written, d_o, z, d_pairs, d.q, d.k, d.a, d.b, d.log_decay, d.beta,
-        *_strides(*content, d_o), plan.time, plan.heads, x.scale, **plan.flags, **levels(plan),
-        V=plan.value_width, VP=values, VB=min(32, values), KB=min(blocks.gradient_block, plan.flags["KP"]),
-        SOLVE=plan.solve, num_warps=blocks.gradient_warps, num_stages=1,
+        scores, faded.k, d_e, d.v, *_strides(*content, d_o, faded.k), plan.time, plan.heads, x.scale,
+        **plan.flags, **levels(plan), V=plan.value_width, VP=values, VB=min(32, values),
+        KB=min(blocks.gradient_block, plan.flags["KP"]), APART=apart, SOLVE=plan.solve,
+        num_warps=blocks.gradient_warps, num_stages=1,
     )  # fmt: skip
 
 

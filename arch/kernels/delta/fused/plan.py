@@ -12,7 +12,8 @@ NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 
 
 class Blocks(NamedTuple):
-    """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk."""
+    """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk.
+    Where outputs are made apart: channels of values a program has of them, of keys a step, and warps."""
 
     chunk: int
     value_block: int
@@ -22,14 +23,21 @@ class Blocks(NamedTuple):
     walk_warps: int
     gradient_warps: int
     stages: int
+    output_block: int = 32
+    output_step: int = 64
+    output_warps: int = 4
 
 
-def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool, exact: bool) -> Blocks:
+def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact: bool) -> Blocks:
     """Chosen by what compiles for Hopper with few spills; short chunks where a state costs little, for short programs.
+
+    Widths of 33 to 128 in 16 bits are measured, forward and backward, but for pairs without decays by channel: on an H200 in
+    bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens, in products of 32
+    rows, lost there.
 
     `exact` is for fp32, whose products run on ordinary cores and want more registers.
     """
-    widest = max(key_width, value_width)
+    widest, by_channel = max(key_width, value_width), gate == CHANNEL_GATE
     many = paired or by_channel
     if widest <= 16:
         few = 2 if exact else 1
@@ -38,11 +46,18 @@ def blocks_for(key_width: int, value_width: int, paired: bool, by_channel: bool,
         return Blocks(32, 32, 32, 16 if many else 32, 4, 4, 4, 1 if many or exact else 3)
     if exact:
         chunk, value_block = (32, 32) if widest <= 64 else (32, 16) if widest <= 128 else (16, 16)
-        return Blocks(chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1)
-    # Chunks of 64 would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results here (seen on an H100).
-    pair_block, gradient_block = 32 if by_channel else 64, 16 if paired and not by_channel else 64
-    stages = 1 if widest > 128 and many else 2
-    return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
+        return Blocks(
+            chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
+        )
+    # Chunks of 64, or walks of 64 channels, would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results
+    # here (seen on an H100).
+    pair_block = 32 if by_channel else 64
+    if widest > 128 or (paired and not by_channel):
+        gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
+        return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
+    value_block, output_block = 32 if widest <= 64 else 16, 32 if gate == NO_GATE and widest > 64 else 128
+    warps = 4 if by_channel else 2
+    return Blocks(32, value_block, pair_block, 64, 2, 4, warps, 2, output_block=output_block, output_warps=2)
 
 
 class Walk(NamedTuple):
@@ -122,6 +137,18 @@ class Plan(NamedTuple):
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
 
     @property
+    def apart(self) -> bool:
+        """Whether walks leave outputs, and derivatives by values, to programs a chunk, for which E and states are kept: where
+        heads are wide. Narrow ones spare the launches."""
+        return self.walk is None and max(self.key_width, self.value_width) > 32
+
+    @property
+    def states_shape(self) -> tuple[int, ...]:
+        """States ahead of chunks, which walks side by side leave with values for rows."""
+        sizes = (self.key_width, self.value_width)
+        return self.batch, self.heads, self.chunks, *(sizes[::-1] if self.walk is None else sizes)
+
+    @property
     def erased_shape(self) -> tuple[int, ...]:
         many = self.flags["GATE"] == CHANNEL_GATE
         kinds = (4 if self.flags["PAIR"] else 3) if many else 1
@@ -134,7 +161,7 @@ def plan_for(x: Inputs) -> Plan:
     key_width, log_decay, paired = x.q.shape[-1], x.log_decay, x.a is not None
     gate = NO_GATE if log_decay is None else HEAD_GATE if log_decay.ndim == 3 else CHANNEL_GATE
     exact = x.v.dtype == torch.float32
-    blocks = blocks_for(key_width, value_width, paired, gate == CHANNEL_GATE, exact)
+    blocks = blocks_for(key_width, value_width, gate, paired, exact)
     walk = walk_for(key_width, value_width, gate, paired, exact, time, batch * heads)
     chunk = blocks.chunk if walk is None else walk.chunk
     # Erasing and writing of a pair need not cancel: with keys that repeat its state grows, and rounding with it.

@@ -1,4 +1,7 @@
-"""Walks of a state, and of its derivative, along time, by a program a head and block of value channels."""
+"""Walks of a state, and of its derivative, along time, by a program a head and block of value channels.
+
+Tiles have values for rows and tokens or keys for columns, so that a product has as many rows as the block has channels.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.
@@ -6,17 +9,14 @@
 import triton
 import triton.language as tl
 
+from recallmap.arch.kernels.delta.fused.read_out import add_reads_within, faded_queries
 from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
-    grow_state,
-    in_blocks,
     load_columns,
     load_rows,
     load_square,
-    load_square_transposed,
-    out_of_blocks,
-    store_rows,
+    store_columns,
 )
 
 
@@ -26,9 +26,9 @@ def delta_forward_walk_kernel(
     q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
     GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
-    PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
+    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs and states of one head, a block of value channels."""
+    """States of one head, a block of value channels, and outputs unless APART."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -38,7 +38,6 @@ def delta_forward_walk_kernel(
         b += at_b * b_strides[0] + at_h * b_strides[2]
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
     chunks = tl.cdiv(T, C)
     scores += head * chunks * (KINDS * C * C + TAIL)
     states += head * chunks * (K * V)
@@ -47,67 +46,62 @@ def delta_forward_walk_kernel(
     o += (at_b * T * H + at_h) * V
     written += (at_b * T * H + at_h) * V
     d, w = tl.arange(0, KP), tl.program_id(1) * VB + tl.arange(0, VB)
-    place = d[:, None] * V + w[None, :]
-    inside = (d[:, None] < K) & (w[None, :] < V)
-    state = tl.zeros((KP, VB), tl.float32)
+    place, place_outside = w[:, None] * K + d[None, :], w[:, None] + d[None, :] * V
+    inside = (w[:, None] < V) & (d[None, :] < K)
+    state_VK = tl.zeros((VB, KP), tl.float32)
     if START:
-        state = tl.load(initial + head * (K * V) + place, mask=inside, other=0.0)
-    state = in_blocks(state, SPLIT)
+        state_VK = tl.load(initial + head * (K * V) + place_outside, mask=inside, other=0.0)
     for n in tl.range(0, chunks, num_stages=STAGES):
         t = n * C + tl.arange(0, C)
         pairs = scores + n * (KINDS * C * C + TAIL)
         fades = pairs + KINDS * C * C + tl.arange(0, C)
-        ahead = out_of_blocks(state, SPLIT)
+        ahead_VK = state_VK
         if KEEP:
-            tl.store(states + n * (K * V) + place, ahead.to(states.dtype.element_ty), mask=inside)
-        e_CV = load_rows(wanted, H * V, t, T, w, V) - dot(
-            load_rows(erased, erased_strides[1], t, T, d, K), ahead, CHAIN
+            tl.store(states + n * (K * V) + place, ahead_VK.to(states.dtype.element_ty), mask=inside)
+        e_VC = load_columns(wanted, H * V, t, T, w, V) - dot(
+            ahead_VK, load_columns(erased, erased_strides[1], t, T, d, K), CHAIN
         )
         if KEEP:
-            store_rows(written, H * V, t, T, w, V, e_CV)
+            store_columns(written, H * V, t, T, w, V, e_VC)
 
-        k_KC = load_columns(k, k_strides[1], t, T, d, K)
+        k_CK = load_rows(k, k_strides[1], t, T, d, K)
         if PAIR:
-            c_KC = load_columns(b, b_strides[1], t, T, d, K)
-            v_CV = load_rows(v, v_strides[1], t, T, w, V)
+            c_CK = load_rows(b, b_strides[1], t, T, d, K)
+            v_VC = load_columns(v, v_strides[1], t, T, w, V)
         else:
-            c_KC = k_KC
+            c_CK = k_CK
+            v_VC = e_VC
         if GATE == 1 or (WRITE and GATE == 0):
-            to_end = tl.load(fades + 2 * C)[None, :]
-            c_KC *= to_end
+            to_end = tl.load(fades + 2 * C)[:, None]
+            c_CK *= to_end
             if PAIR:
-                k_KC *= to_end
+                k_CK *= to_end
         if GATE == 1:
-            state *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
+            state_VK *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
         if GATE == 2:
-            state *= in_blocks(tl.load(pairs + KINDS * C * C + d)[:, None], SPLIT)
-        state = grow_state(state, c_KC, e_CV, SPLIT, CHAIN)
+            state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
+        state_VK = add_dot(state_VK, e_VC, c_CK, CHAIN)
         if PAIR:
-            state = grow_state(state, k_KC, v_CV, SPLIT, CHAIN)
+            state_VK = add_dot(state_VK, v_VC, k_CK, CHAIN)
 
-        q_CK = load_rows(q, q_strides[1], t, T, d, K)
-        if GATE == 1:
-            q_CK *= tl.load(fades)[:, None]
-        if GATE == 0:
-            q_CK *= scale
-        o_CV = dot(q_CK, ahead, PRECISION)
-        o_CV = add_dot(o_CV, load_square(pairs + C * C, None, C), e_CV, PRECISION)
-        if PAIR:
-            o_CV = add_dot(o_CV, load_square(pairs + 2 * C * C, None, C), v_CV, PRECISION)
-        store_rows(o, H * V, t, T, w, V, o_CV)
+        if not APART:
+            o_VC = dot(ahead_VK, faded_queries(q, q_strides[1], fades, t, T, d, K, scale, GATE), PRECISION)
+            o_VC = add_reads_within(o_VC, e_VC, v_VC, pairs, C, PAIR, False, PRECISION)
+            store_columns(o, H * V, t, T, w, V, o_VC)
     if END:
-        tl.store(final + head * (K * V) + place, out_of_blocks(state, SPLIT), mask=inside)
+        tl.store(final + head * (K * V) + place_outside, state_VK, mask=inside)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def delta_backward_walk_kernel(
-    q, k, b, scores, erased, d_o, d_final, d_v, z, d_states, d_initial,
+    q, k, b, scores, erased, d_o, d_final, d_v, z, d_e, d_states, d_initial,
     q_strides, k_strides, b_strides, erased_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
-    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr,
-    CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, APART: tl.constexpr,
+    PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by values and states of one head, a block of value channels; time runs backward."""
+    """Derivatives by states of one head, a block of value channels; time runs backward. Where APART also those by E, of which
+    d_v holds what comes through outputs of the same chunk; otherwise Z, and those by values."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -117,59 +111,60 @@ def delta_backward_walk_kernel(
         b += at_b * b_strides[0] + at_h * b_strides[2]
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SPLIT: tl.constexpr = CHAIN != "ieee" and KP > 32
     chunks = tl.cdiv(T, C)
     scores += head * chunks * (KINDS * C * C + TAIL)
     d_states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     d_v += (at_b * T * H + at_h) * V
-    if PAIR:
+    if APART:
+        d_e += (at_b * T * H + at_h) * V
+    else:
         z += (at_b * T * H + at_h) * V
     d, w = tl.arange(0, KP), tl.program_id(1) * VB + tl.arange(0, VB)
-    place = d[:, None] * V + w[None, :]
-    inside = (d[:, None] < K) & (w[None, :] < V)
-    d_state = tl.zeros((KP, VB), tl.float32)
+    place, place_outside = w[:, None] * K + d[None, :], w[:, None] + d[None, :] * V
+    inside = (w[:, None] < V) & (d[None, :] < K)
+    d_state_VK = tl.zeros((VB, KP), tl.float32)
     if END:
-        d_state = tl.load(d_final + head * (K * V) + place, mask=inside, other=0.0)
-    d_state = in_blocks(d_state, SPLIT)
+        d_state_VK = tl.load(d_final + head * (K * V) + place_outside, mask=inside, other=0.0)
     for back in tl.range(0, chunks, num_stages=STAGES):
         n = chunks - 1 - back
         t = n * C + tl.arange(0, C)
         pairs = scores + n * (KINDS * C * C + TAIL)
         fades = pairs + KINDS * C * C + tl.arange(0, C)
-        behind = out_of_blocks(d_state, SPLIT)
-        tl.store(d_states + n * (K * V) + place, behind.to(d_states.dtype.element_ty), mask=inside)
-        d_o_CV = load_rows(d_o, d_o_strides[1], t, T, w, V)
-        k_CK = load_rows(k, k_strides[1], t, T, d, K)
-        if PAIR:
-            c_CK = load_rows(b, b_strides[1], t, T, d, K)
-        else:
-            c_CK = k_CK
+        behind_VK = d_state_VK
+        tl.store(d_states + n * (K * V) + place, behind_VK.to(d_states.dtype.element_ty), mask=inside)
+        d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)
+        c_KC = load_columns(b if PAIR else k, b_strides[1] if PAIR else k_strides[1], t, T, d, K)
         if GATE == 1 or (WRITE and GATE == 0):
-            to_end = tl.load(fades + 2 * C)[:, None]
-            c_CK *= to_end
-            k_CK *= to_end
-        q_KC = load_columns(q, q_strides[1], t, T, d, K)
+            c_KC *= tl.load(fades + 2 * C)[None, :]
+        q_CK = load_rows(q, q_strides[1], t, T, d, K)
         if GATE == 1:
-            q_KC *= tl.load(fades)[None, :]
-            d_state *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
+            q_CK *= tl.load(fades)[:, None]
+            d_state_VK *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
         if GATE == 0:
-            q_KC *= scale
+            q_CK *= scale
         if GATE == 2:
-            d_state *= in_blocks(tl.load(pairs + KINDS * C * C + d)[:, None], SPLIT)
+            d_state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
 
-        d_e_CV = dot(load_square_transposed(pairs + C * C, None, C), d_o_CV, PRECISION)
-        d_e_CV = add_dot(d_e_CV, c_CK, behind, CHAIN)
-        d_state = grow_state(d_state, q_KC, d_o_CV, SPLIT, PRECISION)
-        d_state = grow_state(d_state, -load_columns(erased, erased_strides[1], t, T, d, K), d_e_CV, SPLIT, CHAIN)
-        z_CV = dot(load_square_transposed(pairs, None, C), d_e_CV, SOLVE)
-        if PAIR:
-            d_v_CV = dot(load_square_transposed(pairs + 2 * C * C, None, C), d_o_CV, PRECISION)
-            d_v_CV = add_dot(d_v_CV, k_CK, behind, PRECISION)
-            d_v_CV -= dot(load_square_transposed(pairs + 3 * C * C, None, C), z_CV, PRECISION)
-            store_rows(z, H * V, t, T, w, V, z_CV)
-            store_rows(d_v, H * V, t, T, w, V, d_v_CV)
+        if APART:
+            d_e_VC = load_columns(d_v, H * V, t, T, w, V)
         else:
-            store_rows(d_v, H * V, t, T, w, V, z_CV)
+            d_e_VC = dot(d_o_VC, load_square(pairs + C * C, None, C), PRECISION)
+        d_e_VC = add_dot(d_e_VC, behind_VK, c_KC, CHAIN)
+        d_state_VK = add_dot(d_state_VK, d_o_VC, q_CK, PRECISION)
+        d_state_VK = add_dot(d_state_VK, -d_e_VC, load_rows(erased, erased_strides[1], t, T, d, K), CHAIN)
+        if APART:
+            store_columns(d_e, H * V, t, T, w, V, d_e_VC)
+        else:
+            z_VC = dot(d_e_VC, load_square(pairs, None, C), SOLVE)
+            store_columns(z, H * V, t, T, w, V, z_VC)
+            if PAIR:
+                k_KC = load_columns(k, k_strides[1], t, T, d, K)
+                if GATE == 1:
+                    k_KC *= tl.load(fades + 2 * C)[None, :]
+                d_v_VC = dot(d_o_VC, load_square(pairs + 2 * C * C, None, C), PRECISION)
+                d_v_VC = add_dot(d_v_VC, behind_VK, k_KC, PRECISION)
+                d_v_VC -= dot(z_VC, load_square(pairs + 3 * C * C, None, C), PRECISION)
+                store_columns(d_v, H * V, t, T, w, V, d_v_VC)
     if START:
-        tl.store(d_initial + head * (K * V) + place, out_of_blocks(d_state, SPLIT), mask=inside)
+        tl.store(d_initial + head * (K * V) + place_outside, d_state_VK, mask=inside)

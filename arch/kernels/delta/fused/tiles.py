@@ -51,6 +51,12 @@ def store_rows(x, stride, t, T, d, D, tile):
 
 
 @triton.jit
+def store_columns(x, stride, t, T, d, D, tile):
+    inside = (d[:, None] < D) & (t[None, :] < T)
+    tl.store(x + d[:, None] + t[None, :] * stride, tile.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def load_gates(x, stride, t, T):
     """[C] in fp32, zero outside."""
     return tl.load(x + t * stride, mask=t < T, other=0.0)

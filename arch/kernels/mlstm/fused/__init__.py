@@ -1,4 +1,4 @@
-"""mLSTM by Triton programs that walk the chunks of a sequence with the state in registers.
+"""mLSTM by Triton programs: of narrow heads one each way, of wide heads or long sequences walks and tiles of their chunks.
 
 Inside a chunk with C, n, m ahead of it and G_t the sum of ln sigmoid(f) up to token t,
 b_s = i_s - G_s,   M_t = max(m, max_{s <= t} b_s),   m_t = G_t + M_t
@@ -13,10 +13,14 @@ d N_t = r_t do_t,   d d_t = -sign(d_t) r_t^2 do_t . N_t where |d_t| > e^{-m_t}, 
 A_ts = r_t do_t . v_s + d d_t,   d(q_t . k_s) = scale e^{b_s - M_t} A_ts,   d b_s = sum_t P_ts A_ts + what C_end, n_end tell
 and what a row gives to G_t is 0, or r_t do_t . N_t where d_t is the smaller one: proportions have no scale.
 
-Narrow heads have one program a head and direction. Wide ones split the value columns in the forward walk and in the walk of
-the state's derivative; all the rest of their backward goes by chunks in parallel.
+A narrow head has one program, which walks its chunks with the state in registers, and one for the derivatives. For wide heads,
+and for long sequences that are few, only what a chunk has to know of others is walked. Forward: the gates, by head; then C, by
+blocks of keys and values, and n; then all outputs at once, by tiles of a chunk's tokens. Backward, by tiles again: what queries
+are told, and r and d d; then the walk of the derivatives of C and n; then what keys and values are told; then the gates. In
+16 bits heads of 64 columns go forward as narrow ones, and backward as wide ones, from states and gates that the walk leaves.
 
-B batch, T time, H heads, G heads of q and k (H or 1), K key width, V value width, N chunks, S tokens a chunk; BK, BV, BS blocks
+B batch, T time, H heads, G heads of q and k (H or 1), K key width, V value width, N chunks, S tokens a chunk,
+R tokens a tile; BK, BV, BS, BR blocks
 """
 
 from collections.abc import Mapping

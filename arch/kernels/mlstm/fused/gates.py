@@ -19,12 +19,12 @@ LIMIT = tl.constexpr(LARGEST_EXPONENT)
 
 
 @triton.jit
-def _larger(a, b):
+def larger(a, b):
     return tl.maximum(a, b)
 
 
 @triton.jit
-def _forget(f):
+def forget(f):
     """ln sigmoid(f), and its derivative."""
     small = tl.exp(-tl.abs(f))
     u = small / (2.0 + small)  # ln(1 + small) = 2 artanh(u): it keeps the digits of a decay next to 1
@@ -51,12 +51,12 @@ def chunk_gates(i, f, t, T, i_stride, f_stride, m, EXACT: tl.constexpr):
     """
     there = t < T
     wide: tl.constexpr = tl.float64 if EXACT else tl.float32
-    log_decay, slope = _forget(tl.load(f + t * f_stride, mask=there, other=0.0).to(tl.float32))
+    log_decay, slope = forget(tl.load(f + t * f_stride, mask=there, other=0.0).to(tl.float32))
     g = tl.where(there, log_decay, 0.0).to(wide) * LOG2E
     until = tl.cumsum(g, 0)
     b = tl.load(i + t * i_stride, mask=there, other=NEVER).to(wide) * LOG2E - until
     before = m.to(wide) * LOG2E
-    top = tl.maximum(tl.associative_scan(b, 0, _larger), before)
+    top = tl.maximum(tl.associative_scan(b, 0, larger), before)
     m_t = ((until + top) * LN2).to(tl.float32)
     whole, largest = tl.sum(g, 0), tl.max(b, 0)
     m_end = ((whole + tl.maximum(largest, before)) * LN2).to(tl.float32)
@@ -76,6 +76,18 @@ def chunk_gates(i, f, t, T, i_stride, f_stride, m, EXACT: tl.constexpr):
         made_by,
         slope,
     )
+
+
+@triton.jit
+def load_powers(x, t, T, other, EXACT: tl.constexpr):
+    """b or M of tokens in `_parts`, `other` where there is none."""
+    return _parts(tl.load(x + t, mask=t < T, other=other), EXACT)
+
+
+@triton.jit
+def store_powers(x, t, T, parts, EXACT: tl.constexpr):
+    """What `load_powers` loads."""
+    tl.store(x + t, parts[0].to(tl.float64) + parts[1] if EXACT else parts[0], mask=t < T)
 
 
 @triton.jit
@@ -102,9 +114,8 @@ def least_normaliser(m_t):
 
 
 @triton.jit
-def row_derivatives(d, along, m_t, scale):
+def row_derivatives(d, along, floor, scale):
     """scale times r and times the derivative of d, and what a row gives to G_t, of d and do . N / scale."""
-    floor = least_normaliser(m_t)
     r = scale / tl.maximum(tl.abs(d), floor)
     live = tl.abs(d) > floor
     by_d = tl.where(live, tl.where(d > 0, -along, along) * r * r, 0.0)

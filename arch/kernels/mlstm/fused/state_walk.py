@@ -1,4 +1,4 @@
-"""Walks over the chunks of a sequence with the state in registers: all of forward, and of narrow heads all of backward."""
+"""Walks of narrow heads over the chunks of a sequence with the state in registers: all of forward, all of backward."""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.
@@ -13,6 +13,7 @@ from recallmap.arch.kernels.mlstm.fused.gates import (
     pair_fades_turned,
     row_derivatives,
     store_gate_derivatives,
+    store_powers,
 )
 from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_turned, lost_digits, store_tile
 
@@ -20,16 +21,20 @@ from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, load_tu
 @triton.jit(do_not_specialize=["T", "H", "N"])
 def mlstm_forward_kernel(
     q, k, v, i, f, C_first, n_first, m_first, o, C_last, n_last, m_last, C_ahead, n_ahead, m_ahead,
+    b_, top_, before_, write_, floor_, kept_, made_by_,
     q_strides, k_strides, v_strides, i_strides, f_strides, scale, T, H, N,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr, GATES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs, and the states ahead of every chunk, which are not written where they are known to be zero."""
-    sequence, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Outputs, and the states ahead of every chunk, which are not written where they are known to be zero.
+
+    GATES: with them what `mlstm_gates_kernel` tells of gates, in place of m
+    """
+    sequence = tl.program_id(0).to(tl.int64)
     start = (sequence // H) * T * H + sequence % H
     q, k, v = head_of(q, q_strides, sequence, H), head_of(k, k_strides, sequence, H), head_of(v, v_strides, sequence, H)
     i, f, o = head_of(i, i_strides, sequence, H), head_of(f, f_strides, sequence, H), o + start * V
-    at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), part * BV + tl.arange(0, BV)
+    at, of_k, of_v = tl.arange(0, BS), tl.arange(0, BK), tl.arange(0, BV)
     states = N + 1 if LAST else N
     C_ahead, n_ahead, m_ahead = (
         C_ahead + sequence * states * K * V,
@@ -44,16 +49,26 @@ def mlstm_forward_kernel(
         C = tl.zeros([BK, BV], tl.float32)
         n = tl.zeros([BK], tl.float32)
         m = tl.full([], 0.0, tl.float32)
+    made_by = tl.full([], -1, tl.int32)
     for c in range(N):
         if (c > 0) | FIRST:
             store_tile(C_ahead + c * K * V, C, of_k, K, V, of_v, V)
-            if part == 0:
-                tl.store(n_ahead + c * K + of_k, n, mask=of_k < K)
+            tl.store(n_ahead + c * K + of_k, n, mask=of_k < K)
+            if not GATES:
                 tl.store(m_ahead + c, m)
         t = c * BS + at
         q_SK, k_KS = load_tile(q, t, T, q_strides[1], of_k, K), load_turned(k, t, T, k_strides[1], of_k, K)
         v_SV = load_tile(v, t, T, v_strides[1], of_v, V)
-        b, top, m_t, before, write, kept, m, _, _ = chunk_gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
+        b, top, m_t, before, write, kept, m, maker, _ = chunk_gates(i, f, t, T, i_strides[1], f_strides[1], m, EXACT)
+        floor = least_normaliser(m_t)
+        if GATES:
+            made_by = tl.where(maker < 0, made_by, maker)
+            store_powers(b_ + sequence * T, t, T, b, EXACT)
+            store_powers(top_ + sequence * T, t, T, top, EXACT)
+            tl.store(before_ + sequence * T + t, before, mask=t < T)
+            tl.store(write_ + sequence * T + t, write, mask=t < T)
+            tl.store(floor_ + sequence * T + t, floor, mask=t < T)
+            tl.store(kept_ + sequence * N + c, kept)
         P = tl.dot(q_SK, k_KS, input_precision="ieee") * pair_fades(b, top, t[:, None] >= t[None, :], EXACT)
         d = (tl.sum(P, 1) + before * tl.sum(q_SK.to(tl.float32) * n[None, :], 1)) * scale
         read = tl.dot(q_SK, C.to(q_SK.dtype), input_precision="ieee")
@@ -62,17 +77,18 @@ def mlstm_forward_kernel(
         read = tl.dot(P.to(v_SV.dtype), v_SV, read * before[:, None], input_precision="ieee")
         if not EXACT:
             read = tl.dot(lost_digits(P, v_SV), v_SV, read)
-        r = scale / tl.maximum(tl.abs(d), least_normaliser(m_t))
+        r = scale / tl.maximum(tl.abs(d), floor)
         store_tile(o, read * r[:, None], t, T, H * V, of_v, V)
         C = tl.dot(k_KS, (v_SV * write[:, None]).to(v_SV.dtype), C * kept, input_precision="ieee")
         n = n * kept + tl.sum(k_KS.to(tl.float32) * write[None, :], 1)
+    if GATES:
+        tl.store(made_by_ + sequence, made_by)
     if LAST:
         store_tile(C_last + sequence * K * V, C, of_k, K, V, of_v, V)
         store_tile(C_ahead + N * K * V, C, of_k, K, V, of_v, V)
-        if part == 0:
-            tl.store(n_last + sequence * K + of_k, n, mask=of_k < K)
-            tl.store(n_ahead + N * K + of_k, n, mask=of_k < K)
-            tl.store(m_last + sequence, m)
+        tl.store(n_last + sequence * K + of_k, n, mask=of_k < K)
+        tl.store(n_ahead + N * K + of_k, n, mask=of_k < K)
+        tl.store(m_last + sequence, m)
 
 
 @triton.jit(do_not_specialize=["T", "H", "N"])
@@ -137,7 +153,7 @@ def mlstm_backward_kernel(
         dP = tl.dot(do_SV, load_turned(v, t, T, v_strides[1], of_v, V), input_precision="ieee")
         d = (tl.sum(P, 1) + before * from_state) * scale
         along = tl.sum(P * dP, 1) + before * along_state
-        r, by_d, row = row_derivatives(d, along, m_t, scale)
+        r, by_d, row = row_derivatives(d, along, least_normaliser(m_t), scale)
         A = (dP * r[:, None] + by_d[:, None]) * fading
         dq_SK = (told * r[:, None] + by_d[:, None] * n[None, :]) * before[:, None]
         dq_SK = tl.dot(A.to(k_SK.dtype), k_SK, dq_SK, input_precision="ieee")
