@@ -4,7 +4,7 @@ Open a page, by default the map (results/map.html), in headless Chromium at 1280
 figure as docs/page.png. PART is `recall`, that figure, or `search`, the front of a search:
 
     recallmap dashboard hybrid_search --set budget=wide --ledger LEDGER -o search.html --no-probe
-    python docs/make_picture.py search.html results/search.png search
+    python docs/make_picture.py search.html results/front.png search
 
 Needs chromium, chromedriver and the `dev` extra; run it by hand when the page changed.
 """
