@@ -50,6 +50,10 @@ class Which:
     grown: bool | None = None
 
     def holds(self, measure: Measure) -> bool:
+        return all(measure.dials.get(name) == value for name, value in self.at.items()) and self.fits(measure)
+
+    def fits(self, measure: Measure) -> bool:
+        """Whether it picks this measure's architecture, whatever the setting."""
         if self.archs and measure.arch not in self.archs:
             return False
         values: dict[str, list[Any]] = {}
@@ -60,7 +64,6 @@ class Which:
             (not self.has or any(kind in kinds for kind in self.has))
             and not any(kind in kinds for kind in self.lacks)
             and all(any(value in may for value in values.get(name, ())) for name, may in self.parameters.items())
-            and all(measure.dials.get(name) == value for name, value in self.at.items())
             and self.grown
             in (None, any(path.startswith("expand.") and path.endswith(".count") for path in measure.leaves))
         )
@@ -352,8 +355,11 @@ class OnAverage(RuleSpec):
         for measure in measures:
             if measure.values and not measure.tested and measure.task in self.over.tasks:
                 rows.setdefault(measure.row, []).append(measure)
-        for ours in rows.values():
-            for theirs in rows.values():
+        better, worse = (
+            [own for own in rows.values() if any(map(side.fits, own))] for side in (self.rule.better, self.rule.worse)
+        )
+        for ours in better:
+            for theirs in worse:
                 common = {m.setting for m in ours} & {m.setting for m in theirs}
                 a, b = (self.over.of([m for m in own if m.setting in common]) for own in (ours, theirs))
                 if not a or not b or a.row == b.row or not self.rule.alike(a, b):
