@@ -24,7 +24,7 @@ types:
 	$(BIN)/mypy
 
 tests:
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
 
 stamp:
 	@commit=$$(git rev-parse HEAD) && changes=$$(git status --porcelain -uno) && echo "$$commit$${changes:++}" > .commit
@@ -32,7 +32,7 @@ stamp:
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	mkdir -p .venv/src && ln -sfn ../.. .venv/src/recallmap
 	touch .venv/ready
