@@ -9,6 +9,7 @@ import triton.language as tl
 from recallmap.arch.kernels.mlstm.fused.gates import (
     NEVER,
     forget,
+    gates_of_rows,
     load_powers,
     pair_fades,
     pair_fades_turned,
@@ -33,10 +34,9 @@ def mlstm_by_queries_kernel(
     t, s, of_k = tile * BR + tl.arange(0, BR), c * BS + tl.arange(0, BS), tl.arange(0, BK)
     known = tl.where((c > 0) | FIRST, K, 0)
     ahead = sequence * (N + 1 if LAST else N) + c
-    n = tl.load(n_ahead + ahead * K + of_k, mask=of_k < known, other=0.0)
-    before = tl.load(before_ + sequence * T + t, mask=t < T, other=0.0)
-    floor = tl.load(floor_ + sequence * T + t, mask=t < T, other=1.0)
-    b, top = load_powers(b_ + sequence * T, s, T, NEVER, EXACT), load_powers(top_ + sequence * T, t, T, -NEVER, EXACT)
+    b, top, before, floor, n = gates_of_rows(
+        b_, top_, before_, floor_, n_ahead + ahead * K, sequence, t, s, of_k, known, T, EXACT
+    )  # fmt: skip
 
     q_RK = load_tile(q, t, T, q_strides[1], of_k, K)
     told = tl.zeros([BR, BK], tl.float32)

@@ -91,6 +91,17 @@ def store_powers(x, t, T, parts, EXACT: tl.constexpr):
 
 
 @triton.jit
+def gates_of_rows(b_, top_, before_, floor_, n, sequence, t, s, of_k, known, T, EXACT: tl.constexpr):
+    """What a tile of rows t needs of the gates of its chunk s: powers by s and by t, by t the weight of the state ahead and the
+    floor of normalisers, and n of that state."""
+    n_K = tl.load(n + of_k, mask=of_k < known, other=0.0)
+    before = tl.load(before_ + sequence * T + t, mask=t < T, other=0.0)
+    floor = tl.load(floor_ + sequence * T + t, mask=t < T, other=1.0)
+    b, top = load_powers(b_ + sequence * T, s, T, NEVER, EXACT), load_powers(top_ + sequence * T, t, T, -NEVER, EXACT)
+    return b, top, before, floor, n_K
+
+
+@triton.jit
 def pair_fades(b, top, seen, EXACT: tl.constexpr):
     """e^(b_s - M_t) [t, s] of the pairs that are seen."""
     power = b[0][None, :] - top[0][:, None]

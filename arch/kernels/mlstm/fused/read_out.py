@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.mlstm.fused.gates import NEVER, load_powers, pair_fades
+from recallmap.arch.kernels.mlstm.fused.gates import gates_of_rows, pair_fades
 from recallmap.arch.kernels.mlstm.fused.tiles import head_of, load_tile, lost_digits, store_tile
 
 
@@ -24,10 +24,9 @@ def mlstm_outputs_kernel(
     t, s, of_k = tile * BR + tl.arange(0, BR), c * BS + tl.arange(0, BS), tl.arange(0, BK)
     known = tl.where((c > 0) | FIRST, K, 0)
     ahead = sequence * (N + 1 if LAST else N) + c
-    n = tl.load(n_ahead + ahead * K + of_k, mask=of_k < known, other=0.0)
-    before = tl.load(before_ + sequence * T + t, mask=t < T, other=0.0)
-    floor = tl.load(floor_ + sequence * T + t, mask=t < T, other=1.0)
-    b, top = load_powers(b_ + sequence * T, s, T, NEVER, EXACT), load_powers(top_ + sequence * T, t, T, -NEVER, EXACT)
+    b, top, before, floor, n = gates_of_rows(
+        b_, top_, before_, floor_, n_ahead + ahead * K, sequence, t, s, of_k, known, T, EXACT
+    )  # fmt: skip
 
     q_RK, k_SK = load_tile(q, t, T, q_strides[1], of_k, K), load_tile(k, s, T, k_strides[1], of_k, K)
     P = tl.dot(q_RK, tl.trans(k_SK), input_precision="ieee") * pair_fades(b, top, t[:, None] >= s[None, :], EXACT)
