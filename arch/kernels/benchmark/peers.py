@@ -95,7 +95,7 @@ def _fox(x: Inputs) -> Tensor:
 
 def _path(x: Inputs) -> Tensor:
     call = _fla("path_attn", "parallel_path_attn")
-    return call(x["q"], x["k"], x["v"], x["w"], x["beta"].to(x["v"].dtype))[0]
+    return call(x["q"], x["k"], x["v"], x["w"].float(), x["beta"].float())[0]  # it refuses others
 
 
 def _slots(x: Inputs) -> Tensor:

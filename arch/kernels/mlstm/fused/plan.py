@@ -9,6 +9,7 @@ from recallmap.arch.kernels.op_interface.custom_op import padded
 WIDEST_RESIDENT = 64  # beyond it a state does not fit the registers of one program
 LONGEST_RESIDENT = 256  # tokens that are not worth more than one launch
 FEWEST_PROGRAMS = 128  # about one for every multiprocessor
+FEW_PROGRAMS = 16  # up to so many, a carry is cut into more
 MANY_PROGRAMS = 512  # from where on they share one
 
 
@@ -85,15 +86,16 @@ _FP32_CHUNKS = {
     256: _chunks(16, 16, Carry(256, 16, 8, 1), Tile(16, 8)),
 }
 # Products of 32 rows: 64 would bring in Hopper's own, which Triton 3.6 compiles to wrong results in some kernels. At width 128,
-# 64 rows took two thirds of the time in a sweep on an H200, with right results; but with a tile by keys of 64 columns and
-# two stages, derivatives by k came out wrong at L1.
+# 64 rows take two thirds of the time, with right results (180 cuts of a sweep on an H200); but with a tile by keys of 64 columns
+# and two stages, derivatives by k came out wrong at L1.
 _HALF_CHUNKS = {
     16: _chunks(64, 32, Carry(16, 16, 4, 2), Tile(16, 4)),
     32: _chunks(64, 32, Carry(32, 32, 4, 2), Tile(32, 4)),
     64: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(64, 4)),
-    128: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 4)),
+    128: Chunks(64, 64, Gates(32, 8), Carry(32, 64, 4, 3), Tile(32, 4), Tile(64, 4, 2), Tile(128, 4)),
     256: _chunks(64, 32, Carry(32, 64, 4, 2), Tile(32, 8)),
 }
+_HALF_CHUNKS_OF_FEW = _HALF_CHUNKS | {128: _HALF_CHUNKS[128]._replace(carry=Carry(16, 64, 2, 3))}
 # A head of 64 columns lacks registers backward. At S4 on an H200 a walk forward and chunks backward took 68 us, beside other
 # work; in a sweep walks both ways took 88, chunks both ways 71.
 _HALF_BEHIND_WALK = {64: Chunks(64, 32, Gates(8, 8), Carry(64, 64, 2, 2), Tile(64, 4), Tile(64, 2, 2), Tile(64, 2, 2))}
@@ -110,7 +112,8 @@ def form_for(K: int, V: int, T: int, programs: int, dtype: torch.dtype) -> Form:
         if not exact and padded(K) == padded(V) and widest in _HALF_BEHIND_WALK:
             return Mixed(walk, fitted(_HALF_BEHIND_WALK[widest], K, V, T))
         return walk
-    return fitted((_FP32_CHUNKS if exact else _HALF_CHUNKS)[widest], K, V, T)
+    half = _HALF_CHUNKS_OF_FEW if programs <= FEW_PROGRAMS else _HALF_CHUNKS
+    return fitted((_FP32_CHUNKS if exact else half)[widest], K, V, T)
 
 
 def fitted(form: Chunks, K: int, V: int, T: int) -> Chunks:
