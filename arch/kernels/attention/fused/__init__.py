@@ -47,6 +47,8 @@ def fused(
     past = start(
         initial_state, (*k.shape[:1], *k.shape[2:]), (*v.shape[:1], *v.shape[2:]), window, prefix, v, log_decay
     )
+    if past.fades is not None:
+        past = past._replace(fades=past.fades.double())  # once, for sums and for the state behind
     keys, values = (torch.cat(x, 1) if past.position else x[1] for x in ((past.keys, k), (past.values, v)))
     dtype = promoted(q, keys, values)
     dtype = torch.float32 if dtype == torch.float64 else dtype
