@@ -11,7 +11,7 @@ T time, S keys, H heads, K key width, V value width; BT queries and BS keys of a
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.attention.fused.gates import between, load_sums
+from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
 from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, span, store_rows
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
@@ -24,8 +24,8 @@ def _query_step(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """dq / scale and the sum of ds with what one more block of keys brings. leading, rest: C of the queries; not MASKED, of the
-    first of them, and scores and lse lack what there is between it and a query."""
+    """dq / scale and the sum of ds with what one more block of keys brings. leading: of C of the queries; not MASKED, leading
+    and rest are C of the first of them, and scores and lse lack what there is between it and a query."""
     key = begin + tl.arange(0, BS)
     k_SK = load_rows(k_at, key, k_t, S, K, BK, not MASKED)
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
@@ -33,7 +33,7 @@ def _query_step(
     if FADES:
         leading_S, rest_S = load_sums(sums_at, key, S)
         if MASKED:
-            s_TS += between(leading[:, None], rest[:, None], leading_S[None, :], rest_S[None, :])
+            s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
         else:
             s_TS += between(leading, rest, leading_S, rest_S)[None, :]
     dp_TS = tl.dot(do_TV, tl.trans(v_SV), input_precision="ieee")
@@ -75,15 +75,15 @@ def attention_backward_queries_kernel(
 
     dq_TK = tl.zeros([BT, BK], tl.float32)
     slip_T = tl.zeros([BT], tl.float32)
-    leading_T, rest_T = slip_T, slip_T
+    leading_T = slip_T
     if FADES:
-        leading_T, rest_T = load_sums(sums_at, query, S)
+        leading_T = load_leading(sums_at, query, S)
     ahead, low, high = span(first, S, window, prefix, BT, BS, BANDED)
     if LONG:
         leading, rest, shifted_T = 0.0, 0.0, lse_T
         if FADES:
             leading, rest = load_sums(sums_at, first, S)
-            shifted_T = lse_T - between(leading_T, rest_T, leading, rest)
+            shifted_T = lse_T - without_rest(leading_T, leading, rest)
         edge = tl.minimum((first + 1) // BS, high)
         for i in range(0, edge):
             dq_TK, slip_T = _query_step(
@@ -95,7 +95,7 @@ def attention_backward_queries_kernel(
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         dq_TK, slip_T = _query_step(
             q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale,
-            leading_T, rest_T, dq_TK, slip_T, K, V, BK, BV, BS, BANDED, True, FADES,
+            leading_T, 0.0, dq_TK, slip_T, K, V, BK, BV, BS, BANDED, True, FADES,
         )  # fmt: skip
     store_rows(dq + (b * T * H + h) * K, t, H * K, T, dq_TK * natural, K, BK)
     if FADES:
@@ -118,12 +118,12 @@ def _key_step(
     lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf"))
     s_ST = tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee") * scale
     if FADES:
-        leading_T, rest_T = load_sums(sums_at, t + S - T, S)
+        leading_T = load_leading(sums_at, t + S - T, S)
         if MASKED:
-            s_ST += between(leading_T[None, :], rest_T[None, :], leading_S[:, None], rest_S[:, None])
+            s_ST += without_rest(leading_T[None, :], leading_S[:, None], rest_S[:, None])
         else:
             s_ST += leading_S[:, None]
-            lse_T -= between(leading_T, rest_T, leading, rest)
+            lse_T -= without_rest(leading_T, leading, rest)
     dp_ST = tl.dot(v_SV, tl.trans(do_TV), input_precision="ieee")
     if MASKED:
         s_ST = hide(s_ST, (t + S - T)[None, :], key[:, None], window, prefix, BANDED)

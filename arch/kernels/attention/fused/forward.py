@@ -9,7 +9,7 @@ T time, S keys, H heads, K key width, V value width; BT queries and BS keys of a
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.attention.fused.gates import between, load_sums
+from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
 from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, span, store_rows
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
@@ -21,8 +21,8 @@ def _absorb(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """The running softmax over one more block of keys. leading, rest: C of the queries; not MASKED, of the first of them, and
-    scores lack what there is between it and a query."""
+    """The running softmax over one more block of keys. leading: of C of the queries; not MASKED, leading and rest are C of the
+    first of them, and scores lack what there is between it and a query."""
     key = begin + tl.arange(0, BS)
     k_SK = load_rows(k_at, key, k_t, S, K, BK, not MASKED)
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
@@ -30,7 +30,7 @@ def _absorb(
     if FADES:
         leading_S, rest_S = load_sums(sums_at, key, S)
         if MASKED:
-            s_TS += between(leading[:, None], rest[:, None], leading_S[None, :], rest_S[None, :])
+            s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
         else:
             s_TS += between(leading, rest, leading_S, rest_S)[None, :]
     if MASKED:
@@ -65,9 +65,9 @@ def attention_forward_kernel(
     acc_TV = tl.zeros([BT, BV], tl.float32)
     top_T = tl.full([BT], -1e30, tl.float32)  # finite: a block may hide all its keys from a query
     sum_T = tl.zeros([BT], tl.float32)
-    leading_T, rest_T = top_T, top_T
+    leading_T = top_T
     if FADES:
-        leading_T, rest_T = load_sums(sums_at, query, S)
+        leading_T = load_leading(sums_at, query, S)
     ahead, low, high = span(first, S, window, prefix, BT, BS, BANDED)
     if LONG:
         leading, rest = 0.0, 0.0
@@ -81,11 +81,11 @@ def attention_forward_kernel(
             )  # fmt: skip
         low = edge
         if FADES:
-            top_T += between(leading_T, rest_T, leading, rest)
+            top_T += without_rest(leading_T, leading, rest)
     for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         acc_TV, top_T, sum_T = _absorb(
-            q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, leading_T, rest_T, acc_TV,
+            q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, leading_T, 0.0, acc_TV,
             top_T, sum_T, K, V, BK, BV, BS, BANDED, True, FADES,
         )  # fmt: skip
 

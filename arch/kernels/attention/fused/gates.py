@@ -3,6 +3,7 @@
 C is summed up in fp64 and kept as two numbers of fp32 in units of ln 2, a leading one and the rest, so that C_t - C_j has all
 its digits whatever is ahead of both. Where all keys of a tile are ahead of a reference r and no query is, C_t - C_j is
 (C_t - C_r) + (C_r - C_j): neither is positive, so that fp32 keeps the digits of both, and a score takes one addition.
+The rest of C_t is left out of all scores of query t, and of L_t: it cancels.
 
 B batch, T time, P tokens ahead of them, S = P + T keys, H heads
 """
@@ -23,14 +24,24 @@ RUN_TIME = ("T", "P", "H")
 @triton.jit
 def load_sums(sums_at, token, S):
     """C of tokens, in its two parts; 0 behind the last."""
-    leading = tl.load(sums_at + token, mask=token < S, other=0.0)
-    return leading, tl.load(sums_at + S + token, mask=token < S, other=0.0)
+    return load_leading(sums_at, token, S), tl.load(sums_at + S + token, mask=token < S, other=0.0)
+
+
+@triton.jit
+def load_leading(sums_at, token, S):
+    return tl.load(sums_at + token, mask=token < S, other=0.0)
 
 
 @triton.jit
 def between(leading, rest, leading_behind, rest_behind):
     """C less another C, from the parts of both."""
     return (leading - leading_behind) + (rest - rest_behind)
+
+
+@triton.jit
+def without_rest(leading, leading_behind, rest_behind):
+    """The leading part of C less another C."""
+    return (leading - leading_behind) - rest_behind
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
