@@ -212,7 +212,7 @@ def test_sums_of_a_hundred_thousand_gates_keep_their_digits(implementation: str)
 def test_tiles_that_are_seen_whole_take_gates_as_others_do(
     dtype: torch.dtype, strongest: float, tokens_ahead: int, time: int
 ) -> None:
-    """Of long sequences the kernel has two loops. Few gates are very strong, so that sums are large where differences are not."""
+    """Long sequences have two loops. Few gates are very strong, so that sums are large where differences are not."""
     shape = timing.Shape(batch=1, heads=2, time=tokens_ahead + time, key_width=16, value_width=8)
     inputs = timing._on(timing.example("attention", "fading", shape), dtype, torch.device("cpu"))
     inputs["log_decay"][:, 40::171, 0] = strongest
@@ -224,7 +224,9 @@ def test_tiles_that_are_seen_whole_take_gates_as_others_do(
     def everything(implementation: str, exact: bool) -> dict[str, Tensor]:
         now = {key: x[:, tokens_ahead:] for key, x in inputs.items()} | carried
         leaves = {
-            key: x.to(torch.float64 if exact else torch.float32 if key in ("log_decay", "fades") else dtype).requires_grad_()
+            key: x.to(
+                torch.float64 if exact else torch.float32 if key in ("log_decay", "fades") else dtype
+            ).requires_grad_()
             for key, x in now.items()
         }
         given = {key: leaves[key] for key in inputs}

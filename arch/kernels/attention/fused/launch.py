@@ -101,9 +101,7 @@ def _backward(
     call = _call(q, v, log_decay)
     time, keys, heads = call.time, call.keys, v.shape[2]
     sequences, shared = q.shape[0] * heads, q.shape[2] < heads
-    dq, dk, dv, d_log_decay, d_fades = _gradients(
-        do, q, k, v, log_decay, fades, window, prefix, scale, o, lse, sums
-    )
+    dq, dk, dv, d_log_decay, d_fades = _gradients(do, q, k, v, log_decay, fades, window, prefix, scale, o, lse, sums)
     if shared:  # a part a head, summed up after
         dq, dk = (q.new_empty(*x.shape[:2], heads, x.shape[3], dtype=torch.float32) for x in (dq, dk))
     dsums = sums.new_empty(sums.shape[0], heads, sums.shape[3])
@@ -142,8 +140,8 @@ def _gradients(
     lse: Tensor,
     sums: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    gates = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (log_decay, fades))
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *gates
+    d_log_decay, d_fades = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (log_decay, fades))
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), d_log_decay, d_fades
 
 
 attention_op = opaque(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recallmap.arch.kernels.op_interface.custom_op import padded
 
@@ -20,7 +20,7 @@ class Tiles(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What the cut depends on: tokens, keys, the wider of keys and values, 16 bits a number or 32, gates that forget or none."""
+    """What the cut depends on: tokens, keys, the wider of keys and values; 16 bits a number; gates that forget."""
 
     time: int
     keys: int
@@ -47,20 +47,34 @@ class Passes(NamedTuple):
     over_keys: Tiles
 
 
-# In 16 bits, by the wider of keys and values; a call takes the first that is wide enough.
-_PLAIN = {
-    32: Passes(Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
-    64: Passes(Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
-    128: Passes(Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 2)),
-    256: Passes(Tiles(64, 32, 4, 2), Tiles(64, 32, 8, 2), Tiles(32, 64, 8, 2)),
-}
-_FADING = {
-    32: _PLAIN[32],
-    64: _PLAIN[64],
-    128: _PLAIN[128],
-    256: _PLAIN[256],
-}
-_SHORT = Tiles(64, 64, 4, 1)  # forward, of at most KEYS_AT_ONCE tokens and 128 channels
+class Table(NamedTuple):
+    """The tiles in 16 bits, by the wider of keys and values: a call takes the first entry that is wide enough."""
+
+    passes: dict[int, Passes]
+    short: dict[int, Tiles]  # forward, of at most KEYS_AT_ONCE tokens
+    at_once: dict[int, Tiles]  # backward in one launch, where one program holds all derivatives of a sequence
+
+
+_PLAIN = Table(
+    passes={
+        32: Passes(Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
+        64: Passes(Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
+        128: Passes(Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 2)),
+        256: Passes(Tiles(64, 32, 4, 2), Tiles(64, 32, 8, 2), Tiles(32, 64, 8, 2)),
+    },
+    short={128: Tiles(64, 64, 4, 1), 256: Tiles(64, 32, 4, 2)},
+    at_once={16: Tiles(64, 128, 8, 1, 128), 32: Tiles(32, 128, 8, 1, 128), 64: Tiles(32, 128, 8, 1)},
+)
+_FADING = Table(
+    passes={
+        32: Passes(Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
+        64: Passes(Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 2)),
+        128: Passes(Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 128, 8, 2)),
+        256: Passes(Tiles(64, 32, 4, 2), Tiles(64, 32, 8, 2), Tiles(32, 64, 8, 2)),
+    },
+    short={128: Tiles(64, 64, 4, 1), 256: Tiles(64, 32, 4, 2)},
+    at_once={16: Tiles(32, 128, 8, 1, 128), 32: Tiles(32, 128, 8, 1, 128), 64: Tiles(32, 128, 8, 1)},
+)
 
 
 def passes(call: Call) -> Passes:
@@ -71,14 +85,18 @@ def passes(call: Call) -> Passes:
 
 def _half(call: Call) -> Passes:
     table = _FADING if call.fades else _PLAIN
-    chosen = table[next(width for width in table if call.width <= width)]
-    if call.time <= KEYS_AT_ONCE and call.width <= 128:
-        chosen = chosen._replace(forward=_SHORT)
+    chosen = _wide_enough(table.passes, call)
+    if call.time <= KEYS_AT_ONCE:
+        chosen = chosen._replace(forward=_wide_enough(table.short, call))
     if call.whole:
-        queries, registers = 64 if call.width <= 16 else 32, 128 if call.width <= 32 else None
-        at_once = Tiles(queries, KEYS_AT_ONCE, 8 if call.keys > 64 else 4, 1, registers)
+        at_once = _wide_enough(table.at_once, call)
+        at_once = at_once if call.keys > KEYS_AT_ONCE // 2 else at_once._replace(warps=4)
         chosen = chosen._replace(over_queries=at_once, over_keys=at_once)
     return chosen
+
+
+def _wide_enough(tiles: dict[int, Any], call: Call) -> Any:
+    return next(tiles[width] for width in sorted(tiles) if call.width <= width)
 
 
 def _single(call: Call) -> Passes:
