@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
-from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, span, store_rows
+from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, rows_of, span, store_rows, store_tokens
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
 
@@ -31,7 +31,7 @@ def _query_step(
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
     s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
     if FADES:
-        leading_S, rest_S = load_sums(sums_at, key, S)
+        leading_S, rest_S = load_sums(sums_at, key, S, not MASKED)
         if MASKED:
             s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
         else:
@@ -65,24 +65,24 @@ def attention_backward_queries_kernel(
     t = block * BT + tl.arange(0, BT)
     first = block * BT + S - T
     query = t + S - T
-    row = sequence.to(tl.int64) * T + t
+    kept = sequence.to(tl.int64) * rows_of(T)
     do_TV = load_rows(do + b * do_b + h * do_h, t, do_t, T, V, BV, False)
     o_TV = load_rows(o + (b * T * H + h) * V, t, H * V, T, V, BV, False)
     delta_T = tl.sum(do_TV.to(tl.float32) * o_TV.to(tl.float32), 1)
-    tl.store(delta + row, delta_T, mask=t < T)
-    lse_T = tl.load(lse + row, mask=t < T, other=float("inf"))
+    store_tokens(delta + kept, t, T, block, delta_T, 0.0, BT)
+    lse_T = tl.load(lse + kept + t)
     q_TK = load_rows(q + b * q_b + h * q_h, t, q_t, T, K, BK, False)
 
     dq_TK = tl.zeros([BT, BK], tl.float32)
     slip_T = tl.zeros([BT], tl.float32)
     leading_T = slip_T
     if FADES:
-        leading_T = load_leading(sums_at, query, S)
+        leading_T = load_leading(sums_at, query, S, False)
     ahead, low, high = span(first, S, window, prefix, BT, BS, BANDED)
     if LONG:
         leading, rest, shifted_T = 0.0, 0.0, lse_T
         if FADES:
-            leading, rest = load_sums(sums_at, first, S)
+            leading, rest = load_sums(sums_at, first, S, True)
             shifted_T = lse_T - without_rest(leading_T, leading, rest)
         edge = tl.minimum((first + 1) // BS, high)
         for i in range(0, edge):
@@ -91,7 +91,7 @@ def attention_backward_queries_kernel(
                 leading, rest, dq_TK, slip_T, K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
-    for i in range(0, ahead + high - low):
+    for i in tl.range(0, ahead + high - low, num_stages=1 if LONG else None):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         dq_TK, slip_T = _query_step(
             q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale,
@@ -99,7 +99,7 @@ def attention_backward_queries_kernel(
         )  # fmt: skip
     store_rows(dq + (b * T * H + h) * K, t, H * K, T, dq_TK * natural, K, BK)
     if FADES:
-        tl.store(slip + row, slip_T, mask=t < T)
+        tl.store(slip + kept + t, slip_T, mask=t < T)
 
 
 @triton.jit
@@ -115,10 +115,10 @@ def _key_step(
     t = begin + tl.arange(0, BT)
     q_TK = load_rows(q_at, t, q_t, T, K, BK, False)
     do_TV = load_rows(do_at, t, do_t, T, V, BV, False)
-    lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf"))
+    lse_T = tl.load(lse_at + t)
     s_ST = tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee") * scale
     if FADES:
-        leading_T = load_leading(sums_at, t + S - T, S)
+        leading_T = load_leading(sums_at, t + S - T, S, not MASKED)  # past the end, rests: their queries have no part
         if MASKED:
             s_ST += without_rest(leading_T[None, :], leading_S[:, None], rest_S[:, None])
         else:
@@ -131,7 +131,7 @@ def _key_step(
     if WHOLE:
         delta_T = tl.sum(p_ST * dp_ST, 0)
     else:
-        delta_T = tl.load(delta_at + t, mask=t < T, other=0.0)
+        delta_T = tl.load(delta_at + t)
     ds_ST = p_ST * (dp_ST - delta_T[None, :])
     if FADES:
         dsum_S += tl.sum(ds_ST, 1)
@@ -157,7 +157,8 @@ def attention_backward_keys_kernel(
     sequence = tl.program_id(0) % sequences
     b, h = (sequence // H).to(tl.int64), sequence % H
     do_at, q_at = do + b * do_b + h * do_h, q + b * q_b + h * q_h
-    lse_at, delta_at = lse + sequence.to(tl.int64) * T, delta + sequence.to(tl.int64) * T
+    kept = sequence.to(tl.int64) * rows_of(T)
+    lse_at, delta_at = lse + kept, delta + kept
     dq_at = dq + (b * T * H + h) * K
     sums_at = sums
     if FADES:
@@ -171,9 +172,9 @@ def attention_backward_keys_kernel(
     dsum_S = tl.zeros([BS], tl.float32)
     leading, rest, leading_S, rest_S, faded_S = 0.0, 0.0, dsum_S, dsum_S, dsum_S
     if FADES:
-        leading_S, rest_S = load_sums(sums_at, key, S)
+        leading_S, rest_S = load_sums(sums_at, key, S, False)
         if LONG:
-            leading, rest = load_sums(sums_at, tl.minimum(first + BS, S) - 1, S)
+            leading, rest = load_sums(sums_at, tl.minimum(first + BS, S) - 1, S, True)
             faded_S = between(leading, rest, leading_S, rest_S)
     end = T
     if BANDED:
@@ -182,7 +183,7 @@ def attention_backward_keys_kernel(
     edge = high
     if LONG:
         edge = tl.minimum(high, tl.cdiv(tl.maximum(first + BS - 1 - S + T, 0), BT))
-    for i in range(low, edge):
+    for i in tl.range(low, edge, num_stages=1 if LONG else None):
         dk_SK, dv_SV, dsum_S = _key_step(
             k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
             scale, natural, leading, rest, leading_S, rest_S, dk_SK, dv_SV, dsum_S,
@@ -201,5 +202,5 @@ def attention_backward_keys_kernel(
         slip_S = tl.zeros([BS], tl.float32)
         if not WHOLE:
             own = key - S + T
-            slip_S = tl.load(slip + sequence.to(tl.int64) * T + own, mask=(own >= 0) & (own < T), other=0.0)
+            slip_S = tl.load(slip + kept + own, mask=(own >= 0) & (own < T), other=0.0)
         tl.store(dsums + sequence.to(tl.int64) * S + key, slip_S - dsum_S, mask=key < S)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
-from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, span, store_rows
+from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, rows_of, span, store_rows, store_tokens
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
 
@@ -28,7 +28,7 @@ def _absorb(
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
     s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
     if FADES:
-        leading_S, rest_S = load_sums(sums_at, key, S)
+        leading_S, rest_S = load_sums(sums_at, key, S, not MASKED)
         if MASKED:
             s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
         else:
@@ -67,12 +67,12 @@ def attention_forward_kernel(
     sum_T = tl.zeros([BT], tl.float32)
     leading_T = top_T
     if FADES:
-        leading_T = load_leading(sums_at, query, S)
+        leading_T = load_leading(sums_at, query, S, False)
     ahead, low, high = span(first, S, window, prefix, BT, BS, BANDED)
     if LONG:
         leading, rest = 0.0, 0.0
         if FADES:
-            leading, rest = load_sums(sums_at, first, S)
+            leading, rest = load_sums(sums_at, first, S, True)
         edge = tl.minimum((first + 1) // BS, high)  # the blocks below are seen whole by all of these queries
         for i in range(0, edge):
             acc_TV, top_T, sum_T = _absorb(
@@ -82,7 +82,7 @@ def attention_forward_kernel(
         low = edge
         if FADES:
             top_T += without_rest(leading_T, leading, rest)
-    for i in range(0, ahead + high - low):
+    for i in tl.range(0, ahead + high - low, num_stages=1 if LONG else None):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         acc_TV, top_T, sum_T = _absorb(
             q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, leading_T, 0.0, acc_TV,
@@ -91,4 +91,5 @@ def attention_forward_kernel(
 
     sum_T = tl.where(t < T, sum_T, 1.0)  # past the end a query may see nothing
     store_rows(o + (b * T * H + h) * V, t, H * V, T, acc_TV / sum_T[:, None], V, BV)
-    tl.store(lse + sequence.to(tl.int64) * T + t, top_T + tl.log2(sum_T), mask=t < T)
+    lse_T = top_T + tl.log2(sum_T)
+    store_tokens(lse + sequence.to(tl.int64) * rows_of(T), t, T, block, lse_T, float("inf"), BT)

@@ -22,14 +22,14 @@ RUN_TIME = ("T", "P", "H")
 
 
 @triton.jit
-def load_sums(sums_at, token, S):
-    """C of tokens, in its two parts; 0 behind the last."""
-    return load_leading(sums_at, token, S), tl.load(sums_at + S + token, mask=token < S, other=0.0)
+def load_sums(sums_at, token, S, INSIDE: tl.constexpr):
+    """C of tokens, in its two parts; 0 behind the last. INSIDE: all of these tokens are there."""
+    return load_leading(sums_at, token, S, INSIDE), load_leading(sums_at + S, token, S, INSIDE)
 
 
 @triton.jit
-def load_leading(sums_at, token, S):
-    return tl.load(sums_at + token, mask=token < S, other=0.0)
+def load_leading(sums_at, token, S, INSIDE: tl.constexpr):
+    return tl.load(sums_at + token) if INSIDE else tl.load(sums_at + token, mask=token < S, other=0.0)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from recallmap.arch.kernels.attention.fused.backward import (
 )
 from recallmap.arch.kernels.attention.fused.forward import attention_forward_kernel
 from recallmap.arch.kernels.attention.fused.gates import gate_gradients, gate_sums
-from recallmap.arch.kernels.attention.fused.plan import Call, Tiles, passes
+from recallmap.arch.kernels.attention.fused.plan import MOST_QUERIES, Call, Tiles, passes
 from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, padded
 
 
@@ -53,7 +53,7 @@ def _forward(
     prefix: int,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """o, and for the way back L [B, H, T] and C [B, H, 2, S]; nothing of C where there are no gates."""
+    """o, and for the way back L [B, H, T, padded] and C [B, H, 2, S]; nothing of C where there are no gates."""
     q, k, v = dense(q), dense(k), dense(v)
     o, lse, sums = _outputs(q, k, v, log_decay, fades, window, prefix, scale)
     if log_decay is not None and fades is not None:
@@ -79,7 +79,7 @@ def _outputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, time, keys, heads = q.shape[0], q.shape[1], v.shape[1], v.shape[2]
     o = v.new_empty(batch, time, heads, v.shape[3])
-    lse = q.new_empty(batch, heads, time, dtype=torch.float32)
+    lse = q.new_empty(batch, heads, triton.cdiv(time, MOST_QUERIES) * MOST_QUERIES, dtype=torch.float32)
     return o, lse, q.new_empty(batch, heads, 2, 0 if log_decay is None else keys, dtype=torch.float32)
 
 

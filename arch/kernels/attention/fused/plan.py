@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from recallmap.arch.kernels.op_interface.custom_op import padded
 
 KEYS_AT_ONCE = 128  # of the backward pass in one launch
+MOST_QUERIES = 128  # of a tile
 
 
 class Tiles(NamedTuple):

@@ -9,6 +9,10 @@ T time, S keys, BT queries and BS keys of a tile
 import triton
 import triton.language as tl
 
+from recallmap.arch.kernels.attention.fused.plan import MOST_QUERIES
+
+LARGEST_TILE = tl.constexpr(MOST_QUERIES)
+
 
 @triton.jit
 def load_rows(at, row, stride, rows, WIDTH: tl.constexpr, PADDED: tl.constexpr, INSIDE: tl.constexpr):
@@ -34,6 +38,21 @@ def store_rows(at, row, stride, rows, x, WIDTH: tl.constexpr, PADDED: tl.constex
     if PADDED != WIDTH:
         inside = inside & (column < WIDTH)[None, :]
     tl.store(at + row[:, None] * stride + column[None, :], x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def rows_of(T):
+    """Numbers that are kept of a sequence's tokens, one each: whole tiles of any pass, so that loads need no masks."""
+    return tl.cdiv(T, LARGEST_TILE) * LARGEST_TILE
+
+
+@triton.jit
+def store_tokens(at, t, T, block, x, behind, BT: tl.constexpr):
+    """A number a token of a block of queries; `behind` where there is no token, the last block also up to the last row."""
+    tl.store(at + t, tl.where(t < T, x, behind))
+    if block == tl.cdiv(T, BT) - 1:
+        row = (block + 1) * BT + tl.arange(0, LARGEST_TILE)
+        tl.store(at + row, tl.full([LARGEST_TILE], behind, tl.float32), mask=row < rows_of(T))
 
 
 @triton.jit
