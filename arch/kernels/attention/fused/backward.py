@@ -50,7 +50,7 @@ def attention_backward_queries_kernel(
     do, q, k, v, sums, o, lse, delta, slip, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     """dq, and for the pass over keys d and the sum of ds."""
     blocks = tl.cdiv(T, BT)
@@ -91,7 +91,7 @@ def attention_backward_queries_kernel(
                 leading, rest, dq_TK, slip_T, K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
-    for i in tl.range(0, ahead + high - low, num_stages=1 if LONG else None):
+    for i in tl.range(0, ahead + high - low, num_stages=EDGE):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         dq_TK, slip_T = _query_step(
             q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale,
@@ -115,7 +115,7 @@ def _key_step(
     t = begin + tl.arange(0, BT)
     q_TK = load_rows(q_at, t, q_t, T, K, BK, False)
     do_TV = load_rows(do_at, t, do_t, T, V, BV, False)
-    lse_T = tl.load(lse_at + t)
+    lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf")) if MASKED else tl.load(lse_at + t)
     s_ST = tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee") * scale
     if FADES:
         leading_T = load_leading(sums_at, t + S - T, S, not MASKED)  # past the end, rests: their queries have no part
@@ -131,7 +131,7 @@ def _key_step(
     if WHOLE:
         delta_T = tl.sum(p_ST * dp_ST, 0)
     else:
-        delta_T = tl.load(delta_at + t)
+        delta_T = tl.load(delta_at + t, mask=t < T, other=0.0) if MASKED else tl.load(delta_at + t)
     ds_ST = p_ST * (dp_ST - delta_T[None, :])
     if FADES:
         dsum_S += tl.sum(ds_ST, 1)
@@ -149,7 +149,7 @@ def attention_backward_keys_kernel(
     do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and the derivative by C; WHOLE: dq too."""
     sequences = tl.num_programs(0) // tl.cdiv(S, BS)
@@ -183,7 +183,7 @@ def attention_backward_keys_kernel(
     edge = high
     if LONG:
         edge = tl.minimum(high, tl.cdiv(tl.maximum(first + BS - 1 - S + T, 0), BT))
-    for i in tl.range(low, edge, num_stages=1 if LONG else None):
+    for i in tl.range(low, edge, num_stages=EDGE):
         dk_SK, dv_SV, dsum_S = _key_step(
             k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
             scale, natural, leading, rest, leading_S, rest_S, dk_SK, dv_SV, dsum_S,

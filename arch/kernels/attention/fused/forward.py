@@ -46,7 +46,7 @@ def _absorb(
 def attention_forward_kernel(
     q, k, v, sums, o, lse, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, T, S, H, window, prefix, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(T, BT)
     sequences = tl.num_programs(0) // blocks
@@ -82,7 +82,7 @@ def attention_forward_kernel(
         low = edge
         if FADES:
             top_T += without_rest(leading_T, leading, rest)
-    for i in tl.range(0, ahead + high - low, num_stages=1 if LONG else None):
+    for i in tl.range(0, ahead + high - low, num_stages=EDGE):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         acc_TV, top_T, sum_T = _absorb(
             q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, leading_T, 0.0, acc_TV,

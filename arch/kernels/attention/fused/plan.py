@@ -11,13 +11,15 @@ MOST_QUERIES = 128  # of a tile
 
 
 class Tiles(NamedTuple):
-    """One launch: queries and keys of a tile, warps, stages of loads under way, registers a thread where bounded."""
+    """One launch: queries and keys of a tile, warps, stages of loads under way, registers a thread where bounded; stages of the
+    masked tiles, where they have a loop of their own and other stages."""
 
     queries: int
     keys: int
     warps: int
     stages: int
     registers: int | None = None
+    edge: int | None = None
 
 
 class Call(NamedTuple):
