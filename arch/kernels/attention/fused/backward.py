@@ -115,7 +115,8 @@ def _key_step(
     t = begin + tl.arange(0, BT)
     q_TK = load_rows(q_at, t, q_t, T, K, BK, False)
     do_TV = load_rows(do_at, t, do_t, T, V, BV, False)
-    lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf")) if MASKED else tl.load(lse_at + t)
+    # Infinite past the end anyway. WHOLE spills registers without the mask (heads of 16, Triton 3.6).
+    lse_T = tl.load(lse_at + t, mask=t < T, other=float("inf")) if WHOLE else tl.load(lse_at + t)
     s_ST = tl.dot(k_SK, tl.trans(q_TK), input_precision="ieee") * scale
     if FADES:
         leading_T = load_leading(sums_at, t + S - T, S, not MASKED)  # past the end, rests: their queries have no part
@@ -131,7 +132,7 @@ def _key_step(
     if WHOLE:
         delta_T = tl.sum(p_ST * dp_ST, 0)
     else:
-        delta_T = tl.load(delta_at + t, mask=t < T, other=0.0) if MASKED else tl.load(delta_at + t)
+        delta_T = tl.load(delta_at + t)
     ds_ST = p_ST * (dp_ST - delta_T[None, :])
     if FADES:
         dsum_S += tl.sum(ds_ST, 1)
