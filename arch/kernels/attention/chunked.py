@@ -60,7 +60,7 @@ def chunked(
     o = o_BHTV.transpose(1, 2).to(v.dtype)
     if not return_state:
         return o, None
-    return o, finish(past, keys, values, log_decay, sums_BSH, window, prefix, dtype)
+    return o, finish(past, keys, values, log_decay, window, prefix, dtype)
 
 
 def _older(positions: list[int], limit: int) -> int:

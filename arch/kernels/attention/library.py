@@ -94,7 +94,7 @@ def library(
     o = o_BHTV.transpose(1, 2).to(v.dtype)
     if not return_state:
         return o, None
-    return o, finish(past, keys, values, log_decay, sums_BSH, window, prefix, working_dtype(q, k, v, log_decay))
+    return o, finish(past, keys, values, log_decay, window, prefix, working_dtype(q, k, v, log_decay))
 
 
 def _bias(position: int, time: int, window: int | None, prefix: int, sums_BSH: Tensor | None, like: Tensor) -> Tensor:

@@ -86,20 +86,17 @@ def finish(
     keys: Tensor,
     values: Tensor,
     log_decay: Tensor | None,
-    sums_BSH: Tensor | None,
     window: int | None,
     prefix: int,
     dtype: torch.dtype,
 ) -> AttentionState:
-    """The state behind the tokens of `log_decay` [B, T, H], from all keys and values at hand and their `sums`; fades are of
-    `dtype`."""
-    older = past.values.shape[1]
-    position = past.position + values.shape[1] - older
+    """The state behind the tokens of `log_decay` [B, T, H], from all keys and values at hand; fades are of `dtype`."""
+    position = past.position + values.shape[1] - past.values.shape[1]
     fades = None
-    if log_decay is not None and sums_BSH is not None:
+    if log_decay is not None and past.fades is not None:
         # From a token on, summed up from the end: the nearest keep all their digits.
         behind = log_decay.double().flip(1).cumsum(1).flip(1)
-        every = (behind[:, :1] - sums_BSH[:, :older], behind[:, 1:], torch.zeros_like(behind[:, :1]))
+        every = (behind[:, :1] + past.fades.double(), behind[:, 1:], torch.zeros_like(behind[:, :1]))
         fades = keep(torch.cat(every, 1).to(dtype), position, window, prefix)
     return AttentionState(keep(keys, position, window, prefix), keep(values, position, window, prefix), position, fades)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels import AttentionState, attention, attention_step, select
 from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
 
 def example(time: int, variant: str = "full", **sizes: int) -> dict[str, Any]:
@@ -203,6 +204,42 @@ def test_sums_of_a_hundred_thousand_gates_keep_their_digits(implementation: str)
     late = {key: x[:, 5:] for key, x in inputs.items()}
     whole = attention(**inputs, implementation=implementation)[0][:, 5:]
     torch.testing.assert_close(whole, attention(**late)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("strongest", [0.0, -3e5])
+@pytest.mark.parametrize(("tokens_ahead", "time"), [(0, 400), (150, 129)])
+def test_tiles_that_are_seen_whole_take_gates_as_others_do(
+    dtype: torch.dtype, strongest: float, tokens_ahead: int, time: int
+) -> None:
+    """Long sequences have two loops. Few gates are very strong, so that sums are large where differences are not."""
+    shape = timing.Shape(batch=1, heads=2, time=tokens_ahead + time, key_width=16, value_width=8)
+    inputs = timing._on(timing.example("attention", "fading", shape), dtype, torch.device("cpu"))
+    inputs["log_decay"][:, 40::171, 0] = strongest
+    ahead = {key: x[:, :tokens_ahead].double() for key, x in inputs.items()}
+    state = attention(**ahead, return_state=True)[1] if tokens_ahead else None
+    carried = {} if state is None else {"keys": state.keys, "values": state.values, "fades": state.fades}
+    weight = torch.randn(1, time, 2, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    def everything(implementation: str, exact: bool) -> dict[str, Tensor]:
+        now = {key: x[:, tokens_ahead:] for key, x in inputs.items()} | carried
+        leaves = {
+            key: x.to(
+                torch.float64 if exact else torch.float32 if key in ("log_decay", "fades") else dtype
+            ).requires_grad_()
+            for key, x in now.items()
+        }
+        given = {key: leaves[key] for key in inputs}
+        initial = None if state is None else state._replace(**{key: leaves[key] for key in carried})
+        o, _ = attention(**given, initial_state=initial, implementation=implementation)
+        gradients = torch.autograd.grad(o, list(leaves.values()), weight.to(o.dtype))
+        return {"o": o.detach()} | dict(zip(leaves, gradients, strict=True))
+
+    expected = everything("chunked", exact=True)
+    for key, x in everything("fused", exact=False).items():
+        of: Of = "output" if key == "o" else "gate_gradient" if key in ("log_decay", "fades") else "gradient"
+        allowed = max(tolerance("attention", dtype, of=of), attainable(expected[key], x.dtype, (0, 2)))
+        assert error(x, expected[key], (0, 2)) <= allowed, key
 
 
 def test_a_state_without_fades_is_no_state_of_gates() -> None:
