@@ -416,6 +416,7 @@ class Wide(NamedTuple):
     values: int = 3
     norm: bool = False
     at: int | None = None  # where the sequence is cut
+    many: bool = False  # of several sequences in the interpreter, too, whose time is that of its programs
 
     def inputs(self, dtype: torch.dtype, device: str = "cpu") -> dict[str, Any]:
         """Random arguments in `dtype`, gates and weights in fp32; of one sequence where the interpreter rounds to bfloat16, as
@@ -434,7 +435,7 @@ class Wide(NamedTuple):
         given |= {"alpha": 0.9 + 0.1 * given["alpha"]}  # what a chunk leaves must reach the next ones
         if self.norm:
             given["norm"] = LayerNorm(1 + 0.1 * normal(H, values), 0.1 * normal(H, values))
-        if dtype == torch.bfloat16 and device == "cpu":
+        if device == "cpu" and (dtype == torch.bfloat16 or not self.many):
             given |= {n: x[:1] for n, x in given.items() if n in ("q", "k", "v", *GATES) and x is not None}
         rounded = {n: x.to(dtype) if n in ("q", "k", "v") else single(x) for n, x in given.items()}
         placed = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, rounded)
@@ -452,7 +453,7 @@ def double(tree: Any) -> Any:
 
 OMEGA = Rule(window=4, chunk=16, residual=True)
 WIDE = {
-    "omeganet": Wide(OMEGA, 64),
+    "omeganet": Wide(OMEGA, 64, many=True),
     "one token": Wide(OMEGA, 1),
     "a short last chunk": Wide(OMEGA, 63),
     "cut within a chunk": Wide(OMEGA, 37, at=19),
@@ -463,7 +464,7 @@ WIDE = {
     "dla with a norm": Wide(Rule(loss=DOT, chunk=16), 33, values=16, norm=True),
     "blocks of hidden units": Wide(Rule(window=4, chunk=8, residual=True), 13, hidden=70),
     "blocks with all": Wide(
-        Rule(window=2, chunk=8, momentum="outside", bias=True), 21, hidden=70, values=16, norm=True, at=11
+        Rule(window=2, chunk=8, momentum="outside", bias=True), 21, hidden=70, values=16, norm=True, at=11, many=True
     ),
     "blocks without a window": Wide(Rule(chunk=8, momentum="inside"), 16, hidden=70),
     "blocks of dla": Wide(Rule(loss=DOT, chunk=8), 19, hidden=70),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -194,6 +195,14 @@ def test_nobody_who_asks_for_the_state_or_the_derivative_changes_outputs(time: i
     assert torch.equal(alone, asked)
 
 
+CUT = Case(150, 40, 72)
+
+
+@cache
+def planned_cut() -> dict[str, Tensor]:
+    return derived("fused", CUT.inputs(), torch.float32, DEVICE)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
     "cut",
@@ -208,9 +217,7 @@ def test_nobody_who_asks_for_the_state_or_the_derivative_changes_outputs(time: i
 def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from recallmap.arch.kernels.mlstm.fused import launch  # Triton is optional
 
-    inputs = Case(150, 40, 72).inputs()
-    planned = derived("fused", inputs, torch.float32, DEVICE)
-    form_for = launch.form_for
+    planned, form_for = planned_cut(), launch.form_for
 
     def other(*sizes: Any) -> Any:
         form = form_for(*sizes)
@@ -219,7 +226,7 @@ def test_no_cut_of_the_work_changes_results(cut: dict[str, Any], monkeypatch: py
         )
 
     monkeypatch.setattr(launch, "form_for", other)
-    for key, x in derived("fused", inputs, torch.float32, DEVICE).items():
+    for key, x in derived("fused", CUT.inputs(), torch.float32, DEVICE).items():
         assert error(x, planned[key], (0, 1) if "state" in key else (0, 2)) <= tolerance("mlstm", torch.float32), key
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -63,6 +64,12 @@ def test_a_matrix_times_it_is_newton_schulz_of_the_matrix(
     assert_all_close([*slopes], [*wanted], 1e-7)
 
 
+@cache
+def sound(name: str, columns: int, device: str) -> list[Tensor]:
+    u, x, d = given(9, 7, columns)
+    return results(x.to(device), d.to(device), u.to(device), implementation=name)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("name", NAMES)
@@ -70,12 +77,12 @@ def test_a_matrix_times_it_is_newton_schulz_of_the_matrix(
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")  # the interpreter's, of numpy
 def test_a_matrix_that_is_not_finite_spoils_no_other(name: str, columns: int, bad: float, device: str) -> None:
-    u, x, d = given(9, 7, columns, tokens=6)
+    u, x, d = given(9, 7, columns)
     spoilt = x.clone()
-    spoilt[0, 3, 1] = bad
+    spoilt[0, 1, 1] = bad
     others = torch.ones(x.shape[:3], dtype=torch.bool)
-    others[0, 3, 1] = False
-    expected = results(x.to(device), d.to(device), u.to(device), implementation=name)
+    others[0, 1, 1] = False
+    expected = sound(name, columns, device)
     found = results(spoilt.to(device), d.to(device), u.to(device), implementation=name)
     for of_spoilt, of_sound in zip(found[:2], expected[:2], strict=True):
         assert_close(of_spoilt[others], of_sound[others])

@@ -82,18 +82,15 @@ def few(make: Make, tmp_path: Path) -> Path:
     return tmp_path / "page.html"
 
 
-def test_as_many_points_as_finished_rows_in_the_ledger(browser: Browser, page: Path, ledger: Path) -> None:
-    browser.show(page)
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)], ids=["light", "dark", "phone"])
+def test_a_page_is_quiet_and_has_as_many_points_as_finished_rows_in_the_ledger(
+    browser: Browser, page: Path, ledger: Path, dark: bool, width: int
+) -> None:
+    browser.show(page, dark=dark, width=width)
     counts = browser.run(COUNTS)
     assert sum(points for _, points, _ in counts) == len(Ledger.open(ledger).keys())
     assert all(points == rows for _, points, rows in counts)
     assert len(counts) == 9
-
-
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)], ids=["light", "dark", "phone"])
-def test_a_page_is_quiet_and_asks_for_nothing(browser: Browser, page: Path, dark: bool, width: int) -> None:
-    browser.show(page, dark=dark, width=width)
-    browser.run(COUNTS)
     assert browser.messages() == []
     assert browser.requests() == [page.as_uri()]
     assert browser.run("return performance.getEntriesByType('resource').length") == 0

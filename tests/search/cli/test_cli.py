@@ -158,8 +158,11 @@ def test_check_tells_what_a_document_holds(source: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for what in ("arch", "study", "suite") for name in codec.builtin(what)}))
-def test_every_document_of_the_package_is_right(name: str) -> None:
-    assert out("check", name).startswith("ok: ")
+def test_every_document_of_the_package_is_right_and_no_value_of_a_base_is_dropped(name: str) -> None:
+    """Studies under every budget."""
+    said = out("check", name)
+    assert said.startswith("ok: ")
+    assert "no trial has it" not in said
 
 
 @pytest.mark.parametrize("name", codec.builtin("published"))
