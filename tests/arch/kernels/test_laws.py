@@ -412,8 +412,8 @@ def long(op: str, time: int, device: str = "cpu") -> int:
 
 
 def sizes_of(device: str) -> dict[str, int]:
-    """Two heads, but one in the interpreter, whose time is that of its programs: of them `test_fused_is_the_recurrence` and
-    `test_fused_members_are_what_they_are_alone` have two everywhere."""
+    """Two heads, but one in the interpreter, whose time is that of its programs. Two are there in the laws of the recurrence,
+    of the form that the compiler is told, and of members."""
     return ONE_HEAD if device == "cpu" else NARROW
 
 
