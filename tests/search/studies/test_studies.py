@@ -1,4 +1,4 @@
-"""The studies that ship: what they ask, and that the smallest runs. `recallmap check` reads every budget of them in test_cli."""
+"""The studies that ship: what they ask, and that the smallest runs. Every budget of them is read in test_cli."""
 
 from __future__ import annotations
 
