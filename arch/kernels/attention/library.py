@@ -21,7 +21,7 @@ from recallmap.arch.kernels.attention.state import AttentionState, finish, hidde
 from recallmap.arch.kernels.op_interface.input_checks import promoted, working_dtype
 
 # Where torch's kernels serve unasked. At 2,048 tokens and 128 channels they took 84 us forward and 334 with the derivatives,
-# ours 115 and 452; at 256 tokens and 64 channels ours are faster (L1 and S4 in results/records/kernels_h200.csv).
+# ours 101 and 403; at 256 tokens and 64 channels ours are faster (L1 and S4 in results/records/kernels_h200.csv).
 NARROWEST = 128  # channels of a head
 SHORTEST = 2048  # tokens
 
