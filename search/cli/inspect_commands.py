@@ -22,6 +22,7 @@ from recallmap.search.cli.app import (
     write_rows,
 )
 from recallmap.search.cli.durations import seconds_in
+from recallmap.search.cli.parts import part_of
 from recallmap.search.cli.streams import complain, say
 
 
@@ -229,6 +230,10 @@ def bench(
     beside: Annotated[
         bool, typer.Option("--beside", help="Compare an op with published kernels that are installed, too.")
     ] = False,
+    part: Annotated[
+        str,
+        typer.Option(metavar="I/N", help="Every N-th row of kernels or growth from the I-th on: for N GPUs at once."),
+    ] = "1/1",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
     arch: Annotated[
         str, typer.Option(help="Architecture for step and profile.", autocompletion=completion.archs)
@@ -266,6 +271,10 @@ def bench(
     if cohorts_per_gpu is not None and what != "study":
         refuse(f"bench {what}: got --cohorts-per-gpu, which is for bench study STUDY alone; leave it out")
 
+    share = part_of(part)
+    if share != (1, 1) and what not in ("kernels", "growth"):
+        refuse(f"bench {what}: got --part {part}, which is for bench kernels and bench growth; leave it out")
+
     if what == "tasks":
         from recallmap.search.cli import task_table
 
@@ -295,9 +304,9 @@ def bench(
         if what in ("kernels", "growth"):
             rows = []
             for row in (
-                bench_kernels(shapes or ["S1", "S2", "S4", "L1", "L2"], dtype=dtype.value, device=where)
+                bench_kernels(shapes or ["S1", "S2", "S4", "L1", "L2"], dtype=dtype.value, device=where, part=share)
                 if what == "kernels"
-                else bench_growth(dtype=dtype.value, device=where)
+                else bench_growth(dtype=dtype.value, device=where, part=share)
             ):
                 rows.append(row)
                 write_rows(output, rows)  # row by row: it takes minutes

@@ -33,6 +33,7 @@ from recallmap.search.cli.app import (
 )
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.next_command import training, words_given
+from recallmap.search.cli.parts import part_of
 from recallmap.search.cli.streams import complain, say
 
 if TYPE_CHECKING:
@@ -354,13 +355,6 @@ def _renamed(name: str, value: int | None, old_name: str, old_value: int | None)
             f"{name} and {old_name} are one option and must agree, got {value} and {old_value}; leave {old_name} out"
         )
     return old_value if value is None else value
-
-
-def part_of(text: str) -> tuple[int, int]:
-    said = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-    if said is None or not 1 <= int(said[1]) <= int(said[2]):
-        refuse(f"--part: got {text[:60]!r}, expected I/N with I from 1 to N, such as 2/4")
-    return int(said[1]), int(said[2])
 
 
 def _weights_in(folder: Path) -> WeightFolder:

@@ -168,9 +168,10 @@ def members_of(
     return [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
 
 
-def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
+def bench_growth(*, dtype: str, device: str, part: tuple[int, int] = (1, 1)) -> Iterator[Row]:
     """Rows of time and memory of every op by sequence length, width of heads and members, and of Mesa's by steps, for the
-    implementation that "auto" takes. One that cannot be timed has a row with the reason."""
+    implementation that "auto" takes. One that cannot be timed has a row with the reason. `part` (i, n): every n-th row from
+    the i-th on."""
     asked = [
         (axis, op, variant, dict[str, int](), text)
         for op, variant in _kinds()
@@ -178,7 +179,8 @@ def bench_growth(*, dtype: str, device: str) -> Iterator[Row]:
         for text in GROWTH[axis]
     ]
     asked += [("steps", "mesa", "head", {"steps": steps}, GROWTH["T"][2]) for steps in CG_STEPS]
-    for axis, op, variant, more, text in asked:
+    first, parts = part
+    for axis, op, variant, more, text in asked[first - 1 :: parts]:
         for row in _rows_of(op, variant, more, [text], dtype=dtype, device=device, beside=False):
             yield {"axis": axis} | row
 
@@ -193,11 +195,13 @@ def bench_op(
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
 
 
-def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str) -> Iterator[Row]:
+def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str, part: tuple[int, int] = (1, 1)) -> Iterator[Row]:
     """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes, and
     on a GPU for another library's, where an op has it.
-    One that cannot be timed has a row with the reason, so that the table is complete."""
-    for op, variant, more in KERNELS:
+    One that cannot be timed has a row with the reason, so that the table is complete. `part` (i, n): every n-th kind from the
+    i-th on."""
+    first, parts = part
+    for op, variant, more in KERNELS[first - 1 :: parts]:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
 
 

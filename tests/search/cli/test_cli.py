@@ -379,6 +379,10 @@ COMPLAINTS = {
         ("bench", "step", "--dtype", "float64"),
         "bench step: a step trains in float32 or bfloat16, got float64",
     ),
+    "a part of a bench of one op": (
+        ("bench", "attention", "--part", "1/2"),
+        "bench attention: got --part 1/2, which is for bench kernels and bench growth; leave it out",
+    ),
     "a bench that is not there": (("bench", "profle"), "(did you mean 'profile'?)"),
     "a bench of an op that is not there": (
         ("bench", "gated_liner"),

@@ -1,13 +1,16 @@
-"""The benchmark of a training step."""
+"""The benchmarks of a training step, and of kernels in parts."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.mixers import BaseConv
-from recallmap.search.measurement.benchmarks import bench_step
+from recallmap.search.measurement import benchmarks
+from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_step
 from recallmap.search.measurement.step_profile import step_profile
 from recallmap.synth.tasks import Mqar
 
@@ -29,3 +32,12 @@ def test_the_profile_of_a_step_adds_up_to_all_of_it() -> None:
     assert {"aten::mm", "aten::mul"} <= {row["kernel"] for row in kernels}
     assert [row["share"] for row in kernels] == sorted((row["share"] for row in kernels), reverse=True)
     assert min(row["share"] for row in kernels) >= 0.005
+
+
+def test_parts_of_a_table_are_the_whole_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "bench", lambda op, shapes, **more: [{"op": op, "shape": shapes[0]} | more])
+    for table in (partial(bench_kernels, ["S1", "L1"]), bench_growth):
+        rows = [[*map(repr, table(dtype="float32", device="cpu", part=part))] for part in ((1, 1), (1, 2), (2, 2))]
+        assert len(rows[0]) == len({*rows[0]})
+        assert all(rows)
+        assert sorted(rows[0]) == sorted(rows[1] + rows[2])

@@ -86,8 +86,8 @@ _FP32_CHUNKS = {
     256: _chunks(16, 16, Carry(256, 16, 8, 1), Tile(16, 8)),
 }
 # Products of 32 rows: 64 would bring in Hopper's own, which Triton 3.6 compiles to wrong results in some kernels. At width 128,
-# 64 rows take two thirds of the time, with right results (180 cuts of a sweep on an H200); but with a tile by keys of 64 columns
-# and two stages, derivatives by k came out wrong at L1.
+# 64 rows take two thirds of the time, with right results (180 cuts of a sweep on an H200); but with a tile by keys of 64
+# columns and two stages, derivatives by k came out wrong at L1.
 _HALF_CHUNKS = {
     16: _chunks(64, 32, Carry(16, 16, 4, 2), Tile(16, 4)),
     32: _chunks(64, 32, Carry(32, 32, 4, 2), Tile(32, 4)),
