@@ -66,7 +66,7 @@ class Measure:
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
     rates: int = 0  # that were tried, see `Choice`
-    trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, its score on what it trained on, see `way`
+    trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, how far it came where it trained, see `_furthest`
     errors: Mapping[int, float] = field(
         default_factory=dict
     )  # standard errors of `values` over test sequences, if known
@@ -291,5 +291,15 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
             rates=choice.rates,
-            trained={r.seed: way(r.score, r.chance, r.ceiling) for r in choice.trials if r.score is not None},
+            trained={r.seed: _furthest(r) for r in choice.trials if r.score is not None},
         )
+
+
+def _furthest(record: Record) -> float:
+    """How far a trial came on what it trained on, see `way`; of a mix, on that of its settings where it came furthest."""
+    ways = [way(own, record.chance, record.ceiling) for own in (record.score,) if own is not None]
+    mix = [part["task"] for part in record.spec.get("mix") or ()]
+    for task, test in zip(record.spec["tests"], record.tests, strict=True) if mix else ():
+        if task in mix and record.metric in test["scores"]:
+            ways.append(way(test["scores"][record.metric], test["chance"], test["ceiling"]))
+    return max(ways)

@@ -188,6 +188,33 @@ def test_what_was_trained_well_and_fails_beyond_has_not_failed_to_train(make: Ma
     assert (one.silent, one.side) == ("", "for")
 
 
+@pytest.mark.parametrize(("mixed", "silent"), [(True, ""), (False, "b failed to train")])
+def test_who_learned_one_setting_of_a_mix_has_not_failed_to_train(make: Make, mixed: bool, silent: str) -> None:
+    easy = {"kind": "parity", "length": 20}
+
+    def trained(arch: str, hard: float) -> list[Record]:
+        test = {"task": "parity", "setting": "length=20", "length": 20, "chance": 0.5, "ceiling": 1.0}
+        records = [
+            make(
+                arch=arch,
+                task="parity",
+                seed=seed,
+                score=hard,
+                chance=0.5,
+                test_specs=[easy],
+                tests=[{**test, "scores": {"accuracy": 0.8 + seed / 1000}}],
+            )
+            for seed in range(5)
+        ]
+        for record in records:
+            record.spec["mix"] = [{"task": easy if mixed else {**easy, "length": 30}, "examples": 100}]
+        return records
+
+    rule = Above(better=replace(A, at={"length": 40}), worse=replace(B, at={"length": 40}))
+    (one,) = weigh(rule, trained("a", 0.9) + trained("b", 0.5))
+    assert one.silent == silent
+
+
 def test_a_loss_is_better_where_it_is_smaller(make: Make) -> None:
     theirs = around(0.5)
     records = seeds(make, "a", near(0.9)) + seeds(make, "b", theirs)  # the loss is 1 - score
