@@ -24,7 +24,7 @@ types:
 	$(BIN)/mypy
 
 tests:
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 stamp:
 	@commit=$$(git rev-parse HEAD) && changes=$$(git status --porcelain -uno) && echo "$$commit$${changes:++}" > .commit

@@ -66,7 +66,9 @@ class Measure:
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
     rates: int = 0  # that were tried, see `Choice`
-    trained: Mapping[int, float] = field(default_factory=dict)  # of a seed, how far it came where it trained, see `_furthest`
+    trained: Mapping[int, float] = field(
+        default_factory=dict
+    )  # of a seed, how far it came where it trained, see `_furthest`
     errors: Mapping[int, float] = field(
         default_factory=dict
     )  # standard errors of `values` over test sequences, if known

@@ -13,8 +13,9 @@ LEARNED = 0.1  # of the way from chance to the ceiling
 def silence(a: Measure, b: Measure) -> str:
     """Why a comparison of two measures cannot speak; "" where it can.
 
-    Both are at the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes a tenth
-    of the way from chance to the ceiling. Or the worse one was best at the edge of the grid of learning rates, so that a rate beyond it may be better.
+    Both are at the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes a
+    tenth of the way from chance to the ceiling. Or the worse one was best at the edge of the grid of learning rates, so that a
+    rate beyond it may be better.
     """
     if at_ceiling(a) and at_ceiling(b):
         return "both are at the ceiling"
