@@ -87,7 +87,7 @@ def test_what_the_transfer_study_trains_on_further_tasks_it_trains_at_twice_its_
     sizes: dict[str, set[tuple[int, int]]] = {}
     for trial in trials:
         sizes.setdefault(trial.arch.name, set()).add((trial.arch.width, count(trial.arch.stack)))  # type: ignore[union-attr]
-    assert len(further) == 7
+    assert len(further) == 8
     assert {name for name, own in sizes.items() if len(own) > 1} == further
     for small, large in (sorted(sizes[name]) for name in further):
         assert (2 * small[0], 2 * small[1]) == large
