@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.kernels import select
-from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench
+from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench, variants
 from recallmap.search.measurement.forward_latency import taken
 from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
 from recallmap.search.training.batches import Asked
@@ -197,7 +197,7 @@ def bench_op(
 
 def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str, part: tuple[int, int] = (1, 1)) -> Iterator[Row]:
     """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes, and
-    on a GPU for another library's, where an op has it.
+    on a GPU for another library's, where an op has it for its first kind.
     One that cannot be timed has a row with the reason, so that the table is complete. `part` (i, n): every n-th kind from the
     i-th on."""
     first, parts = part
@@ -214,8 +214,8 @@ def _rows_of(
 ) -> Iterator[Row]:
     where, precision = torch.device(device), getattr(torch, dtype)
     able = [select.choose(op, device=where, dtype=precision)]
-    if where.type == "cuda" and "library" in select.implementations(op):
-        able.append("library")
+    if where.type == "cuda" and "library" in select.implementations(op) and variant == variants(op)[0]:
+        able.append("library")  # of other kinds of inputs it serves where it is asked for by name alone
     for text in shapes:
         try:
             rows = bench(
