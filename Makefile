@@ -23,6 +23,7 @@ test: .venv/ready
 types:
 	$(BIN)/mypy
 
+# Tests of one file run in one process, which computes what they share once.
 tests:
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 

@@ -293,13 +293,13 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
             rates=choice.rates,
-            trained={r.seed: _furthest(r) for r in choice.trials if r.score is not None},
+            trained={r.seed: _furthest(r, r.score) for r in choice.trials if r.score is not None},
         )
 
 
-def _furthest(record: Record) -> float:
+def _furthest(record: Record, score: float) -> float:
     """How far a trial came on what it trained on, see `way`; of a mix, on that of its settings where it came furthest."""
-    ways = [way(own, record.chance, record.ceiling) for own in (record.score,) if own is not None]
+    ways = [way(score, record.chance, record.ceiling)]
     mix = [part["task"] for part in record.spec.get("mix") or ()]
     for task, test in zip(record.spec["tests"], record.tests, strict=True) if mix else ():
         if task in mix and record.metric in test["scores"]:

@@ -11,7 +11,7 @@ T time, S keys, H heads, K key width, V value width; BT queries and BS keys of a
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
+from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, scores, without_rest
 from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, rows_of, span, store_rows, store_tokens
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
@@ -24,18 +24,12 @@ def _query_step(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """dq / scale and the sum of ds with what one more block of keys brings. leading: of C of the queries; not MASKED, leading
-    and rest are C of the first of them, and scores and lse lack what there is between it and a query."""
+    """dq / scale and the sum of ds with what one more block of keys brings. leading, rest: see `scores`; not MASKED, lse lacks
+    what scores lack."""
     key = begin + tl.arange(0, BS)
     k_SK = load_rows(k_at, key, k_t, S, K, BK, not MASKED)
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
-    s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
-    if FADES:
-        leading_S, rest_S = load_sums(sums_at, key, S, not MASKED)
-        if MASKED:
-            s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
-        else:
-            s_TS += between(leading, rest, leading_S, rest_S)[None, :]
+    s_TS = scores(q_TK, k_SK, sums_at, key, S, scale, leading, rest, MASKED, FADES)
     dp_TS = tl.dot(do_TV, tl.trans(v_SV), input_precision="ieee")
     if MASKED:
         s_TS = hide(s_TS, query[:, None], key[None, :], window, prefix, BANDED)
@@ -50,7 +44,7 @@ def attention_backward_queries_kernel(
     do, q, k, v, sums, o, lse, delta, slip, dq, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     """dq, and for the pass over keys d and the sum of ds."""
     blocks = tl.cdiv(T, BT)
@@ -91,7 +85,7 @@ def attention_backward_queries_kernel(
                 leading, rest, dq_TK, slip_T, K, V, BK, BV, BS, BANDED, False, FADES,
             )  # fmt: skip
         low = edge
-    for i in tl.range(0, ahead + high - low, num_stages=EDGE):
+    for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         dq_TK, slip_T = _query_step(
             q_TK, do_TV, lse_T, delta_T, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale,
@@ -150,7 +144,7 @@ def attention_backward_keys_kernel(
     do, q, k, v, sums, lse, delta, slip, dq, dk, dv, dsums, do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     T, S, H, window, prefix, scale, natural,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and the derivative by C; WHOLE: dq too."""
     sequences = tl.num_programs(0) // tl.cdiv(S, BS)
@@ -184,7 +178,7 @@ def attention_backward_keys_kernel(
     edge = high
     if LONG:
         edge = tl.minimum(high, tl.cdiv(tl.maximum(first + BS - 1 - S + T, 0), BT))
-    for i in tl.range(low, edge, num_stages=EDGE):
+    for i in range(low, edge):
         dk_SK, dv_SV, dsum_S = _key_step(
             k_SK, v_SV, key, sums_at, do_at, q_at, lse_at, delta_at, dq_at, do_t, q_t, i * BT, T, S, H, window, prefix,
             scale, natural, leading, rest, leading_S, rest_S, dk_SK, dv_SV, dsum_S,

@@ -9,7 +9,7 @@ T time, S keys, H heads, K key width, V value width; BT queries and BS keys of a
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.attention.fused.gates import between, load_leading, load_sums, without_rest
+from recallmap.arch.kernels.attention.fused.gates import load_leading, load_sums, scores, without_rest
 from recallmap.arch.kernels.attention.fused.tiles import hide, load_rows, rows_of, span, store_rows, store_tokens
 
 RUN_TIME = ("T", "S", "H", "window", "prefix")
@@ -21,18 +21,11 @@ def _absorb(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BS: tl.constexpr,
     BANDED: tl.constexpr, MASKED: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
-    """The running softmax over one more block of keys. leading: of C of the queries; not MASKED, leading and rest are C of the
-    first of them, and scores lack what there is between it and a query."""
+    """The running softmax over one more block of keys. leading, rest: see `scores`."""
     key = begin + tl.arange(0, BS)
     k_SK = load_rows(k_at, key, k_t, S, K, BK, not MASKED)
     v_SV = load_rows(v_at, key, v_t, S, V, BV, not MASKED)
-    s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
-    if FADES:
-        leading_S, rest_S = load_sums(sums_at, key, S, not MASKED)
-        if MASKED:
-            s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
-        else:
-            s_TS += between(leading, rest, leading_S, rest_S)[None, :]
+    s_TS = scores(q_TK, k_SK, sums_at, key, S, scale, leading, rest, MASKED, FADES)
     if MASKED:
         s_TS = hide(s_TS, query[:, None], key[None, :], window, prefix, BANDED)
     higher_T = tl.maximum(top_T, tl.max(s_TS, 1))
@@ -46,7 +39,7 @@ def _absorb(
 def attention_forward_kernel(
     q, k, v, sums, o, lse, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, T, S, H, window, prefix, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    BANDED: tl.constexpr, LONG: tl.constexpr, EDGE: tl.constexpr, FADES: tl.constexpr,
+    BANDED: tl.constexpr, LONG: tl.constexpr, FADES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(T, BT)
     sequences = tl.num_programs(0) // blocks
@@ -82,7 +75,7 @@ def attention_forward_kernel(
         low = edge
         if FADES:
             top_T += without_rest(leading_T, leading, rest)
-    for i in tl.range(0, ahead + high - low, num_stages=EDGE):
+    for i in range(0, ahead + high - low):
         begin = tl.where(i < ahead, i, i - ahead + low) * BS
         acc_TV, top_T, sum_T = _absorb(
             q_TK, k_at, v_at, sums_at, k_t, v_t, begin, query, S, window, prefix, scale, leading_T, 0.0, acc_TV,

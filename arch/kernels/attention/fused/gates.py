@@ -44,6 +44,20 @@ def without_rest(leading, leading_behind, rest_behind):
     return (leading - leading_behind) - rest_behind
 
 
+@triton.jit
+def scores(q_TK, k_SK, sums_at, key, S, scale, leading, rest, MASKED: tl.constexpr, FADES: tl.constexpr):
+    """Of a tile of queries, with what has faded since its keys. leading: of C of the queries; not MASKED, leading and rest are
+    C of the first of them, and scores lack what there is between it and a query."""
+    s_TS = tl.dot(q_TK, tl.trans(k_SK), input_precision="ieee") * scale
+    if FADES:
+        leading_S, rest_S = load_sums(sums_at, key, S, not MASKED)
+        if MASKED:
+            s_TS += without_rest(leading[:, None], leading_S[None, :], rest_S[None, :])
+        else:
+            s_TS += between(leading, rest, leading_S, rest_S)[None, :]
+    return s_TS
+
+
 @triton.jit(do_not_specialize=RUN_TIME)
 def attention_gate_sums_kernel(log_decay, fades, sums, g_b, g_t, g_h, f_b, f_p, f_h, T, P, H, BT: tl.constexpr):
     """C of a head's keys: of those ahead less what has faded of them, of the tokens the sum of the gates up to them."""

@@ -40,8 +40,7 @@ def _launched(tiles: Tiles, call: Call, banded: bool) -> dict[str, Any]:
     sizes = {"BT": tiles.queries, "BS": tiles.keys, "num_warps": tiles.warps, "num_stages": tiles.stages}
     if tiles.registers is not None:
         sizes["maxnreg"] = tiles.registers
-    long = not banded and call.long
-    return sizes | {"BANDED": banded, "LONG": long, "EDGE": tiles.edge if long else None, "FADES": call.fades}
+    return sizes | {"BANDED": banded, "LONG": not banded and call.long, "FADES": call.fades}
 
 
 def _forward(
