@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,21 @@ import torch
 
 from recallmap.arch.kernels import gated_linear
 from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
+GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
+GPU_EXACT = pytest.param("cuda", torch.float32, marks=pytest.mark.gpu)
+CUTS = [
+    "chunks",
+    "walked",
+    "segments",
+    "segments, long steps",
+    "segments, walked",
+    "prepared",
+    "prepared, walked",
+    "prepared, segments",
+    "prepared, segments, walked",
+]
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
 
@@ -144,3 +159,68 @@ def test_gates_that_do_not_fit_are_told() -> None:
         gated_linear(**inputs, initial_state=torch.zeros(2, 2, 3, 4))
     with pytest.raises(ValueError, match=r"beta must be a floating-point tensor, got torch\.int64"):
         gated_linear(**{**inputs, "beta": torch.ones(2, 5, 2, dtype=torch.int64)})
+
+
+def everything(inputs: dict[str, Any], initial: Any, implementation: str) -> dict[str, Any]:
+    """Outputs, the final state, and the gradients of a random function of both by all that has one."""
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
+    if initial is not None:
+        leaves["initial_state"] = initial.detach().requires_grad_()
+    o, final = gated_linear(**(inputs | leaves), return_state=True, implementation=implementation)
+    assert final is not None
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
+    gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
+    return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
+
+
+def cut_as(name: str, own: Any, plan: Any) -> Any:
+    """The plan of a call, cut in one of the ways that it offers."""
+    if "walked" in name:
+        own = own._replace(outputs=plan.Outputs(16, 4, 2, True))
+    if "segments" in name:
+        block = plan.Tiles(16, 16, 4, 2)
+        own = own._replace(segments=3, segments_back=2, carry=block, totals=block._replace(key_block=32))
+    if "long steps" in name:
+        own = own._replace(step=4 * own.chunk)
+    if "prepared" in name:
+        own = own._replace(prepared=4, prepared_back=8)
+    return own._replace(walk=False)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU, GPU_EXACT], ids=str)
+@pytest.mark.parametrize("variant", timing.variants("gated_linear"))
+@pytest.mark.parametrize("cut", CUTS)
+def test_no_cut_of_the_work_changes_results(
+    cut: str, variant: str, device: str, dtype: torch.dtype, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one token, of several chunks and a part of one, with states and without, with gradients and without."""
+    if "prepared" in cut and (variant != "channel" or dtype == torch.float32):
+        pytest.skip("only log decays by key channel, in 16 bits, are prepared")
+    if (device, dtype) == ("cpu", torch.bfloat16):
+        request.getfixturevalue("tensor_cores")
+    plan = import_module("recallmap.arch.kernels.gated_linear.fused.plan")
+    plan_for = plan.plan_for
+    monkeypatch.setattr(plan, "plan_for", lambda *sizes: cut_as(cut, plan_for(*sizes), plan))
+    # The time of the interpreter is that of its programs.
+    sizes = {"batch": 2, "heads": 2, "key_width": 40, "value_width": 36}
+    if device == "cpu":
+        sizes = {"batch": 1, "heads": 2 if variant == "shared" else 1, "key_width": 20, "value_width": 24}
+    for time, with_state in ((1, True), (70, False), (150, True)):
+        inputs = timing._on(example(variant, time, **sizes), dtype, torch.device(device))
+        if "log_decay" in inputs:
+            inputs["log_decay"][:, 3::29] = -30.0
+        initial = torch.randn([*sizes.values()], generator=torch.Generator().manual_seed(0)).to(device)
+        initial = initial if with_state else None
+        found = everything(inputs, initial, "fused")
+        exact = {name: x.double() for name, x in inputs.items()}
+        expected = everything(exact, None if initial is None else initial.double(), "recurrent")
+        for name, x in found.items():
+            of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
+            per = (0, 1) if name in ("final", "initial_state") else (0, 2)
+            allowed = max(tolerance("gated_linear", dtype, of=of), attainable(expected[name], x.dtype, per))
+            assert error(x, expected[name], per) <= allowed, (name, time)
+        with torch.no_grad():
+            alone, _ = gated_linear(**inputs, initial_state=initial, implementation="fused")
+        assert torch.equal(alone, found["o"])

@@ -45,7 +45,9 @@ def fused(
     chunk: int | None,
 ) -> tuple[Tensor, Tensor | None]:
     """The whole sequence. `chunk` has no meaning here."""
-    o, final, _ = gated_linear_op(*Inputs(q, k, v, log_decay, beta, sign, initial_state, scale, return_state))
+    o, final, _ = gated_linear_op(
+        *Inputs(q, k, v, log_decay, beta, sign, initial_state, scale, return_state, torch.is_grad_enabled())
+    )
     return o, final if return_state else None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from recallmap.arch.kernels.gated_linear.fused.gradients import gated_linear_gradient_kernel
-from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, levels
+from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, gate_of, levels
+from recallmap.arch.kernels.gated_linear.fused.prepared import gated_linear_prepare_kernel
 from recallmap.arch.kernels.gated_linear.fused.read_out import gated_linear_read_out_kernel
 from recallmap.arch.kernels.gated_linear.fused.state_carry import gated_linear_carry_kernel
 from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, packed, padded
@@ -46,18 +48,92 @@ def _strides(*tensors: Tensor | None) -> list[int]:
     return [0 if x is None or (axis == 2 and x.shape[2] == 1) else x.stride(axis) for x in tensors for axis in range(3)]
 
 
-def _carry(
-    case: Case, content: tuple[Tensor, Tensor], x: Inputs, ends: tuple[Tensor | None, ...], *, reverse: bool
+class _Content(NamedTuple):
+    """What the kernels along time read: the inputs, or where `pairs` is there faded q and k, and what chunks leave."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None
+    beta: Tensor | None
+    sign: Tensor | None
+    pairs: Tensor | None
+    gate: str
+    scale: float
+
+    @property
+    def gates(self) -> tuple[Tensor | None, ...]:
+        return self.log_decay, self.beta, self.sign
+
+
+def _content(case: Case, x: Inputs, warps: int, *, reverse: bool) -> _Content:
+    """The inputs, after one launch that fades them if `warps` are given; where `reverse` only what its walk reads."""
+    if not warps or x.log_decay is None or x.log_decay.ndim == 3:
+        return _Content(x.q, x.k, x.v, x.log_decay, x.beta, x.sign, None, gate_of(x.log_decay), x.scale)
+    by_head = (case.batch, case.time, case.heads, case.key_width)
+    q = x.q.new_empty(by_head)
+    k = None if reverse else x.q.new_empty(by_head)
+    pairs = None if reverse else x.q.new_empty((case.batch, case.heads, case.time, case.plan.chunk))
+    left = x.q.new_empty((case.batch, case.heads, case.chunks, case.key_width), dtype=torch.float32)
+    given = (x.q, x.k, x.log_decay, x.beta, x.sign)
+    gated_linear_prepare_kernel[(case.batch * case.heads, case.chunks)](
+        *given, q, k, pairs, left, x.scale, case.time, case.heads, *_strides(*given),
+        BK=padded(case.key_width), C=case.plan.chunk, LEVELS=levels(case.plan.chunk), num_warps=warps, num_stages=1,
+        **case.constants("channel"),
+    )  # fmt: skip
+    return _Content(q, q if k is None else k, x.v, left, None, None, pairs, "ready", 1.0)
+
+
+class _Segments(NamedTuple):
+    """Segments walked side by side: chunks in each, their number, what they add to the state and leave of it."""
+
+    length: int
+    count: int
+    totals: Tensor | None
+    left: Tensor | None
+
+
+def _segments(case: Case, content: _Content, y: Tensor, number: int, *, reverse: bool) -> _Segments:
+    """The cut into `number` segments or fewer; where there are several, one launch makes their totals."""
+    length, count = case.cut(number)
+    segments = _Segments(length, count, None, None)
+    if count == 1:
+        return segments
+    batch, heads, *widths = case.state_shape
+    totals = y.new_empty((batch, heads, count - 1, *widths), dtype=torch.float32)
+    left = y.new_empty((batch, heads, count - 1, widths[0]), dtype=torch.float32)
+    _walk(case, content, y, segments._replace(totals=totals, left=left), (None, None, None), reverse=reverse, sums=True)
+    return segments._replace(totals=totals, left=left)
+
+
+def _walk(
+    case: Case,
+    content: _Content,
+    y: Tensor,
+    segments: _Segments,
+    ends: tuple[Tensor | None, ...],
+    *,
+    reverse: bool,
+    sums: bool = False,
 ) -> None:
-    """The walk of the state over `content`; `ends` are the first state, room for those ahead of chunks, and for the last."""
-    widths = (padded(case.key_width), padded(case.value_width))
-    gates = (x.log_decay, x.beta, x.sign)
-    by_channel = x.log_decay is not None and x.log_decay.ndim == 4  # its fades cost most of a step
-    blocks = min(32 if by_channel else 64, widths[0]), min(64, widths[1])
-    grid = (case.batch * case.heads, widths[0] // blocks[0], widths[1] // blocks[1])
+    """The walk of the state; `ends` are the first state, room for those ahead of chunks, and for the last. With `sums` only
+    what segments add and leave is made."""
+    plan, widths = case.plan, (padded(case.key_width), padded(case.value_width))
+    tiles = plan.totals if sums else plan.carry_back if reverse else plan.carry
+    chunk = max(plan.step, plan.chunk) if sums and content.gate != "ready" else plan.chunk
+    programs = segments.count - 1 if sums else segments.count
+    grid = (
+        case.batch * case.heads,
+        programs,
+        (widths[0] // tiles.key_block) * triton.cdiv(case.value_width, tiles.value_block),
+    )
+    x = content.q if reverse else content.k
+    first, states, last = ends
     gated_linear_carry_kernel[grid](
-        *content, *gates, *ends, x.scale, case.time, case.heads, *_strides(*content, *gates),
-        BK=blocks[0], BV=blocks[1], REVERSE=reverse, num_warps=4, **case.constants(x.log_decay, walk=True),
+        x, y, *content.gates, first, segments.totals, segments.left, states, last, content.scale, case.time, case.heads,
+        segments.length * plan.chunk // chunk, segments.count, *_strides(x, y, *content.gates),
+        BK=tiles.key_block, BV=tiles.value_block, C=chunk, REVERSE=reverse, TOTALS=sums, num_warps=tiles.warps,
+        num_stages=tiles.stages, **case.constants(content.gate),
     )  # fmt: skip
 
 
@@ -65,17 +141,23 @@ def forward(x: Inputs) -> Results:
     """The launches forward."""
     case, x = case_for(x), _laid_out(x)
     results = _empty_results(x)
-    plan, block = case.plan, case.plan.value_block
-    states, final = results.states if case.ahead else None, results.final if x.return_state else None
-    content, initial = (x.q, x.k, x.v, x.log_decay, x.beta, x.sign), packed(x.initial)
+    plan, outputs = case.plan, case.plan.outputs
+    walked = plan.walk or outputs.walked
+    states, final = results.states if case.ahead and case.keep else None, results.final if x.return_state else None
+    initial = packed(x.initial)
     with torch.cuda.device_of(x.v):
-        if not plan.walk and (case.ahead or x.return_state):
-            _carry(case, (x.k, x.v), x, (initial, states, final), reverse=False)
-        grid = (case.batch * case.heads, 1 if plan.walk else case.chunks, padded(case.value_width) // block)
+        content = _content(case, x, plan.prepared, reverse=False)
+        segments = _segments(case, content, x.v, 1 if plan.walk else plan.segments, reverse=False)
+        if not walked and (case.ahead or x.return_state):
+            _walk(case, content, x.v, segments, (initial, states, final), reverse=False)
+        programs = segments.count if walked else case.chunks
+        grid = (case.batch * case.heads, programs, padded(case.value_width) // outputs.value_block)
         gated_linear_read_out_kernel[grid](
-            *content, initial, results.o, states, final, x.scale, case.time, case.heads, *_strides(*content),
-            BK=padded(case.key_width), BV=block, LEVELS=levels(plan.chunk), WALK=plan.walk, AHEAD=case.ahead,
-            num_warps=plan.warps_forward, **case.constants(x.log_decay, walk=plan.walk),
+            content.q, content.k, content.v, *content.gates, content.pairs, initial, segments.totals, segments.left,
+            results.o, states, final, content.scale, case.time, case.heads, segments.length, segments.count,
+            *_strides(content.q, content.k, content.v, *content.gates),
+            BK=padded(case.key_width), BV=outputs.value_block, C=plan.chunk, LEVELS=levels(plan.chunk), WALK=walked,
+            AHEAD=case.ahead, num_warps=outputs.warps, num_stages=outputs.stages, **case.constants(content.gate),
         )  # fmt: skip
     return results
 
@@ -86,7 +168,7 @@ def _empty_results(x: Inputs) -> Results:
     return Results(
         o=torch.empty_like(x.v, memory_format=torch.contiguous_format),
         final=x.v.new_empty(case.state_shape if x.return_state else nothing, dtype=torch.float32),
-        states=case.chunk_states(x.v) if case.ahead else x.v.new_empty(nothing, dtype=case.dot),
+        states=case.chunk_states(x.v) if case.ahead and case.keep else x.v.new_empty(nothing, dtype=case.dot),
     )
 
 
@@ -109,12 +191,15 @@ def backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...
     content = (x.q, x.k, x.v, x.log_decay, x.beta, x.sign)
     with torch.cuda.device_of(x.v):
         if not plan.walk and (case.behind or ahead is not None):
-            _carry(case, (x.q, d_o), x, (behind, d_states, ahead), reverse=True)
+            read = _content(case, x, plan.prepared_back, reverse=True)
+            segments = _segments(case, read, d_o, plan.segments_back, reverse=True)
+            _walk(case, read, d_o, segments, (behind, d_states, ahead), reverse=True)
         gated_linear_gradient_kernel[(case.batch * case.heads, 1 if plan.walk else case.chunks)](
             d_o, behind, *content, states if case.ahead else None, d_states, dq_BTHK, dk_BTHK, d.v, d_gate, d_beta, ahead,
             x.scale, case.time, case.heads, *_strides(d_o, *content),
-            BK=padded(case.key_width), BV=plan.value_block, LEVELS=levels(plan.chunk), WALK=plan.walk, AHEAD=case.ahead,
-            BEHIND=case.behind, num_warps=plan.warps_backward, **case.constants(x.log_decay, walk=plan.walk),
+            BK=padded(case.key_width), BV=plan.value_block, C=plan.chunk, LEVELS=levels(plan.chunk), WALK=plan.walk,
+            AHEAD=case.ahead, BEHIND=case.behind, num_warps=plan.warps_backward,
+            num_stages=plan.outputs.stages if plan.walk else 1, **case.constants(gate_of(x.log_decay)),
         )  # fmt: skip
     if shared:
         d_q, d_k = dq_BTHK.sum(2, keepdim=True).to(x.q.dtype), dk_BTHK.sum(2, keepdim=True).to(x.k.dtype)

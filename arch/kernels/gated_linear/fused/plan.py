@@ -1,4 +1,4 @@
-"""The cut of the work: one walk or chunks side by side, tokens a chunk, blocks and warps."""
+"""The cut of the work: one walk, segments of time or chunks side by side, tokens a chunk, blocks and warps."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from recallmap.arch.kernels.op_interface.custom_op import padded
 
 
 class Inputs(NamedTuple):
-    """Inputs of the custom op."""
+    """Inputs of the custom op. `keep` asks for the states ahead of the chunks, which the derivative reads."""
 
     q: Tensor
     k: Tensor
@@ -23,38 +23,84 @@ class Inputs(NamedTuple):
     initial: Tensor | None
     scale: float
     return_state: bool
+    keep: bool = True
+
+
+class Tiles(NamedTuple):
+    """A program's block of the state, its warps, and how many chunks' loads are in flight."""
+
+    key_block: int
+    value_block: int
+    warps: int
+    stages: int
+
+
+class Outputs(NamedTuple):
+    """A program's columns of outputs, its warps and loads in flight. `walked`: it walks a segment with the state in
+    registers; otherwise it has one chunk, whose state another kernel wrote."""
+
+    value_block: int
+    warps: int
+    stages: int
+    walked: bool
 
 
 class Plan(NamedTuple):
-    """The partition of the work: one program per sequence (walk) or per chunk; tokens per chunk; warps per program."""
+    """The partition of the work.
+
+    walk                          one program per sequence, one launch each way; all else below is then of no account, but
+                                  for chunk, value_block, outputs and warps_backward
+    chunk                         tokens
+    value_block, warps_backward   columns of values at a time and warps, of the derivative
+    outputs                       of forward
+    carry, carry_back             of the kernel that writes the states ahead of chunks, and the derivatives by those behind
+    totals, step                  of the kernel that sums what whole segments add to the state, and its tokens a step
+    segments, segments_back       pieces of time walked side by side, forward and backward; 1: no totals
+    prepared, prepared_back       warps of the kernel that fades queries and keys, and forward makes scores, ahead of all
+                                  others, where log decays go by key channel; 0: each kernel does so itself
+    """
 
     walk: bool
     chunk: int
     value_block: int
-    warps_forward: int
     warps_backward: int
+    outputs: Outputs
+    carry: Tiles
+    carry_back: Tiles
+    totals: Tiles
+    step: int
+    segments: int = 1
+    segments_back: int = 1
+    prepared: int = 0
+    prepared_back: int = 0
 
 
 def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> Plan:
     """Chosen for few spilled registers and short chains. `exact` products of fp32 have no tensor cores."""
-    widest = max(padded(key_width), padded(value_width))
+    widths = padded(key_width), padded(value_width)
+    widest = max(widths)
     if exact:
         longest, block = (32, 32) if widest <= 32 else (16, 32)
     elif by_channel:
         longest, block = 32 if widest <= 128 else 16, 64
     else:
         # Hopper's wider products, which chunks of 64 bring in, come out wrong of Triton 3.6 where key and value widths differ.
-        even = padded(key_width) == padded(value_width)
-        longest, block = 64 if widest <= 32 or (even and widest <= 128) else 32, 64
+        longest, block = 64 if widest <= 32 or (widths[0] == widths[1] and widest <= 128) else 32, 64
     # Transposed results of products are operands while one walks: right from mma, not from Hopper's wgmma (from 64 wide on).
     walk = widest <= 32 and (time <= 128 or sequences >= 256)
     if walk and not exact and sequences >= 512:  # the work counts, no more the waiting: all programs fit at once
-        longest, warps = (16, 1) if widest <= 16 else (16, 4) if by_channel else (32, 2)
-        return Plan(walk, longest, min(block, padded(value_width)), warps, warps)
-    chunk, block = min(longest, padded(time)), min(block, padded(value_width))
-    if by_channel:
-        return Plan(walk, chunk, block, 8 if widest > 32 else 4, 8 if widest > (16 if exact else 32) else 4)
-    return Plan(walk, chunk, block, 8 if widest > 128 else 4, 8 if widest > 32 else 4)
+        longest, forward = (16, 1) if widest <= 16 else (16, 4) if by_channel else (32, 2)
+        chunk, backward = longest, forward
+    else:
+        chunk = min(longest, padded(time))
+        forward = (8 if widest > 32 else 4) if by_channel else 8 if widest > 128 else 4
+        backward = 8 if widest > (16 if by_channel and exact else 32) else 4
+    block = min(block, widths[1])
+    stages = 1 if exact else 2  # the next chunk is read ahead
+    # Fades by channel cost most of a step.
+    tiles = Tiles(min(32 if by_channel else 64, widths[0]), min(64, widths[1]), 4, stages)
+    outputs = Outputs(block, forward, stages if walk else 1, walk)
+    return Plan(walk, chunk, block, backward, outputs, tiles, tiles, tiles, chunk)
 
 
 class Case(NamedTuple):
@@ -68,6 +114,7 @@ class Case(NamedTuple):
     plan: Plan
     ahead: bool
     behind: bool
+    keep: bool
     dot: torch.dtype
 
     @property
@@ -84,28 +131,30 @@ class Case(NamedTuple):
         dtype = torch.float32 if self.chunks == 1 else self.dot
         return like.new_empty((batch, heads, self.chunks, *widths), dtype=dtype)
 
-    def constants(self, log_decay: Tensor | None, *, walk: bool) -> dict[str, Any]:
-        gate = "none" if log_decay is None else "head" if log_decay.ndim == 3 else "channel"
-        return {
-            "K": self.key_width,
-            "V": self.value_width,
-            "C": self.plan.chunk,
-            "GATE": gate,
-            "DOT": _DOTS[self.dot],
-            "num_stages": 2 if walk and self.dot != torch.float32 else 1,  # the next chunk is read ahead
-        }
+    def cut(self, segments: int) -> tuple[int, int]:
+        """Chunks a segment, and segments: whole steps of totals, and no segment is empty."""
+        steps = triton.cdiv(self.time, max(self.plan.step, self.plan.chunk))
+        each = triton.cdiv(steps, segments)
+        return each * (max(self.plan.step, self.plan.chunk) // self.plan.chunk), triton.cdiv(steps, each)
+
+    def constants(self, gate: str) -> dict[str, Any]:
+        return {"K": self.key_width, "V": self.value_width, "GATE": gate, "DOT": _DOTS[self.dot]}
 
 
 _DOTS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+def gate_of(log_decay: Tensor | None) -> str:
+    """What log decays go by."""
+    return "none" if log_decay is None else "head" if log_decay.ndim == 3 else "channel"
 
 
 def case_for(x: Inputs) -> Case:
     """The case of one call."""
     batch, time, heads, value_width = x.v.shape
     key_width = x.q.shape[-1]
-    by_channel = x.log_decay is not None and x.log_decay.ndim == 4
     alike = x.q.dtype == x.k.dtype == x.v.dtype and x.v.dtype in (torch.bfloat16, torch.float16)
-    plan = plan_for(batch * heads, time, key_width, value_width, by_channel, not alike)
+    plan = plan_for(batch * heads, time, key_width, value_width, gate_of(x.log_decay) == "channel", not alike)
     several = time > plan.chunk
     return Case(
         batch=batch,
@@ -116,6 +165,7 @@ def case_for(x: Inputs) -> Case:
         plan=plan,
         ahead=several or x.initial is not None,
         behind=several or x.return_state,
+        keep=x.keep or plan.walk or not plan.outputs.walked,
         dot=x.v.dtype if alike else torch.float32,
     )
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 # Arguments of kernels whose values must not be compiled in.
-RUN_TIME = ["T", "H", "beta_b", "beta_t", "beta_h", "sign_b", "sign_t", "sign_h"]
+RUN_TIME = ["T", "H", "L", "M", "beta_b", "beta_t", "beta_h", "sign_b", "sign_t", "sign_h"]
 
 
 @triton.jit
