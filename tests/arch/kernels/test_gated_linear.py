@@ -184,16 +184,23 @@ def cut_as(name: str, own: Any, plan: Any) -> Any:
     if "long steps" in name:
         own = own._replace(step=4 * own.chunk)
     if "prepared" in name:
-        own = own._replace(prepared=4, prepared_back=8)
+        own = own._replace(prepared=plan.Prepared(16, 4, 2), prepared_back=plan.Prepared(32, 4, 1))
     return own._replace(walk=False)
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU, GPU_EXACT], ids=str)
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU, GPU_EXACT], ids=str
+)
 @pytest.mark.parametrize("variant", timing.variants("gated_linear"))
 @pytest.mark.parametrize("cut", CUTS)
 def test_no_cut_of_the_work_changes_results(
-    cut: str, variant: str, device: str, dtype: torch.dtype, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    cut: str,
+    variant: str,
+    device: str,
+    dtype: torch.dtype,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of one token, of several chunks and a part of one, with states and without, with gradients and without."""
     if "prepared" in cut and (variant != "channel" or dtype == torch.float32):

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from recallmap.arch.kernels.gated_linear.fused.gradients import gated_linear_gradient_kernel
-from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, case_for, gate_of, levels
+from recallmap.arch.kernels.gated_linear.fused.plan import Case, Inputs, Prepared, case_for, gate_of, levels
 from recallmap.arch.kernels.gated_linear.fused.prepared import gated_linear_prepare_kernel
 from recallmap.arch.kernels.gated_linear.fused.read_out import gated_linear_read_out_kernel
 from recallmap.arch.kernels.gated_linear.fused.state_carry import gated_linear_carry_kernel
@@ -66,9 +66,9 @@ class _Content(NamedTuple):
         return self.log_decay, self.beta, self.sign
 
 
-def _content(case: Case, x: Inputs, warps: int, *, reverse: bool) -> _Content:
-    """The inputs, after one launch that fades them if `warps` are given; where `reverse` only what its walk reads."""
-    if not warps or x.log_decay is None or x.log_decay.ndim == 3:
+def _content(case: Case, x: Inputs, prepared: Prepared | None, *, reverse: bool) -> _Content:
+    """The inputs, after one launch that fades them if it is planned; where `reverse` only what its walk reads."""
+    if prepared is None or x.log_decay is None or x.log_decay.ndim == 3:
         return _Content(x.q, x.k, x.v, x.log_decay, x.beta, x.sign, None, gate_of(x.log_decay), x.scale)
     by_head = (case.batch, case.time, case.heads, case.key_width)
     q = x.q.new_empty(by_head)
@@ -78,7 +78,8 @@ def _content(case: Case, x: Inputs, warps: int, *, reverse: bool) -> _Content:
     given = (x.q, x.k, x.log_decay, x.beta, x.sign)
     gated_linear_prepare_kernel[(case.batch * case.heads, case.chunks)](
         *given, q, k, pairs, left, x.scale, case.time, case.heads, *_strides(*given),
-        BK=padded(case.key_width), C=case.plan.chunk, LEVELS=levels(case.plan.chunk), num_warps=warps, num_stages=1,
+        BK=prepared.key_block, C=case.plan.chunk, LEVELS=levels(case.plan.chunk), num_warps=prepared.warps,
+        num_stages=prepared.stages,
         **case.constants("channel"),
     )  # fmt: skip
     return _Content(q, q if k is None else k, x.v, left, None, None, pairs, "ready", 1.0)

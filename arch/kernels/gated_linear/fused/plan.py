@@ -35,6 +35,14 @@ class Tiles(NamedTuple):
     stages: int
 
 
+class Prepared(NamedTuple):
+    """Key channels at a time, warps, and blocks of channels whose loads are in flight."""
+
+    key_block: int
+    warps: int
+    stages: int
+
+
 class Outputs(NamedTuple):
     """A program's columns of outputs, its warps and loads in flight. `walked`: it walks a segment with the state in
     registers; otherwise it has one chunk, whose state another kernel wrote."""
@@ -56,8 +64,8 @@ class Plan(NamedTuple):
     carry, carry_back             of the kernel that writes the states ahead of chunks, and the derivatives by those behind
     totals, step                  of the kernel that sums what whole segments add to the state, and its tokens a step
     segments, segments_back       pieces of time walked side by side, forward and backward; 1: no totals
-    prepared, prepared_back       warps of the kernel that fades queries and keys, and forward makes scores, ahead of all
-                                  others, where log decays go by key channel; 0: each kernel does so itself
+    prepared, prepared_back       of the kernel that fades queries and keys, and forward makes scores, ahead of all others,
+                                  where log decays go by key channel; None: each kernel does so itself
     """
 
     walk: bool
@@ -71,8 +79,8 @@ class Plan(NamedTuple):
     step: int
     segments: int = 1
     segments_back: int = 1
-    prepared: int = 0
-    prepared_back: int = 0
+    prepared: Prepared | None = None
+    prepared_back: Prepared | None = None
 
 
 def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> Plan:
