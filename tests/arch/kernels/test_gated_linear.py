@@ -184,7 +184,7 @@ def cut_as(name: str, own: Any, plan: Any) -> Any:
     if "long steps" in name:
         own = own._replace(step=4 * own.chunk)
     if "prepared" in name:
-        own = own._replace(prepared=plan.Prepared(16, 4, 2), prepared_back=plan.Prepared(32, 4, 1))
+        own = own._replace(prepared=plan.Prepared(16, 4, 2), prepared_back=plan.Prepared(32, 4, 1), sums=True)
     return own._replace(walk=False)
 
 

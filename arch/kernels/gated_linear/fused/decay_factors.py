@@ -18,6 +18,7 @@ from recallmap.arch.kernels.gated_linear.fused.tiles import load
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 LEAST = tl.constexpr(-13.7)  # binary log of the least decay in a product from the middle of a block
+FAINT = tl.constexpr(-200.0)  # binary log of a decay that leaves nothing in fp32; sums of less would lose small decays
 NEAR = tl.constexpr(16)  # tokens of a block whose pairs are summed one by one, and the least that tl.dot takes
 
 
@@ -115,3 +116,35 @@ def fades_by_middle(g_CK, C: tl.constexpr, DOT: tl.constexpr):
     before = together & early & (place[:, None] < place[None, :])
     exponent = _picked_sums(after.to(tl.float32) - before.to(tl.float32), tl.maximum(g_CK, LEAST), DOT)
     return tl.exp2(exponent), tl.exp2(-exponent)
+
+
+@triton.jit
+def sums_of(g_CK, C: tl.constexpr, BK: tl.constexpr):
+    """Log decays of blocks of 16 tokens [C / 16, 16, BK] summed up to each token, from it to the block's end, and over the
+    block [C / 16, 1, BK]. By sums and not by products, whose operands would lie in several warps' registers at once."""
+    bounded = tl.maximum(tl.reshape(g_CK, (C // NEAR, NEAR, BK)), FAINT)
+    sums, all_ = tl.cumsum(bounded, 1), tl.sum(bounded, 1, keep_dims=True)
+    return sums, tl.minimum(all_ - sums, 0.0), all_
+
+
+@triton.jit
+def from_middle_of(g_CK, C: tl.constexpr, BK: tl.constexpr):
+    """What is left of the middle of its block of 16 at each token, bounded: [C, BK]."""
+    bounded = tl.maximum(tl.reshape(g_CK, (C // NEAR, NEAR, BK)), LEAST)
+    early = (tl.arange(0, NEAR) < NEAR // 2)[None, :, None]
+    exponent = tl.cumsum(bounded, 1) - tl.sum(tl.where(early, bounded, 0.0), 1, keep_dims=True)
+    return tl.reshape(tl.exp2(exponent), (C, BK))
+
+
+@triton.jit
+def doubled(to_token, to_end, over, BLOCKS: tl.constexpr, C: tl.constexpr):
+    """Fades from the start of pairs of strings of BLOCKS blocks, and to their end, from those of the strings; `over` are the
+    sums over blocks [C / 16, 1, BK]."""
+    block = tl.arange(0, C // NEAR)[:, None, None]
+    for pair in tl.static_range(C // (2 * BLOCKS * NEAR)):
+        first, second = block // BLOCKS == 2 * pair, block // BLOCKS == 2 * pair + 1
+        over_first = tl.sum(tl.where(first, over, 0.0), 0, keep_dims=True)
+        over_second = tl.sum(tl.where(second, over, 0.0), 0, keep_dims=True)
+        to_token *= tl.where(second, tl.exp2(over_first), 1.0)
+        to_end *= tl.where(first, tl.exp2(over_second), 1.0)
+    return to_token, to_end

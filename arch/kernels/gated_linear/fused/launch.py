@@ -199,7 +199,7 @@ def backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...
             d_o, behind, *content, states if case.ahead else None, d_states, dq_BTHK, dk_BTHK, d.v, d_gate, d_beta, ahead,
             x.scale, case.time, case.heads, *_strides(d_o, *content),
             BK=padded(case.key_width), BV=plan.value_block, C=plan.chunk, LEVELS=levels(plan.chunk), WALK=plan.walk,
-            AHEAD=case.ahead, BEHIND=case.behind, num_warps=plan.warps_backward,
+            AHEAD=case.ahead, BEHIND=case.behind, SUMS=plan.sums, num_warps=plan.warps_backward,
             num_stages=plan.outputs.stages if plan.walk else 1, **case.constants(gate_of(x.log_decay)),
         )  # fmt: skip
     if shared:

@@ -66,6 +66,7 @@ class Plan(NamedTuple):
     segments, segments_back       pieces of time walked side by side, forward and backward; 1: no totals
     prepared, prepared_back       of the kernel that fades queries and keys, and forward makes scores, ahead of all others,
                                   where log decays go by key channel; None: each kernel does so itself
+    sums                          whether the derivative takes fades by key channel of sums, in 16 bits, not of products
     """
 
     walk: bool
@@ -81,6 +82,7 @@ class Plan(NamedTuple):
     segments_back: int = 1
     prepared: Prepared | None = None
     prepared_back: Prepared | None = None
+    sums: bool = False
 
 
 def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> Plan:

@@ -11,42 +11,15 @@ C tokens a chunk, K key width, BK key channels at a time
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.gated_linear.fused.decay_factors import LEAST, LOG2_E, NEAR, token_factors
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import (
+    LOG2_E,
+    NEAR,
+    doubled,
+    from_middle_of,
+    sums_of,
+    token_factors,
+)
 from recallmap.arch.kernels.gated_linear.fused.tiles import RUN_TIME, dot, load, store, wide_dot
-
-FAINT = tl.constexpr(-200.0)  # binary log of a decay that leaves nothing in fp32; sums of less would lose small decays
-
-
-@triton.jit
-def _sums(g_CK, C: tl.constexpr, BK: tl.constexpr):
-    """Log decays of blocks of 16 tokens [C / 16, 16, BK] summed up to each token, from it to the block's end, and over the
-    block [C / 16, 1, BK]. By sums and not by products, whose operands would lie in several warps' registers at once."""
-    bounded = tl.maximum(tl.reshape(g_CK, (C // NEAR, NEAR, BK)), FAINT)
-    sums, all_ = tl.cumsum(bounded, 1), tl.sum(bounded, 1, keep_dims=True)
-    return sums, tl.minimum(all_ - sums, 0.0), all_
-
-
-@triton.jit
-def _from_middle(g_CK, C: tl.constexpr, BK: tl.constexpr):
-    """What is left of the middle of its block of 16 at each token, bounded: [C, BK]."""
-    bounded = tl.maximum(tl.reshape(g_CK, (C // NEAR, NEAR, BK)), LEAST)
-    early = (tl.arange(0, NEAR) < NEAR // 2)[None, :, None]
-    exponent = tl.cumsum(bounded, 1) - tl.sum(tl.where(early, bounded, 0.0), 1, keep_dims=True)
-    return tl.reshape(tl.exp2(exponent), (C, BK))
-
-
-@triton.jit
-def _doubled(to_token, to_end, over, BLOCKS: tl.constexpr, C: tl.constexpr):
-    """Fades from the start of pairs of strings of BLOCKS blocks, and to their end, from those of the strings; `over` are the
-    sums over blocks [C / 16, 1, BK]."""
-    block = tl.arange(0, C // NEAR)[:, None, None]
-    for pair in tl.static_range(C // (2 * BLOCKS * NEAR)):
-        first, second = block // BLOCKS == 2 * pair, block // BLOCKS == 2 * pair + 1
-        over_first = tl.sum(tl.where(first, over, 0.0), 0, keep_dims=True)
-        over_second = tl.sum(tl.where(second, over, 0.0), 0, keep_dims=True)
-        to_token *= tl.where(second, tl.exp2(over_first), 1.0)
-        to_end *= tl.where(first, tl.exp2(over_second), 1.0)
-    return to_token, to_end
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
@@ -78,11 +51,11 @@ def gated_linear_prepare_kernel(
         columns = start + tl.arange(0, BK)
         q_CK = load(q, rows, columns, T, K, q_t).to(tl.float32)
         g_CK = load(log_decay, rows, columns, T, K, g_t).to(tl.float32) * LOG2_E
-        sums, behind, over = _sums(g_CK, C, BK)
+        sums, behind, over = sums_of(g_CK, C, BK)
         to_token, to_end = tl.exp2(sums), tl.exp2(behind)
         if pairs is not None:
             k_CK = load(k, rows, columns, T, K, k_t).to(tl.float32)
-            from_middle = _from_middle(g_CK, C, BK)
+            from_middle = from_middle_of(g_CK, C, BK)
             scores += tl.where(near, wide_dot(q_CK * from_middle, tl.trans(k_CK / from_middle), DOT), 0.0)
         for level in tl.static_range(LEVELS):
             if pairs is not None:
@@ -90,7 +63,7 @@ def gated_linear_prepare_kernel(
                 siblings = (block[:, None] == block[None, :] + 1) & (block[:, None] % 2 == 1)
                 rows_CK, columns_CK = q_CK * tl.reshape(to_token, (C, BK)), k_CK * tl.reshape(to_end, (C, BK))
                 scores += tl.where(siblings, dot(rows_CK, tl.trans(columns_CK), DOT), 0.0)
-            to_token, to_end = _doubled(to_token, to_end, over, 2**level, C)
+            to_token, to_end = doubled(to_token, to_end, over, 2**level, C)
         store(
             faded_q + (b * T * H + h) * K,
             q_CK * tl.reshape(to_token, (C, BK)) * reads[:, None],
