@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,6 @@ from recallmap.arch.kernels import gated_linear
 from recallmap.arch.kernels.benchmark import timing
 from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
 
-GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
-GPU_EXACT = pytest.param("cuda", torch.float32, marks=pytest.mark.gpu)
 CUTS = [
     "chunks",
     "walked",
@@ -188,12 +187,17 @@ def cut_as(name: str, own: Any, plan: Any) -> Any:
     return own._replace(walk=False)
 
 
+def cuts() -> Iterator[Any]:
+    """Every cut for every kind of gate; only log decays by key channel, in 16 bits, are prepared."""
+    for cut in CUTS:
+        for variant in ["channel"] if "prepared" in cut else timing.variants("gated_linear"):
+            for dtype in [torch.bfloat16] if "prepared" in cut else [torch.float32, torch.bfloat16]:
+                yield pytest.param(cut, variant, "cpu", dtype)
+                yield pytest.param(cut, variant, "cuda", dtype, marks=pytest.mark.gpu)
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("device", "dtype"), [("cpu", torch.float32), ("cpu", torch.bfloat16), GPU, GPU_EXACT], ids=str
-)
-@pytest.mark.parametrize("variant", timing.variants("gated_linear"))
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("cut", "variant", "device", "dtype"), [*cuts()])
 def test_no_cut_of_the_work_changes_results(
     cut: str,
     variant: str,
@@ -203,8 +207,6 @@ def test_no_cut_of_the_work_changes_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of one token, of several chunks and a part of one, with states and without, with gradients and without."""
-    if "prepared" in cut and (variant != "channel" or dtype == torch.float32):
-        pytest.skip("only log decays by key channel, in 16 bits, are prepared")
     if (device, dtype) == ("cpu", torch.bfloat16):
         request.getfixturevalue("tensor_cores")
     plan = import_module("recallmap.arch.kernels.gated_linear.fused.plan")
@@ -231,3 +233,19 @@ def test_no_cut_of_the_work_changes_results(
         with torch.no_grad():
             alone, _ = gated_linear(**inputs, initial_state=initial, implementation="fused")
         assert torch.equal(alone, found["o"])
+
+
+def test_a_swept_cut_has_as_many_segments_as_keep_a_gpu_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = import_module("recallmap.arch.kernels.gated_linear.fused.plan")
+    walked = plan.Outputs(64, 4, 2, True)
+    monkeypatch.setitem(plan.WIDE, ("none", 128), plan.Wide({"outputs": walked}, 256, 128))
+
+    def cut(sequences: int, time: int, gate: str = "none", exact: bool = False) -> tuple[bool, int, int]:
+        found = plan.plan_for(sequences, time, 128, 128, gate, exact)
+        return found.outputs.walked, found.segments, found.segments_back
+
+    assert cut(32, 2048) == (True, 4, 2)
+    assert cut(16, 8192) == (True, 8, 4)
+    assert cut(16, 256) == (True, 2, 2)
+    assert cut(512, 8192) == (True, 1, 1)
+    assert cut(16, 8192, "head") == cut(16, 8192, exact=True) == (False, 1, 1)

@@ -9,6 +9,11 @@ A short sequence of narrow heads is walked by one program, chunk after chunk, wi
 carries the state over the chunks, and another then does all chunks at once. Forward leaves the states ahead of the chunks to
 backward, which needs the derivatives by the states behind them and recomputes all else.
 
+For few long sequences `plan.py` can cut time into segments that are walked side by side, from what those before them add up to
+(`state_carry.py`). Outputs can come of that walk too, so that without gradients no state of a chunk is ever written. And log
+decays by key channel can be taken out of it: one launch fades queries and keys and makes scores (`prepared.py`), and all after
+it is products alone.
+
 A log decay by key channel makes a score of two tokens no matrix product. It becomes one where the two lie on either side of a
 border: fade the row from the border to its token, the column from its token to the border. A binary tree has such a border
 for all pairs but those inside one block of 16 tokens, which are summed one by one. So no exponent is ever positive. For

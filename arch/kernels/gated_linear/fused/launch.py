@@ -89,7 +89,7 @@ class _Segments(NamedTuple):
     """Segments walked side by side: chunks in each, their number, what they add to the state and leave of it."""
 
     length: int
-    count: int
+    number: int
     totals: Tensor | None
     left: Tensor | None
 
@@ -122,7 +122,7 @@ def _walk(
     plan, widths = case.plan, (padded(case.key_width), padded(case.value_width))
     tiles = plan.totals if sums else plan.carry_back if reverse else plan.carry
     chunk = max(plan.step, plan.chunk) if sums and content.gate != "ready" else plan.chunk
-    programs = segments.count - 1 if sums else segments.count
+    programs = segments.number - 1 if sums else segments.number
     grid = (
         case.batch * case.heads,
         programs,
@@ -132,7 +132,7 @@ def _walk(
     first, states, last = ends
     gated_linear_carry_kernel[grid](
         x, y, *content.gates, first, segments.totals, segments.left, states, last, content.scale, case.time, case.heads,
-        segments.length * plan.chunk // chunk, segments.count, *_strides(x, y, *content.gates),
+        segments.length * plan.chunk // chunk, segments.number, *_strides(x, y, *content.gates),
         BK=tiles.key_block, BV=tiles.value_block, C=chunk, REVERSE=reverse, TOTALS=sums, num_warps=tiles.warps,
         num_stages=tiles.stages, **case.constants(content.gate),
     )  # fmt: skip
@@ -151,11 +151,11 @@ def forward(x: Inputs) -> Results:
         segments = _segments(case, content, x.v, 1 if plan.walk else plan.segments, reverse=False)
         if not walked and (case.ahead or x.return_state):
             _walk(case, content, x.v, segments, (initial, states, final), reverse=False)
-        programs = segments.count if walked else case.chunks
+        programs = segments.number if walked else case.chunks
         grid = (case.batch * case.heads, programs, padded(case.value_width) // outputs.value_block)
         gated_linear_read_out_kernel[grid](
             content.q, content.k, content.v, *content.gates, content.pairs, initial, segments.totals, segments.left,
-            results.o, states, final, content.scale, case.time, case.heads, segments.length, segments.count,
+            results.o, states, final, content.scale, case.time, case.heads, segments.length, segments.number,
             *_strides(content.q, content.k, content.v, *content.gates),
             BK=padded(case.key_width), BV=outputs.value_block, C=plan.chunk, LEVELS=levels(plan.chunk), WALK=walked,
             AHEAD=case.ahead, num_warps=outputs.warps, num_stages=outputs.stages, **case.constants(content.gate),

@@ -85,9 +85,23 @@ class Plan(NamedTuple):
     sums: bool = False
 
 
-def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_channel: bool, exact: bool) -> Plan:
+class Wide(NamedTuple):
+    """What a sweep found for a kind of wide heads: fields of `Plan` that differ, and how many programs, by sequences, blocks of
+    values and segments, keep a GPU busy, forward and backward; 0: no segments."""
+
+    changes: dict[str, Any]
+    programs: int = 0
+    programs_back: int = 0
+
+
+# By gate and width of heads whose keys and values are equally wide, in 16 bits. Without an entry, each chunk's outputs have a
+# program of their own, and one walk a sequence holds the states.
+WIDE: dict[tuple[str, int], Wide] = {}
+
+
+def plan_for(sequences: int, time: int, key_width: int, value_width: int, gate: str, exact: bool) -> Plan:
     """Chosen for few spilled registers and short chains. `exact` products of fp32 have no tensor cores."""
-    widths = padded(key_width), padded(value_width)
+    widths, by_channel = (padded(key_width), padded(value_width)), gate == "channel"
     widest = max(widths)
     if exact:
         longest, block = (32, 32) if widest <= 32 else (16, 32)
@@ -110,7 +124,22 @@ def plan_for(sequences: int, time: int, key_width: int, value_width: int, by_cha
     # Fades by channel cost most of a step.
     tiles = Tiles(min(32 if by_channel else 64, widths[0]), min(64, widths[1]), 4, stages)
     outputs = Outputs(block, forward, stages if walk else 1, walk)
-    return Plan(walk, chunk, block, backward, outputs, tiles, tiles, tiles, chunk)
+    plan = Plan(walk, chunk, block, backward, outputs, tiles, tiles, tiles, chunk)
+    if not exact and widths[0] == widths[1] and time > chunk:
+        plan = _swept(plan, sequences, time, widths, WIDE.get((gate, widest), Wide({})))
+    return plan
+
+
+def _swept(plan: Plan, sequences: int, time: int, widths: tuple[int, int], found: Wide) -> Plan:
+    """The plan with what a sweep found, and as many segments as that asks for, none of fewer than two steps."""
+    plan = plan._replace(**found.changes)
+    most = time // (2 * max(plan.step, plan.chunk))
+    blocks = triton.cdiv(widths[1], plan.outputs.value_block if plan.outputs.walked else plan.carry.value_block)
+    blocks_back = triton.cdiv(widths[1], plan.carry_back.value_block)
+    return plan._replace(
+        segments=max(1, min(found.programs // (sequences * blocks), most)),
+        segments_back=max(1, min(found.programs_back // (sequences * blocks_back), most)),
+    )
 
 
 class Case(NamedTuple):
@@ -164,7 +193,7 @@ def case_for(x: Inputs) -> Case:
     batch, time, heads, value_width = x.v.shape
     key_width = x.q.shape[-1]
     alike = x.q.dtype == x.k.dtype == x.v.dtype and x.v.dtype in (torch.bfloat16, torch.float16)
-    plan = plan_for(batch * heads, time, key_width, value_width, gate_of(x.log_decay) == "channel", not alike)
+    plan = plan_for(batch * heads, time, key_width, value_width, gate_of(x.log_decay), not alike)
     several = time > plan.chunk
     return Case(
         batch=batch,

@@ -27,7 +27,7 @@ def state_ahead(
     else:
         S_KV = tl.zeros([BK, BV], tl.float32)
     if totals is not None:
-        for m in tl.range(0, segment, num_stages=1):
+        for m in tl.range(0, segment, num_stages=1, loop_unroll_factor=2):
             at = pid.to(tl.int64) * (M - 1) + m
             fade = tl.load(left + at * K + columns, mask=columns < K, other=0.0)
             S_KV = S_KV * fade[:, None] + load(totals + at * K * V, columns, columns_v, K, V, V)
