@@ -51,9 +51,16 @@ def gated_linear_read_out_kernel(
     segment = tl.program_id(1)
     if WALK:
         S_KV = state_ahead(initial, totals, left, pid, segment, M, columns, columns_v, K, V, BK, BV)
-    for n in range(segment * L if WALK else segment, tl.minimum(segment * L + L, N) if WALK else segment + 1):
+    begin, end = segment, segment + 1
+    if WALK:
+        begin, end = 0, N
+        if totals is not None:
+            begin, end = segment * L, tl.minimum(segment * L + L, N)
+    for n in range(begin, end):
         rows = n * C + place
         q_CK = load(q, rows, columns, T, K, q_t)
+        if GATE != "ready":
+            k_CK = load(k, rows, columns, T, K, k_t)
         v_CV = load(v, rows, columns_v, T, V, v_t)
         if GATE == "ready":
             scores = load(pairs, rows, place, T, C, C)
@@ -64,7 +71,6 @@ def gated_linear_read_out_kernel(
                 o_CV += dot(q_CK, S_KV, DOT)
             store(o, o_CV, rows, columns_v, T, V, H * V)
         else:
-            k_CK = load(k, rows, columns, T, K, k_t)
             reads, writes, _, turn = token_factors(beta, sign, rows, scale, T, beta_t, sign_t, C)
             to_token, to_end = tl.full([C, 1], 1.0, tl.float32), tl.full([C, 1], 1.0, tl.float32)
             if GATE == "head":
@@ -109,15 +115,14 @@ def gated_linear_read_out_kernel(
                     S_KV *= tl.exp2(total)
                 if GATE == "channel":
                     S_KV *= tl.exp2(tl.sum(g_CK, 0))[:, None]
-                S_KV *= turn
                 if GATE == "none" and beta is None and sign is None:
                     S_KV += dot(tl.trans(k_CK), v_CV, DOT)
                 elif GATE != "channel" and BV < BK:  # the smaller of the two takes up their weights
                     weights_C = (to_end * (writes * turn)[:, None]).to(tl.float32)
-                    S_KV += dot(tl.trans(k_CK), v_CV * weights_C, DOT)
+                    S_KV = S_KV * turn + dot(tl.trans(k_CK), v_CV * weights_C, DOT)
                 else:
                     weights_CK = to_end * (writes * turn)[:, None]
-                    S_KV += dot(tl.trans((k_CK * weights_CK).to(DOT)), v_CV, DOT)
+                    S_KV = S_KV * turn + dot(tl.trans((k_CK * weights_CK).to(DOT)), v_CV, DOT)
     if WALK and final is not None:
-        if segment == M - 1:
+        if totals is None or segment == M - 1:
             store(final + pid.to(tl.int64) * K * V, S_KV, columns, columns_v, K, V, V)
