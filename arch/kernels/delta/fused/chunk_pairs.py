@@ -13,8 +13,8 @@ from recallmap.arch.kernels.delta.fused.decay_factors import (
     pair_fades,
     pairs_of_level,
 )
-from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, store_rows
-from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_unit_lower
+from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, load_square, store_rows
+from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_in_memory, invert_unit_lower
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -22,10 +22,12 @@ def delta_pairs_kernel(
     q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
     beta_strides, T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr,
-    WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
+    WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, APPLY: tl.constexpr,
+    IN_MEMORY: tl.constexpr, EARLY: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
-    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades."""
+    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades. Where EARLY
+    loads wait for nothing: values, and where ROWS also q and k, come ahead of all products."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -48,10 +50,19 @@ def delta_pairs_kernel(
     reads = tl.zeros((C, C), tl.float32)
     hears = tl.zeros((C, C), tl.float32)
     sees = tl.zeros((C, C), tl.float32)
+    ROWS: tl.constexpr = EARLY and GATE < 2 and not PAIR and KB == KP
+    if ROWS:
+        early_k = load_rows(k, k_strides[1], t, T, tl.arange(0, KP), K)
+        early_q = load_rows(q, q_strides[1], t, T, tl.arange(0, KP), K)
+    if EARLY:
+        early_v = load_rows(v, v_strides[1], t, T, tl.arange(0, VP), V)
     for start in range(0, KP, KB):
         d = start + tl.arange(0, KB)
-        q_CK = load_rows(q, q_strides[1], t, T, d, K)
-        k_CK = load_rows(k, k_strides[1], t, T, d, K)
+        if ROWS:
+            q_CK, k_CK = early_q, early_k
+        else:
+            q_CK = load_rows(q, q_strides[1], t, T, d, K)
+            k_CK = load_rows(k, k_strides[1], t, T, d, K)
         if PAIR:
             r_CK = load_rows(a, a_strides[1], t, T, d, K)
             c_CK = load_rows(b, b_strides[1], t, T, d, K)
@@ -72,7 +83,7 @@ def delta_pairs_kernel(
             reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)
             if PAIR:
                 sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
-            for level in range(LEVELS):
+            for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
                 now = pairs_of_level(level, C, CHAIN == "ieee", False)
                 row, read, column = level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
                 q_faded = q_CK * row
@@ -102,10 +113,10 @@ def delta_pairs_kernel(
             sees *= fade
             hears *= fade_before
             erases *= fade_before
-            to_read = tl.exp(tl.minimum(high - g_C, 0.0))[:, None]
+            to_read = tl.exp(tl.minimum(high - g_C, 0.0))
         else:
             erases *= fade
-            to_read = tl.exp(high)[:, None]
+            to_read = tl.exp(high)
         strength *= fades_to_end(g_C)
         tl.store(fades + 3 * C, tl.exp(high))
     if GATE == 1 or (WRITE and GATE == 0):
@@ -117,22 +128,37 @@ def delta_pairs_kernel(
         tl.store(scores + 2 * C * C + place, tl.where(until_now, sees * scale, 0.0))
         hears = tl.where(before_now, hears, 0.0)
         tl.store(scores + 3 * C * C + place, hears)
-    inverse = invert_unit_lower(tl.where(before_now, erases, 0.0), C, SOLVE)
-    tl.store(scores + place, inverse)
+    erases = tl.where(before_now, erases, 0.0)
+    if IN_MEMORY:
+        tl.store(scores + place, erases)
+        invert_in_memory(scores, C, SOLVE)
+        inverse = load_square(scores, None, C)
+    else:
+        inverse = invert_unit_lower(erases, C, SOLVE)
+        tl.store(scores + place, inverse)
     for start in range(0, VP, VB):
         w = start + tl.arange(0, VB)
-        v_CV = load_rows(v, v_strides[1], t, T, w, V)
+        if EARLY:
+            v_CV = early_v
+        else:
+            v_CV = load_rows(v, v_strides[1], t, T, w, V)
         if PAIR:
             v_CV = -dot(hears, v_CV, CHAIN)
-        store_rows(wanted, H * V, t, T, w, V, dot(inverse, v_CV, SOLVE))
+        store_rows(wanted, H * V, t, T, w, V, dot(inverse, v_CV, APPLY))
+    # In 16 bits rows stay as they are, and what reads them fades.
+    FADE_INVERSE: tl.constexpr = GATE == 1 and (APPLY == "bf16" or APPLY == "bf16x2")
+    if FADE_INVERSE:
+        inverse *= to_read[None, :]
     for start in range(0, KP, KB):
         d = start + tl.arange(0, KB)
         if PAIR:
             r_CK = load_rows(a, a_strides[1], t, T, d, K)
+        elif ROWS:
+            r_CK = early_k
         else:
             r_CK = load_rows(k, k_strides[1], t, T, d, K)
-        if GATE == 1:
-            r_CK *= to_read
+        if GATE == 1 and not FADE_INVERSE:
+            r_CK *= to_read[:, None]
         if GATE == 2:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
             until = tl.cumsum(g_CK, 0)
@@ -149,4 +175,4 @@ def delta_pairs_kernel(
                 c_CK = k_CK * strength[:, None]
             store_rows(erased + 2 * T * H * K, H * K, t, T, d, K, c_CK * to_end)
             tl.store(scores + KINDS * C * C + d, tl.exp(total))
-        store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, SOLVE))
+        store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, APPLY))

@@ -13,7 +13,21 @@ NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 
 class Blocks(NamedTuple):
     """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk.
-    Where outputs are made apart: channels of values a program has of them, of keys a step, and warps."""
+    Where outputs are made apart: channels of values a program has of them, of keys a step, and warps. The rest holds for wide
+    heads, and is off by default.
+
+    back_block, back_warps, back_stages  those of the walk backward; 0: as forward
+    gradient_values, gradient_stages     channels of values a step of gradients, and stages of its loads
+    state      precision of products with the state on the walks ("bf16", "tf32"); "": as plan has it for the chain
+    applied    precision of the inverse times rows, values and derivatives ("bf16", "bf16x2", "tf32"); "": as the inverse
+    within     precision of gradients through pairs that fade by head; "": as plan has it for the chain
+    solve      precision of the inverse itself ("tf32"); "": 21 bits
+    in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
+    early      whether pairs load what they need ahead of all products
+    unroll     levels of fades by channel that are compiled as one
+    wide       whether outputs are products of 64 rows
+    apart      whether outputs are made apart from the walk
+    """
 
     chunk: int
     value_block: int
@@ -26,6 +40,20 @@ class Blocks(NamedTuple):
     output_block: int = 32
     output_step: int = 64
     output_warps: int = 4
+    back_block: int = 0
+    back_warps: int = 0
+    back_stages: int = 0
+    gradient_values: int = 32
+    gradient_stages: int = 1
+    state: str = ""
+    applied: str = ""
+    within: str = ""
+    solve: str = ""
+    in_memory: bool = False
+    early: bool = False
+    unroll: int = 1
+    wide: bool = False
+    apart: bool = True
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact: bool) -> Blocks:
@@ -134,13 +162,42 @@ class Plan(NamedTuple):
         """The precision of the inverse. Where it enters further products, chunk by chunk, it keeps 21 bits: three tf32
         products each."""
         chain: str = self.flags["CHAIN"]
+        if self.walk is None and self.lossy and self.blocks.solve:
+            return self.blocks.solve
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
+
+    @property
+    def lossy(self) -> bool:
+        """Whether products may have the precision that blocks name."""
+        return self.flags["CHAIN"] == "tf32"
+
+    @property
+    def state(self) -> str:
+        """The precision of products with the state, where programs of a head walk along time."""
+        chain: str = self.flags["CHAIN"]
+        return self.blocks.state or chain if self.lossy else chain
+
+    @property
+    def applied(self) -> str:
+        """The precision of the inverse's products with rows and values."""
+        return self.blocks.applied or self.solve if self.lossy else self.solve
+
+    @property
+    def within(self) -> str:
+        """The precision of gradients through pairs that fade by head."""
+        chain: str = self.flags["CHAIN"]
+        return self.blocks.within or chain if self.lossy else chain
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the inverse is made in memory."""
+        return self.blocks.chunk == 64 or (self.blocks.in_memory and self.blocks.chunk == 32)
 
     @property
     def apart(self) -> bool:
         """Whether walks leave outputs, and derivatives by values, to programs a chunk, for which E and states are kept: where
         heads are wide. Narrow ones spare the launches."""
-        return self.walk is None and max(self.key_width, self.value_width) > 32
+        return self.walk is None and max(self.key_width, self.value_width) > 32 and self.blocks.apart
 
     @property
     def states_shape(self) -> tuple[int, ...]:
