@@ -16,6 +16,7 @@ from recallmap.arch.kernels.delta.fused.decay_factors import (
 from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
+    dot_right,
     load_columns,
     load_gates,
     load_rows,
@@ -37,7 +38,7 @@ def _gradients_by_values(
     inverse = load_square(scores, None, C)
     for start in range(0, VP, VB):
         w = start + tl.arange(0, VB)
-        z_VC = dot(load_columns(d_e, H * V, t, T, w, V), inverse, APPLY)
+        z_VC = dot_right(load_columns(d_e, H * V, t, T, w, V), inverse, APPLY)
         store_columns(z, H * V, t, T, w, V, z_VC)
         if PAIR:
             d_v_VC = dot(load_columns(d_o, d_o_stride, t, T, w, V), load_square(scores + 2 * C * C, None, C), PRECISION)

@@ -13,6 +13,7 @@ from recallmap.arch.kernels.delta.fused.read_out import add_reads_within, faded_
 from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
+    dot_right,
     load_columns,
     load_rows,
     load_square,
@@ -181,7 +182,7 @@ def delta_backward_walk_kernel(
         if APART:
             store_columns(d_e, H * V, t, T, w, V, d_e_VC)
         else:
-            z_VC = dot(d_e_VC, load_square(pairs, None, C), SOLVE)
+            z_VC = dot_right(d_e_VC, load_square(pairs, None, C), SOLVE)
             store_columns(z, H * V, t, T, w, V, z_VC)
             if PAIR:
                 k_KC = load_columns(k, k_strides[1], t, T, d, K)

@@ -40,6 +40,18 @@ def add_dot(z, x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def dot_right(x, y, PRECISION: tl.constexpr):
+    """x y, where "bf16x2" keeps the bits of y."""
+    if PRECISION == "bf16x2":
+        high = y.to(tl.bfloat16)
+        product = tl.dot(x.to(tl.bfloat16), (y - high.to(tl.float32)).to(tl.bfloat16))
+        product = tl.dot(x.to(tl.bfloat16), high, product)
+    else:
+        product = dot(x, y, PRECISION)
+    return product
+
+
+@triton.jit
 def load_rows(x, stride, t, T, d, D):
     """[C, D] in fp32, zero outside."""
     inside = (t[:, None] < T) & (d[None, :] < D)
