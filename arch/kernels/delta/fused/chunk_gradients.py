@@ -133,7 +133,7 @@ def _gradients_through_pairs(
 
 @triton.jit
 def _gradients_through_levels(
-    d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, d_pairs,
+    d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until_CK, d_pairs,
     C: tl.constexpr, LEVELS: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +141,7 @@ def _gradients_through_levels(
     for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
         now = pairs_of_level(level, C, CHAIN == "ieee", False)
         now_turned = pairs_of_level(level, C, CHAIN == "ieee", True)
-        row, read, column = level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+        row, read, column = level_fades(g_CK, until_CK, level, C, CHAIN == "ieee", PAIR)
         c_faded = c_CK * column
         to_q = dot(load_square(d_pairs + C * C, now, C), c_faded, PRECISION)
         to_r = dot(load_square(d_pairs, now, C), c_faded, PRECISION)
@@ -289,7 +289,7 @@ def delta_gradient_kernel(
             )
         else:
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_levels(
-                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, d_pairs, C, LEVELS, PAIR, PRECISION, CHAIN,
+                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until, d_pairs, C, LEVELS, PAIR, PRECISION, CHAIN,
                 UNROLL,
             )
 

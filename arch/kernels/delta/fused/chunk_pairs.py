@@ -17,6 +17,28 @@ from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, l
 from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_in_memory, invert_unit_lower
 
 
+@triton.jit
+def _to_read(g_CK, until_CK, PAIR: tl.constexpr):
+    """Fades [C, K] from the chunk's start of what reads before it writes, by channel."""
+    return tl.exp(tl.minimum(until_CK - g_CK, 0.0) if PAIR else until_CK)
+
+
+@triton.jit
+def _store_faded(
+    erased, over, q_CK, c_CK, k_CK, g_CK, until_CK, strength, scale, t, T, H, d, K: tl.constexpr, PAIR: tl.constexpr
+):  # fmt: skip
+    """Leave behind the rows `erased` queries with decays by channel from the chunk's start, columns, and keys of a pair, with
+    those to its end; and in `over` the decays over the chunk."""
+    to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+    store_rows(erased + T * H * K, H * K, t, T, d, K, q_CK * tl.exp(until_CK) * scale)
+    if PAIR:
+        store_rows(erased + 3 * T * H * K, H * K, t, T, d, K, k_CK * to_end)
+    else:
+        c_CK *= strength[:, None]
+    store_rows(erased + 2 * T * H * K, H * K, t, T, d, K, c_CK * to_end)
+    tl.store(over, tl.exp(tl.sum(g_CK, 0)))
+
+
 @triton.jit(do_not_specialize=["T", "H"])
 def delta_pairs_kernel(
     q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
@@ -26,8 +48,8 @@ def delta_pairs_kernel(
     IN_MEMORY: tl.constexpr, EARLY: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
-    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades. Where EARLY
-    loads wait for nothing: values, and where ROWS also q and k, come ahead of all products."""
+    behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades. Where EARLY,
+    values, and where ROWS also q and k, come ahead of all products, and decays by channel are summed up once."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -50,6 +72,9 @@ def delta_pairs_kernel(
     reads = tl.zeros((C, C), tl.float32)
     hears = tl.zeros((C, C), tl.float32)
     sees = tl.zeros((C, C), tl.float32)
+    strength = tl.full((C,), 1.0, tl.float32)
+    if WRITE:
+        strength = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)
     ROWS: tl.constexpr = EARLY and GATE < 2 and not PAIR and KB == KP
     if ROWS:
         early_k = load_rows(k, k_strides[1], t, T, tl.arange(0, KP), K)
@@ -80,12 +105,18 @@ def delta_pairs_kernel(
         else:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
             own = i[:, None] == i[None, :]
+            until = tl.cumsum(g_CK, 0)
+            if EARLY:
+                _store_faded(
+                    erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, PAIR
+                )
+                store_rows(erased, H * K, t, T, d, K, r_CK * _to_read(g_CK, until, PAIR))
             reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)
             if PAIR:
                 sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
             for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
                 now = pairs_of_level(level, C, CHAIN == "ieee", False)
-                row, read, column = level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+                row, read, column = level_fades(g_CK, until, level, C, CHAIN == "ieee", PAIR)
                 q_faded = q_CK * row
                 r_faded = r_CK * read
                 c_faded = tl.trans(c_CK * column)
@@ -96,9 +127,7 @@ def delta_pairs_kernel(
                 reads += tl.where(now, dot(q_faded, c_faded, PRECISION), 0.0)
                 erases += tl.where(now, dot(r_faded, c_faded, CHAIN), 0.0)
 
-    strength = tl.full((C,), 1.0, tl.float32)
     if WRITE:
-        strength = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)
         reads *= strength[None, :]
         erases *= strength[None, :]
     fades = scores + KINDS * C * C + i
@@ -149,9 +178,13 @@ def delta_pairs_kernel(
     FADE_INVERSE: tl.constexpr = GATE == 1 and (APPLY == "bf16" or APPLY == "bf16x2")
     if FADE_INVERSE:
         inverse *= to_read[None, :]
+    if EARLY and GATE == 2:
+        tl.debug_barrier()
     for start in range(0, KP, KB):
         d = start + tl.arange(0, KB)
-        if PAIR:
+        if EARLY and GATE == 2:
+            r_CK = load_rows(erased, H * K, t, T, d, K)
+        elif PAIR:
             r_CK = load_rows(a, a_strides[1], t, T, d, K)
         elif ROWS:
             r_CK = early_k
@@ -159,20 +192,16 @@ def delta_pairs_kernel(
             r_CK = load_rows(k, k_strides[1], t, T, d, K)
         if GATE == 1 and not FADE_INVERSE:
             r_CK *= to_read[:, None]
-        if GATE == 2:
+        if GATE == 2 and not EARLY:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
             until = tl.cumsum(g_CK, 0)
-            r_CK *= tl.exp(tl.minimum(until - g_CK, 0.0) if PAIR else until)
-            total = tl.sum(g_CK, 0)
-            to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+            r_CK *= _to_read(g_CK, until, PAIR)
             k_CK = load_rows(k, k_strides[1], t, T, d, K)
             q_CK = load_rows(q, q_strides[1], t, T, d, K)
-            store_rows(erased + T * H * K, H * K, t, T, d, K, q_CK * tl.exp(until) * scale)
+            c_CK = k_CK
             if PAIR:
                 c_CK = load_rows(b, b_strides[1], t, T, d, K)
-                store_rows(erased + 3 * T * H * K, H * K, t, T, d, K, k_CK * to_end)
-            else:
-                c_CK = k_CK * strength[:, None]
-            store_rows(erased + 2 * T * H * K, H * K, t, T, d, K, c_CK * to_end)
-            tl.store(scores + KINDS * C * C + d, tl.exp(total))
+            _store_faded(
+                erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, PAIR
+            )
         store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, APPLY))

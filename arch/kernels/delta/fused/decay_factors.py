@@ -88,8 +88,8 @@ def pairs_of_level(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.const
 
 
 @triton.jit
-def level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr):
-    """Fades [C, K] of such pairs' q, r and columns."""
+def level_fades(g_CK, until_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr):
+    """Fades [C, K] of such pairs' q, r and columns, by log decays of tokens and their sums from the chunk's start."""
     if EXACT:
         to_row = _to_border(g_CK, level, C, "ieee")
         to_read = tl.minimum(to_row - g_CK, 0.0)
@@ -99,7 +99,7 @@ def level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.cons
         to_read = to_row - tl.maximum(g_CK, LEAST)
         to_column = -to_row
         if C == 32:
-            near, to_border = level == 0, _from_border(tl.cumsum(g_CK, 0), C)
+            near, to_border = level == 0, _from_border(until_CK, C)
             to_row = tl.where(near, to_row, to_border)
             to_read = tl.where(near, to_read, tl.minimum(to_border - g_CK, 0.0))
             to_column = tl.where(near, to_column, to_border)
