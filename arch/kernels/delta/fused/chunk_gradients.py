@@ -289,7 +289,22 @@ def delta_gradient_kernel(
             )
         else:
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_levels(
-                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until, d_pairs, C, LEVELS, PAIR, PRECISION, CHAIN,
+                d_q_CK,
+                d_r_CK,
+                d_c_CK,
+                d_k_CK,
+                q_CK,
+                r_CK,
+                c_CK,
+                k_CK,
+                g_CK,
+                until,
+                d_pairs,
+                C,
+                LEVELS,
+                PAIR,
+                PRECISION,
+                CHAIN,
                 UNROLL,
             )
 

@@ -108,7 +108,21 @@ def delta_pairs_kernel(
             until = tl.cumsum(g_CK, 0)
             if EARLY:
                 _store_faded(
-                    erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, PAIR
+                    erased,
+                    scores + KINDS * C * C + d,
+                    q_CK,
+                    c_CK,
+                    k_CK,
+                    g_CK,
+                    until,
+                    strength,
+                    scale,
+                    t,
+                    T,
+                    H,
+                    d,
+                    K,
+                    PAIR,
                 )
                 store_rows(erased, H * K, t, T, d, K, r_CK * _to_read(g_CK, until, PAIR))
             reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)

@@ -24,7 +24,7 @@ class Blocks(NamedTuple):
     solve      precision of the inverse itself ("tf32"); "": 21 bits
     in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
     early      whether pairs load what they need ahead of all products
-    unroll     levels of fades by channel that are compiled as one
+    unroll, gradient_unroll  levels of fades by channel that are compiled as one, of pairs and of gradients
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
     """
@@ -52,6 +52,7 @@ class Blocks(NamedTuple):
     in_memory: bool = False
     early: bool = False
     unroll: int = 1
+    gradient_unroll: int = 1
     wide: bool = False
     apart: bool = True
 
@@ -61,7 +62,7 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
 
     Widths of 33 to 128 in 16 bits are measured, forward and backward, but for pairs without decays by channel: on an H200 in
     bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens, in products of 32
-    rows, lost there.
+    rows and with tf32 on the walks, lost there.
 
     `exact` is for fp32, whose products run on ordinary cores and want more registers.
     """
@@ -79,13 +80,24 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
         )
     # Chunks of 64, or walks of 64 channels, would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results
     # here (seen on an H100).
-    pair_block = 32 if by_channel else 64
     if widest > 128 or (paired and not by_channel):
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
+        pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
-    value_block, output_block = 32 if widest <= 64 else 16, 32 if gate == NO_GATE and widest > 64 else 128
-    warps = 4 if by_channel else 2
-    return Blocks(32, value_block, pair_block, 64, 2, 4, warps, 2, output_block=output_block, output_warps=2)
+    return WIDE[64 if widest <= 64 else 128, gate, paired]
+
+
+# In 16 bits: up to so many channels, with which gate, with a and b or not.
+WIDE = {
+    (64, NO_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (64, HEAD_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (64, CHANNEL_GATE, False): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (64, CHANNEL_GATE, True): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (128, NO_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=32, output_warps=2),
+    (128, HEAD_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (128, CHANNEL_GATE, False): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (128, CHANNEL_GATE, True): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+}
 
 
 class Walk(NamedTuple):
