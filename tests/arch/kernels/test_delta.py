@@ -342,9 +342,9 @@ def test_wide_heads_by_chunks(
     assert_wide_heads_agree(inputs, initial, dtype, "random")
 
 
-COARSE = {"state": "bf16", "applied": "bf16x2", "within": "bf16"}
+COARSE = {"state": "bf16", "applied": "bf16x2"}
 QUICK = COARSE | {"early": True, "in_memory": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64}
-LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True}
+LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True, "within": "bf16x3"}
 
 
 @pytest.mark.usefixtures("poisoned")

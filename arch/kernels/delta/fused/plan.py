@@ -19,8 +19,10 @@ class Blocks(NamedTuple):
     back_block, back_warps, back_stages  those of the walk backward; 0: as forward
     gradient_values, gradient_stages     channels of values a step of gradients, and stages of its loads
     state      precision of products with the state on the walks ("bf16", "tf32"); "": as plan has it for the chain
-    applied    precision of the inverse times rows, values and derivatives ("bf16", "bf16x2", "tf32"); "": as the inverse
-    within     precision of gradients through pairs that fade by head; "": as plan has it for the chain
+    applied    precision of the inverse times rows, values and derivatives ("bf16x2", "tf32"; with "bf16" results lose
+               too many digits where keys repeat); "": as the inverse
+    within     precision of gradients through pairs that fade by head ("bf16x3", "tf32"; with "bf16" derivatives by gates lose
+               too many digits where keys repeat); "": as plan has it for the chain
     solve      precision of the inverse itself ("tf32"); "": 21 bits
     in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
     early      whether pairs load what they need ahead of all products
