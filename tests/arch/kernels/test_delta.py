@@ -352,7 +352,11 @@ LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block":
     ("variant", "choice"),
     [(name, choice) for name in ("plain", "head", "channel", "pair_channel") for choice in (COARSE, QUICK)]
     + [(name, LONG | more) for name in ("plain", "head") for more in ({}, {"solve": "tf32", "early": False})]
-    + [("head", COARSE | {"apart": False}), ("channel", QUICK | {"solve": "tf32"})],
+    + [
+        ("head", COARSE | {"apart": False}),
+        ("channel", QUICK | {"solve": "tf32", "sums": True}),
+        ("pair_channel", QUICK | {"sums": True}),
+    ],
     ids=lambda x: x if isinstance(x, str) else f"{len(x)} at {x.get('chunk', 32)}",
 )
 @pytest.mark.parametrize("case", ["random", "repeated"])

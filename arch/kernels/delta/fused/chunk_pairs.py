@@ -12,6 +12,8 @@ from recallmap.arch.kernels.delta.fused.decay_factors import (
     level_fades,
     pair_fades,
     pairs_of_level,
+    sums_behind,
+    sums_until,
 )
 from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, load_square, store_rows
 from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_in_memory, invert_unit_lower
@@ -25,11 +27,12 @@ def _to_read(g_CK, until_CK, PAIR: tl.constexpr):
 
 @triton.jit
 def _store_faded(
-    erased, over, q_CK, c_CK, k_CK, g_CK, until_CK, strength, scale, t, T, H, d, K: tl.constexpr, PAIR: tl.constexpr
+    erased, over, q_CK, c_CK, k_CK, g_CK, until_CK, strength, scale, t, T, H, d, K: tl.constexpr, C: tl.constexpr,
+    PAIR: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Leave behind the rows `erased` queries with decays by channel from the chunk's start, columns, and keys of a pair, with
     those to its end; and in `over` the decays over the chunk."""
-    to_end = tl.exp(tl.minimum(tl.cumsum(g_CK, 0, reverse=True) - g_CK, 0.0))
+    to_end = tl.exp(sums_behind(g_CK, C, SUMS))
     store_rows(erased + T * H * K, H * K, t, T, d, K, q_CK * tl.exp(until_CK) * scale)
     if PAIR:
         store_rows(erased + 3 * T * H * K, H * K, t, T, d, K, k_CK * to_end)
@@ -45,7 +48,7 @@ def delta_pairs_kernel(
     beta_strides, T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr,
     WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, APPLY: tl.constexpr,
-    IN_MEMORY: tl.constexpr, EARLY: tl.constexpr, UNROLL: tl.constexpr,
+    IN_MEMORY: tl.constexpr, EARLY: tl.constexpr, UNROLL: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
     behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades. Where EARLY,
@@ -105,32 +108,19 @@ def delta_pairs_kernel(
         else:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
             own = i[:, None] == i[None, :]
-            until = tl.cumsum(g_CK, 0)
+            until = sums_until(g_CK, C, SUMS)
             if EARLY:
                 _store_faded(
-                    erased,
-                    scores + KINDS * C * C + d,
-                    q_CK,
-                    c_CK,
-                    k_CK,
-                    g_CK,
-                    until,
-                    strength,
-                    scale,
-                    t,
-                    T,
-                    H,
-                    d,
-                    K,
-                    PAIR,
-                )
+                    erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
+                    PAIR, SUMS,
+                )  # fmt: skip
                 store_rows(erased, H * K, t, T, d, K, r_CK * _to_read(g_CK, until, PAIR))
             reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)
             if PAIR:
                 sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
             for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
                 now = pairs_of_level(level, C, CHAIN == "ieee", False)
-                row, read, column = level_fades(g_CK, until, level, C, CHAIN == "ieee", PAIR)
+                row, read, column = level_fades(g_CK, until, level, C, CHAIN == "ieee", PAIR, SUMS)
                 q_faded = q_CK * row
                 r_faded = r_CK * read
                 c_faded = tl.trans(c_CK * column)
@@ -208,7 +198,7 @@ def delta_pairs_kernel(
             r_CK *= to_read[:, None]
         if GATE == 2 and not EARLY:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
-            until = tl.cumsum(g_CK, 0)
+            until = sums_until(g_CK, C, SUMS)
             r_CK *= _to_read(g_CK, until, PAIR)
             k_CK = load_rows(k, k_strides[1], t, T, d, K)
             q_CK = load_rows(q, q_strides[1], t, T, d, K)
@@ -216,6 +206,7 @@ def delta_pairs_kernel(
             if PAIR:
                 c_CK = load_rows(b, b_strides[1], t, T, d, K)
             _store_faded(
-                erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, PAIR
-            )
+                erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
+                PAIR, SUMS,
+            )  # fmt: skip
         store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, APPLY))

@@ -27,6 +27,7 @@ class Blocks(NamedTuple):
     in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
     early      whether pairs load what they need ahead of all products
     unroll, gradient_unroll  levels of fades by channel that are compiled as one, of pairs and of gradients
+    sums       whether pairs sum up log decays by channel by products
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
     """
@@ -53,6 +54,7 @@ class Blocks(NamedTuple):
     solve: str = ""
     in_memory: bool = False
     early: bool = False
+    sums: bool = False
     unroll: int = 1
     gradient_unroll: int = 1
     wide: bool = False
@@ -201,6 +203,11 @@ class Plan(NamedTuple):
         """The precision of gradients through pairs that fade by head."""
         chain: str = self.flags["CHAIN"]
         return self.blocks.within or chain if self.lossy else chain
+
+    @property
+    def sums(self) -> bool:
+        """Whether log decays by channel are summed up by products."""
+        return self.lossy and self.blocks.sums
 
     @property
     def in_memory(self) -> bool:
