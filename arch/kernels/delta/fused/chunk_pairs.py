@@ -42,6 +42,27 @@ def _store_faded(
     tl.store(over, tl.exp(tl.sum(g_CK, 0)))
 
 
+@triton.jit
+def _add_faded_pairs(
+    erases, reads, hears, sees, q_CK, r_CK, c_CK, k_CK, g_CK, until_CK, C: tl.constexpr, LEVELS: tl.constexpr,
+    PAIR: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, UNROLL: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """Products [C, C] of a block of key channels, with the decays between two tokens, added to the ones given."""
+    for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
+        now = pairs_of_level(level, C, CHAIN == "ieee", False)
+        row, read, column = level_fades(g_CK, until_CK, level, C, CHAIN == "ieee", PAIR, SUMS)
+        q_faded = q_CK * row
+        r_faded = r_CK * read
+        c_faded = tl.trans(c_CK * column)
+        if PAIR:
+            k_faded = tl.trans(k_CK * column)
+            sees += tl.where(now, dot(q_faded, k_faded, PRECISION), 0.0)
+            hears += tl.where(now, dot(r_faded, k_faded, PRECISION), 0.0)
+        reads += tl.where(now, dot(q_faded, c_faded, PRECISION), 0.0)
+        erases += tl.where(now, dot(r_faded, c_faded, CHAIN), 0.0)
+    return erases, reads, hears, sees
+
+
 @triton.jit(do_not_specialize=["T", "H"])
 def delta_pairs_kernel(
     q, k, v, a, b, g, beta, scores, erased, wanted, q_strides, k_strides, v_strides, a_strides, b_strides, g_strides,
@@ -118,18 +139,10 @@ def delta_pairs_kernel(
             reads += tl.where(own, tl.sum(q_CK * c_CK, 1)[:, None], 0.0)
             if PAIR:
                 sees += tl.where(own, tl.sum(q_CK * k_CK, 1)[:, None], 0.0)
-            for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
-                now = pairs_of_level(level, C, CHAIN == "ieee", False)
-                row, read, column = level_fades(g_CK, until, level, C, CHAIN == "ieee", PAIR, SUMS)
-                q_faded = q_CK * row
-                r_faded = r_CK * read
-                c_faded = tl.trans(c_CK * column)
-                if PAIR:
-                    k_faded = tl.trans(k_CK * column)
-                    sees += tl.where(now, dot(q_faded, k_faded, PRECISION), 0.0)
-                    hears += tl.where(now, dot(r_faded, k_faded, PRECISION), 0.0)
-                reads += tl.where(now, dot(q_faded, c_faded, PRECISION), 0.0)
-                erases += tl.where(now, dot(r_faded, c_faded, CHAIN), 0.0)
+            erases, reads, hears, sees = _add_faded_pairs(
+                erases, reads, hears, sees, q_CK, r_CK, c_CK, k_CK, g_CK, until,
+                C, LEVELS, PAIR, PRECISION, CHAIN, UNROLL, SUMS,
+            )  # fmt: skip
 
     if WRITE:
         reads *= strength[None, :]

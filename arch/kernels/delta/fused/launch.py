@@ -111,8 +111,8 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
         **plan.flags, **levels(plan), V=plan.value_width, VP=values,
         VB=values if blocks.early else min(blocks.pair_block, values), KB=min(blocks.pair_block, plan.flags["KP"]),
-        SOLVE=plan.solve, APPLY=plan.applied, IN_MEMORY=plan.in_memory, EARLY=blocks.early, UNROLL=blocks.unroll, SUMS=plan.sums,
-        num_warps=blocks.pair_warps, num_stages=1,
+        SOLVE=plan.solve, APPLY=plan.applied, IN_MEMORY=plan.in_memory, EARLY=blocks.early, UNROLL=blocks.unroll,
+        SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
     delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](

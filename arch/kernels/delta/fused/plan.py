@@ -184,8 +184,8 @@ class Plan(NamedTuple):
 
     @property
     def lossy(self) -> bool:
-        """Whether products may have the precision that blocks name."""
-        return self.flags["CHAIN"] == "tf32"
+        """Whether products may have the precision that blocks name: those of bf16 that is not frail."""
+        return bool(self.flags["PRECISION"] == "bf16")
 
     @property
     def state(self) -> str:
