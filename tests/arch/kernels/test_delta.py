@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels import delta, gated_linear
 from recallmap.arch.kernels.benchmark import timing
-from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
+from recallmap.arch.kernels.benchmark.tolerance import Case, Of, attainable, error, tolerance
 
 GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
@@ -297,6 +297,20 @@ def everything(inputs: dict[str, Any], initial: Tensor, implementation: str) -> 
     return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
 
 
+def assert_wide_heads_agree(inputs: dict[str, Any], initial: Tensor, dtype: torch.dtype, case: Case) -> None:
+    """With gradients or without."""
+    found = everything(inputs, initial, "fused")
+    expected = everything({name: x.double() for name, x in inputs.items()}, initial.double(), "recurrent")
+    for name, x in found.items():
+        of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
+        per = (0, 1) if name in ("final", "initial_state") else (0, 2)
+        allowed = max(tolerance("delta", dtype, of=of, case=case), attainable(expected[name], x.dtype, per))
+        assert error(x, expected[name], per) <= allowed, name
+    with torch.no_grad():
+        o, _ = delta(**inputs, initial_state=initial, implementation="fused")
+    assert torch.equal(o, found["o"])
+
+
 def wide() -> Iterator[Any]:
     """In 16 bits on a CPU the forms that have products of their own, because the interpreter is slow."""
     for variant in timing.variants("delta"):
@@ -325,13 +339,52 @@ def test_wide_heads_by_chunks(
     batch = 1 if (device, time) == ("cpu", 85) else 2  # the time of the interpreter is that of its programs
     inputs = timing._on(example(variant, time, batch=batch, key_width=40, value_width=36), dtype, torch.device(device))
     initial = torch.randn(batch, 2, 40, 36, generator=torch.Generator().manual_seed(0)).to(device)
-    found = everything(inputs, initial, "fused")
-    expected = everything({name: x.double() for name, x in inputs.items()}, initial.double(), "recurrent")
-    for name, x in found.items():
-        of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
-        per = (0, 1) if name in ("final", "initial_state") else (0, 2)
-        allowed = max(tolerance("delta", dtype, of=of), attainable(expected[name], x.dtype, per))
-        assert error(x, expected[name], per) <= allowed, name
-    with torch.no_grad():
-        o, _ = delta(**inputs, initial_state=initial, implementation="fused")
-    assert torch.equal(o, found["o"])
+    assert_wide_heads_agree(inputs, initial, dtype, "random")
+
+
+COARSE = {"state": "bf16", "applied": "bf16x2"}
+QUICK = COARSE | {"early": True, "in_memory": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64}
+LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True, "within": "bf16x3"}
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("variant", "choice"),
+    [(name, choice) for name in ("plain", "head", "channel", "pair_channel") for choice in (COARSE, QUICK)]
+    + [(name, LONG | more) for name in ("plain", "head") for more in ({}, {"solve": "tf32", "early": False})]
+    + [
+        ("head", COARSE | {"apart": False}),
+        ("channel", QUICK | {"solve": "tf32", "sums": True}),
+        ("pair_channel", QUICK | {"sums": True}),
+    ],
+    ids=lambda x: x if isinstance(x, str) else f"{len(x)} at {x.get('chunk', 32)}",
+)
+@pytest.mark.parametrize("case", ["random", "repeated"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
+    variant: str,
+    choice: dict[str, Any],
+    case: Case,
+    device: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In bf16, on random keys, and on two keys in turn that are written with all strength and hardly fade."""
+    if device == "cpu":
+        request.getfixturevalue("tensor_cores")
+    plan = import_module("recallmap.arch.kernels.delta.fused.plan")
+    blocks_for = plan.blocks_for
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
+    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(**choice))
+    inputs = example(variant, 85, batch=1, heads=1, key_width=40, value_width=36)
+    if case == "repeated":
+        inputs["k"] = inputs["k"][:, torch.arange(85) % 2]
+        if "a" in inputs:
+            inputs |= {"a": inputs["k"], "b": 0.99 * inputs["k"]}
+        if "log_decay" in inputs:
+            inputs["log_decay"] = 0.002 * inputs["log_decay"].clamp(min=-1)
+        if "beta" in inputs:
+            inputs["beta"] = torch.full_like(inputs["beta"], 1.9)
+    initial = torch.randn(1, 1, 40, 36, generator=torch.Generator().manual_seed(0))
+    on_device = timing._on(inputs, torch.bfloat16, torch.device(device))
+    assert_wide_heads_agree(on_device, initial.to(device), torch.bfloat16, case)

@@ -16,6 +16,7 @@ from recallmap.arch.kernels.delta.fused.decay_factors import (
 from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
+    dot_right,
     load_columns,
     load_gates,
     load_rows,
@@ -30,14 +31,14 @@ from recallmap.arch.kernels.delta.fused.tiles import (
 def _gradients_by_values(
     k, scores, d_states, d_o, d_e, z, d_v, k_stride, d_o_stride, t, T, H,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr,
-    VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr,
+    VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr, APPLY: tl.constexpr,
 ):  # fmt: skip
     """Leave Z, of derivatives by E, and with a and b derivatives by values, which k writes with its decays to the chunk's end
     and q and r see and hear."""
     inverse = load_square(scores, None, C)
     for start in range(0, VP, VB):
         w = start + tl.arange(0, VB)
-        z_VC = dot(load_columns(d_e, H * V, t, T, w, V), inverse, SOLVE)
+        z_VC = dot_right(load_columns(d_e, H * V, t, T, w, V), inverse, APPLY)
         store_columns(z, H * V, t, T, w, V, z_VC)
         if PAIR:
             d_v_VC = dot(load_columns(d_o, d_o_stride, t, T, w, V), load_square(scores + 2 * C * C, None, C), PRECISION)
@@ -132,14 +133,15 @@ def _gradients_through_pairs(
 
 @triton.jit
 def _gradients_through_levels(
-    d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, d_pairs,
+    d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until_CK, d_pairs,
     C: tl.constexpr, LEVELS: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by q, r, columns and k through pairs that fade by channel, added to the ones given."""
-    for level in range(LEVELS):
+    for level in tl.range(0, LEVELS, loop_unroll_factor=UNROLL):
         now = pairs_of_level(level, C, CHAIN == "ieee", False)
         now_turned = pairs_of_level(level, C, CHAIN == "ieee", True)
-        row, read, column = level_fades(g_CK, level, C, CHAIN == "ieee", PAIR)
+        row, read, column = level_fades(g_CK, until_CK, level, C, CHAIN == "ieee", PAIR)
         c_faded = c_CK * column
         to_q = dot(load_square(d_pairs + C * C, now, C), c_faded, PRECISION)
         to_r = dot(load_square(d_pairs, now, C), c_faded, PRECISION)
@@ -167,7 +169,8 @@ def delta_gradient_kernel(
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, faded_k_strides,
     T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr,
     KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr,
+    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, APPLY: tl.constexpr, WITHIN: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by q, k, a, b and the gates of one chunk of one head. Where APART, Z and derivatives by values are made here,
     of those by E."""
@@ -200,7 +203,7 @@ def delta_gradient_kernel(
             d_v += own_head * V
         _gradients_by_values(
             faded_k, scores, d_states, d_o, d_e + own_head * V, z, d_v, faded_k_strides[1], d_o_strides[1], t, T, H,
-            K, V, C, KP, KB, VP, VB, PAIR, GATE, PRECISION, SOLVE,
+            K, V, C, KP, KB, VP, VB, PAIR, GATE, PRECISION, APPLY,
         )  # fmt: skip
         tl.debug_barrier()
 
@@ -280,13 +283,29 @@ def delta_gradient_kernel(
 
         if GATE < 2:
             # A fade's derivative is a difference between the two tokens of a pair.
-            INTRA: tl.constexpr = CHAIN if GATE == 1 else PRECISION
+            INTRA: tl.constexpr = WITHIN if GATE == 1 else PRECISION
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_pairs(
                 d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, d_pairs, C, PAIR, INTRA
             )
         else:
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_levels(
-                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, d_pairs, C, LEVELS, PAIR, PRECISION, CHAIN
+                d_q_CK,
+                d_r_CK,
+                d_c_CK,
+                d_k_CK,
+                q_CK,
+                r_CK,
+                c_CK,
+                k_CK,
+                g_CK,
+                until,
+                d_pairs,
+                C,
+                LEVELS,
+                PAIR,
+                PRECISION,
+                CHAIN,
+                UNROLL,
             )
 
         # A pair (t, t) does not fade: it comes after the derivatives of the fades.

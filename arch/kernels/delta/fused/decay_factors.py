@@ -72,6 +72,58 @@ def _from_border(until_CK, C: tl.constexpr):
 
 
 @triton.jit
+def sums(weights, g_CK):
+    """Weights [C, C] of 0, 1 and -1 times g [C, K]: three products of bf16, in which g keeps its 24 bits."""
+    weights = weights.to(tl.bfloat16)
+    high = g_CK.to(tl.bfloat16)
+    rest = g_CK - high.to(tl.float32)
+    middle = rest.to(tl.bfloat16)
+    low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+    return tl.dot(weights, high, tl.dot(weights, middle, tl.dot(weights, low)))
+
+
+@triton.jit
+def sums_until(g_CK, C: tl.constexpr, SUMS: tl.constexpr):
+    """Log decays from the chunk's start to each token; SUMS: by products."""
+    i = tl.arange(0, C)
+    if SUMS:
+        until = sums(tl.where(i[:, None] >= i[None, :], 1.0, 0.0), g_CK)
+    else:
+        until = tl.cumsum(g_CK, 0)
+    return until
+
+
+@triton.jit
+def sums_behind(g_CK, C: tl.constexpr, SUMS: tl.constexpr):
+    """Log decays behind each token, up to the chunk's end, <= 0; SUMS: by products."""
+    i = tl.arange(0, C)
+    if SUMS:
+        behind = sums(tl.where(i[:, None] < i[None, :], 1.0, 0.0), g_CK)
+    else:
+        behind = tl.cumsum(g_CK, 0, reverse=True) - g_CK
+    return tl.minimum(behind, 0.0)
+
+
+@triton.jit
+def _sums_from_middle(g_CK, C: tl.constexpr):
+    """As `_from_middle`, by products."""
+    i = tl.arange(0, C)
+    t, s = i[:, None], i[None, :]
+    between = tl.where((t & 8) == 0, tl.where((s & 8) == 0, tl.where(s > t, -1.0, 0.0), 0.0), 0.0)
+    between += tl.where((t & 8) != 0, tl.where((s & 8) != 0, tl.where(s <= t, 1.0, 0.0), 0.0), 0.0)
+    return sums(tl.where((t >> 4) == (s >> 4), between, 0.0), tl.maximum(g_CK, LEAST))
+
+
+@triton.jit
+def _sums_from_border(g_CK, C: tl.constexpr):
+    """As `_from_border`, by products."""
+    i = tl.arange(0, C)
+    t, s = i[:, None], i[None, :]
+    between = ((t >> 4) == (s >> 4)) & tl.where((t & 16) != 0, s <= t, s > t)
+    return tl.minimum(sums(tl.where(between, 1.0, 0.0), g_CK), 0.0)
+
+
+@triton.jit
 def pairs_of_level(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.constexpr):
     """Which pairs [t, s], s < t, level after level, fade to and from one place; TURNED: [s, t].
 
@@ -88,18 +140,27 @@ def pairs_of_level(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.const
 
 
 @triton.jit
-def level_fades(g_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr):
-    """Fades [C, K] of such pairs' q, r and columns."""
+def level_fades(
+    g_CK, until_CK, level, C: tl.constexpr, EXACT: tl.constexpr, PAIR: tl.constexpr, SUMS: tl.constexpr = False
+):  # fmt: skip
+    """Fades [C, K] of such pairs' q, r and columns, by log decays of tokens and their sums from the chunk's start."""
     if EXACT:
         to_row = _to_border(g_CK, level, C, "ieee")
         to_read = tl.minimum(to_row - g_CK, 0.0)
         to_column = to_row
     else:
-        to_row = _from_middle(g_CK, C)
+        if SUMS:
+            to_row = _sums_from_middle(g_CK, C)
+        else:
+            to_row = _from_middle(g_CK, C)
         to_read = to_row - tl.maximum(g_CK, LEAST)
         to_column = -to_row
         if C == 32:
-            near, to_border = level == 0, _from_border(tl.cumsum(g_CK, 0), C)
+            near = level == 0
+            if SUMS:
+                to_border = _sums_from_border(g_CK, C)
+            else:
+                to_border = _from_border(until_CK, C)
             to_row = tl.where(near, to_row, to_border)
             to_read = tl.where(near, to_read, tl.minimum(to_border - g_CK, 0.0))
             to_column = tl.where(near, to_column, to_border)

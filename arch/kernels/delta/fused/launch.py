@@ -109,22 +109,24 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
     wanted = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
     delta_pairs_kernel[(plan.programs, plan.chunks)](
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
-        **plan.flags, **levels(plan), V=plan.value_width, VP=values, VB=min(blocks.pair_block, values),
-        KB=min(blocks.pair_block, plan.flags["KP"]), SOLVE=plan.solve, num_warps=blocks.pair_warps, num_stages=1,
+        **plan.flags, **levels(plan), V=plan.value_width, VP=values,
+        VB=values if blocks.early else min(blocks.pair_block, values), KB=min(blocks.pair_block, plan.flags["KP"]),
+        SOLVE=plan.solve, APPLY=plan.applied, IN_MEMORY=plan.in_memory, EARLY=blocks.early, UNROLL=blocks.unroll,
+        SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
     delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
         faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
         *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep or apart,
-        END=x.return_state, APART=apart, STAGES=blocks.stages, num_warps=blocks.walk_warps,
+        END=x.return_state, APART=apart, STATE=plan.state, STAGES=blocks.stages, num_warps=blocks.walk_warps,
     )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)
         delta_read_out_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
             faded.q, x.v, scores, written, states, o, *_strides(faded.q, x.v), plan.time, plan.heads, x.scale,
             **plan.flags, V=plan.value_width, KB=min(blocks.output_step, plan.flags["KP"]), VB=block,
-            num_warps=blocks.output_warps,
+            WIDE=blocks.wide, num_warps=blocks.output_warps,
         )  # fmt: skip
 
 
@@ -171,20 +173,23 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
         block = min(blocks.output_block, values)
         delta_read_back_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
             scores, d_o, d.v, *_strides(d_o), plan.time, plan.heads,
-            **plan.flags, V=plan.value_width, VB=block, num_warps=blocks.output_warps,
+            **plan.flags, V=plan.value_width, VB=block, WIDE=blocks.wide, num_warps=blocks.output_warps,
         )  # fmt: skip
-    delta_backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
+    block = blocks.back_block or blocks.value_block
+    delta_backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, block))](
         faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_e, d_states, d.initial,
         *_strides(faded.q, faded.k, faded.b, faded.r, d_o), plan.time, plan.heads, x.scale,
-        **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, END=x.return_state,
-        APART=apart, SOLVE=plan.solve, STAGES=blocks.stages, num_warps=blocks.walk_warps,
+        **plan.flags, V=plan.value_width, VB=block, START=x.initial is not None, END=x.return_state,
+        APART=apart, STATE=plan.state, SOLVE=plan.applied, STAGES=blocks.back_stages or blocks.stages,
+        num_warps=blocks.back_warps or blocks.walk_warps,
     )  # fmt: skip
     delta_gradient_kernel[(plan.programs, plan.chunks)](
         *content, states, d_states, written, d_o, z, d_pairs, d.q, d.k, d.a, d.b, d.log_decay, d.beta,
         scores, faded.k, d_e, d.v, *_strides(*content, d_o, faded.k), plan.time, plan.heads, x.scale,
-        **plan.flags, **levels(plan), V=plan.value_width, VP=values, VB=min(32, values),
-        KB=min(blocks.gradient_block, plan.flags["KP"]), APART=apart, SOLVE=plan.solve,
-        num_warps=blocks.gradient_warps, num_stages=1,
+        **plan.flags, **levels(plan), V=plan.value_width, VP=values,
+        VB=min(blocks.gradient_values, values), KB=min(blocks.gradient_block, plan.flags["KP"]), APART=apart,
+        APPLY=plan.applied, WITHIN=plan.within, UNROLL=blocks.gradient_unroll, num_warps=blocks.gradient_warps,
+        num_stages=blocks.gradient_stages,
     )  # fmt: skip
 
 

@@ -13,7 +13,24 @@ NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
 
 class Blocks(NamedTuple):
     """Tokens a chunk; channels of values a walk, of keys a step of pairs and of gradients; warps of each; stages of a walk.
-    Where outputs are made apart: channels of values a program has of them, of keys a step, and warps."""
+    Where outputs are made apart: channels of values a program has of them, of keys a step, and warps. The rest holds for wide
+    heads, and is off by default.
+
+    back_block, back_warps, back_stages  those of the walk backward; 0: as forward
+    gradient_values, gradient_stages     channels of values a step of gradients, and stages of its loads
+    state      precision of products with the state on the walks ("bf16", "tf32"); "": as plan has it for the chain
+    applied    precision of the inverse times rows, values and derivatives ("bf16x2", "tf32"; with "bf16" results lose
+               too many digits where keys repeat); "": as the inverse
+    within     precision of gradients through pairs that fade by head ("bf16x3", "tf32"; with "bf16" derivatives by gates lose
+               too many digits where keys repeat); "": as plan has it for the chain
+    solve      precision of the inverse itself ("tf32"); "": 21 bits
+    in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
+    early      whether pairs load what they need ahead of all products
+    unroll, gradient_unroll  levels of fades by channel that are compiled as one, of pairs and of gradients
+    sums       whether pairs sum up log decays by channel by products
+    wide       whether outputs are products of 64 rows
+    apart      whether outputs are made apart from the walk
+    """
 
     chunk: int
     value_block: int
@@ -26,6 +43,22 @@ class Blocks(NamedTuple):
     output_block: int = 32
     output_step: int = 64
     output_warps: int = 4
+    back_block: int = 0
+    back_warps: int = 0
+    back_stages: int = 0
+    gradient_values: int = 32
+    gradient_stages: int = 1
+    state: str = ""
+    applied: str = ""
+    within: str = ""
+    solve: str = ""
+    in_memory: bool = False
+    early: bool = False
+    sums: bool = False
+    unroll: int = 1
+    gradient_unroll: int = 1
+    wide: bool = False
+    apart: bool = True
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact: bool) -> Blocks:
@@ -33,7 +66,7 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
 
     Widths of 33 to 128 in 16 bits are measured, forward and backward, but for pairs without decays by channel: on an H200 in
     bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens, in products of 32
-    rows, lost there.
+    rows and with tf32 on the walks, lost there.
 
     `exact` is for fp32, whose products run on ordinary cores and want more registers.
     """
@@ -51,13 +84,24 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
         )
     # Chunks of 64, or walks of 64 channels, would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results
     # here (seen on an H100).
-    pair_block = 32 if by_channel else 64
     if widest > 128 or (paired and not by_channel):
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
+        pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
-    value_block, output_block = 32 if widest <= 64 else 16, 32 if gate == NO_GATE and widest > 64 else 128
-    warps = 4 if by_channel else 2
-    return Blocks(32, value_block, pair_block, 64, 2, 4, warps, 2, output_block=output_block, output_warps=2)
+    return WIDE[64 if widest <= 64 else 128, gate, paired]
+
+
+# In 16 bits: up to so many channels, with which gate, with a and b or not.
+WIDE = {
+    (64, NO_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (64, HEAD_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (64, CHANNEL_GATE, False): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (64, CHANNEL_GATE, True): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (128, NO_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=32, output_warps=2),
+    (128, HEAD_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
+    (128, CHANNEL_GATE, False): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (128, CHANNEL_GATE, True): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+}
 
 
 class Walk(NamedTuple):
@@ -134,13 +178,47 @@ class Plan(NamedTuple):
         """The precision of the inverse. Where it enters further products, chunk by chunk, it keeps 21 bits: three tf32
         products each."""
         chain: str = self.flags["CHAIN"]
+        if self.walk is None and self.lossy and self.blocks.solve:
+            return self.blocks.solve
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
+
+    @property
+    def lossy(self) -> bool:
+        """Whether products may have the precision that blocks name: those of bf16 that is not frail."""
+        return bool(self.flags["PRECISION"] == "bf16")
+
+    @property
+    def state(self) -> str:
+        """The precision of products with the state, where programs of a head walk along time."""
+        chain: str = self.flags["CHAIN"]
+        return self.blocks.state or chain if self.lossy else chain
+
+    @property
+    def applied(self) -> str:
+        """The precision of the inverse's products with rows and values."""
+        return self.blocks.applied or self.solve if self.lossy else self.solve
+
+    @property
+    def within(self) -> str:
+        """The precision of gradients through pairs that fade by head."""
+        chain: str = self.flags["CHAIN"]
+        return self.blocks.within or chain if self.lossy else chain
+
+    @property
+    def sums(self) -> bool:
+        """Whether log decays by channel are summed up by products."""
+        return self.lossy and self.blocks.sums
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the inverse is made in memory."""
+        return self.blocks.chunk == 64 or (self.blocks.in_memory and self.blocks.chunk == 32)
 
     @property
     def apart(self) -> bool:
         """Whether walks leave outputs, and derivatives by values, to programs a chunk, for which E and states are kept: where
         heads are wide. Narrow ones spare the launches."""
-        return self.walk is None and max(self.key_width, self.value_width) > 32
+        return self.walk is None and max(self.key_width, self.value_width) > 32 and self.blocks.apart
 
     @property
     def states_shape(self) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ def delta_read_out_kernel(
     q, v, scores, written, states, o, q_strides, v_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, KB: tl.constexpr, VB: tl.constexpr,
     PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """Outputs of one chunk of one head, of what the walk left."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -53,7 +54,7 @@ def delta_read_out_kernel(
     o += (at_b * T * H + at_h) * V
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32
+    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32 and not WIDE
     at = head * tl.num_programs(1) + n
     states += at * (K * V)
     pairs = scores + at * (KINDS * C * C + TAIL)
@@ -78,7 +79,7 @@ def delta_read_out_kernel(
 def delta_read_back_kernel(
     scores, d_o, d_e, d_o_strides, T, H,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
-    GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by E of one chunk of one head through outputs of the same chunk."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -87,7 +88,7 @@ def delta_read_back_kernel(
     d_e += (at_b * T * H + at_h) * V
     KINDS: tl.constexpr = 4 if PAIR else 2
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32
+    SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32 and not WIDE
     pairs = scores + (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
     d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)

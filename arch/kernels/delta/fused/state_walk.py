@@ -13,6 +13,7 @@ from recallmap.arch.kernels.delta.fused.read_out import add_reads_within, faded_
 from recallmap.arch.kernels.delta.fused.tiles import (
     add_dot,
     dot,
+    dot_right,
     load_columns,
     load_rows,
     load_square,
@@ -26,9 +27,10 @@ def delta_forward_walk_kernel(
     q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
     GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
+    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, STATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """States of one head, a block of value channels, and outputs unless APART."""
+    """States of one head, a block of value channels, and outputs unless APART. Where products with the state are of bf16, keys
+    stay as they are, and what they write fades."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -51,6 +53,10 @@ def delta_forward_walk_kernel(
     state_VK = tl.zeros((VB, KP), tl.float32)
     if START:
         state_VK = tl.load(initial + head * (K * V) + place_outside, mask=inside, other=0.0)
+    FADE_WRITES: tl.constexpr = STATE == "bf16" and not PAIR and (GATE == 1 or (WRITE and GATE == 0))
+    over = 1.0
+    if GATE == 1:
+        over = tl.load(scores + KINDS * C * C + 4 * C - 1)
     for n in tl.range(0, chunks, num_stages=STAGES):
         t = n * C + tl.arange(0, C)
         pairs = scores + n * (KINDS * C * C + TAIL)
@@ -59,7 +65,7 @@ def delta_forward_walk_kernel(
         if KEEP:
             tl.store(states + n * (K * V) + place, ahead_VK.to(states.dtype.element_ty), mask=inside)
         e_VC = load_columns(wanted, H * V, t, T, w, V) - dot(
-            ahead_VK, load_columns(erased, erased_strides[1], t, T, d, K), CHAIN
+            ahead_VK, load_columns(erased, erased_strides[1], t, T, d, K), STATE
         )
         if KEEP:
             store_columns(written, H * V, t, T, w, V, e_VC)
@@ -71,18 +77,22 @@ def delta_forward_walk_kernel(
         else:
             c_CK = k_CK
             v_VC = e_VC
-        if GATE == 1 or (WRITE and GATE == 0):
+        write_VC = e_VC
+        if FADE_WRITES:
+            write_VC *= tl.load(fades + 2 * C)[None, :]
+        elif GATE == 1 or (WRITE and GATE == 0):
             to_end = tl.load(fades + 2 * C)[:, None]
             c_CK *= to_end
             if PAIR:
                 k_CK *= to_end
         if GATE == 1:
-            state_VK *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
+            state_VK *= over
+            over = tl.load(pairs + KINDS * C * C + TAIL + KINDS * C * C + 4 * C - 1, mask=n + 1 < chunks, other=1.0)
         if GATE == 2:
             state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
-        state_VK = add_dot(state_VK, e_VC, c_CK, CHAIN)
+        state_VK = add_dot(state_VK, write_VC, c_CK, STATE)
         if PAIR:
-            state_VK = add_dot(state_VK, v_VC, k_CK, CHAIN)
+            state_VK = add_dot(state_VK, v_VC, k_CK, STATE)
 
         if not APART:
             o_VC = dot(ahead_VK, faded_queries(q, q_strides[1], fades, t, T, d, K, scale, GATE), PRECISION)
@@ -98,7 +108,7 @@ def delta_backward_walk_kernel(
     q_strides, k_strides, b_strides, erased_strides, d_o_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
     GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, APART: tl.constexpr,
-    PRECISION: tl.constexpr, CHAIN: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, CHAIN: tl.constexpr, STATE: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by states of one head, a block of value channels; time runs backward. Where APART also those by E, of which
     d_v holds what comes through outputs of the same chunk; otherwise Z, and those by values."""
@@ -126,6 +136,11 @@ def delta_backward_walk_kernel(
     d_state_VK = tl.zeros((VB, KP), tl.float32)
     if END:
         d_state_VK = tl.load(d_final + head * (K * V) + place_outside, mask=inside, other=0.0)
+    FADE_WRITES: tl.constexpr = STATE == "bf16" and not PAIR and (GATE == 1 or (WRITE and GATE == 0))
+    SIZE: tl.constexpr = KINDS * C * C + TAIL
+    over = 1.0
+    if GATE == 1:
+        over = tl.load(scores + (chunks - 1) * SIZE + KINDS * C * C + 4 * C - 1)
     for back in tl.range(0, chunks, num_stages=STAGES):
         n = chunks - 1 - back
         t = n * C + tl.arange(0, C)
@@ -135,14 +150,22 @@ def delta_backward_walk_kernel(
         tl.store(d_states + n * (K * V) + place, behind_VK.to(d_states.dtype.element_ty), mask=inside)
         d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)
         c_KC = load_columns(b if PAIR else k, b_strides[1] if PAIR else k_strides[1], t, T, d, K)
-        if GATE == 1 or (WRITE and GATE == 0):
+        if (GATE == 1 or (WRITE and GATE == 0)) and not FADE_WRITES:
             c_KC *= tl.load(fades + 2 * C)[None, :]
         q_CK = load_rows(q, q_strides[1], t, T, d, K)
+        read_VC = d_o_VC
         if GATE == 1:
-            q_CK *= tl.load(fades)[:, None]
-            d_state_VK *= tl.load(pairs + KINDS * C * C + 4 * C - 1)
+            if FADE_WRITES:
+                read_VC *= tl.load(fades)[None, :]
+            else:
+                q_CK *= tl.load(fades)[:, None]
+            d_state_VK *= over
+            over = tl.load(pairs - SIZE + KINDS * C * C + 4 * C - 1, mask=n > 0, other=1.0)
         if GATE == 0:
-            q_CK *= scale
+            if FADE_WRITES:
+                read_VC *= scale
+            else:
+                q_CK *= scale
         if GATE == 2:
             d_state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
 
@@ -150,13 +173,16 @@ def delta_backward_walk_kernel(
             d_e_VC = load_columns(d_v, H * V, t, T, w, V)
         else:
             d_e_VC = dot(d_o_VC, load_square(pairs + C * C, None, C), PRECISION)
-        d_e_VC = add_dot(d_e_VC, behind_VK, c_KC, CHAIN)
-        d_state_VK = add_dot(d_state_VK, d_o_VC, q_CK, PRECISION)
-        d_state_VK = add_dot(d_state_VK, -d_e_VC, load_rows(erased, erased_strides[1], t, T, d, K), CHAIN)
+        if FADE_WRITES:
+            d_e_VC += dot(behind_VK, c_KC, STATE) * tl.load(fades + 2 * C)[None, :]
+        else:
+            d_e_VC = add_dot(d_e_VC, behind_VK, c_KC, STATE)
+        d_state_VK = add_dot(d_state_VK, read_VC, q_CK, PRECISION)
+        d_state_VK = add_dot(d_state_VK, -d_e_VC, load_rows(erased, erased_strides[1], t, T, d, K), STATE)
         if APART:
             store_columns(d_e, H * V, t, T, w, V, d_e_VC)
         else:
-            z_VC = dot(d_e_VC, load_square(pairs, None, C), SOLVE)
+            z_VC = dot_right(d_e_VC, load_square(pairs, None, C), SOLVE)
             store_columns(z, H * V, t, T, w, V, z_VC)
             if PAIR:
                 k_KC = load_columns(k, k_strides[1], t, T, d, K)

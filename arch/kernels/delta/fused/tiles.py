@@ -12,9 +12,19 @@ import triton.language as tl
 
 @triton.jit
 def dot(x, y, PRECISION: tl.constexpr):
-    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16")."""
+    """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"; "bf16x2" where x keeps 16 bits
+    by two products, "bf16x3" where both do by three)."""
     if PRECISION == "bf16":
         product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    elif PRECISION == "bf16x2":
+        high = x.to(tl.bfloat16)
+        product = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), y.to(tl.bfloat16))
+        product = tl.dot(high, y.to(tl.bfloat16), product)
+    elif PRECISION == "bf16x3":
+        high, other = x.to(tl.bfloat16), y.to(tl.bfloat16)
+        product = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), other)
+        product = tl.dot(high, (y - other.to(tl.float32)).to(tl.bfloat16), product)
+        product = tl.dot(high, other, product)
     else:
         product = tl.dot(x, y, input_precision=PRECISION)
     return product
@@ -25,9 +35,30 @@ def add_dot(z, x, y, PRECISION: tl.constexpr):
     """z + x y."""
     if PRECISION == "bf16":
         z = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), z)
+    elif PRECISION == "bf16x2":
+        high = x.to(tl.bfloat16)
+        z = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), y.to(tl.bfloat16), z)
+        z = tl.dot(high, y.to(tl.bfloat16), z)
+    elif PRECISION == "bf16x3":
+        high, other = x.to(tl.bfloat16), y.to(tl.bfloat16)
+        z = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), other, z)
+        z = tl.dot(high, (y - other.to(tl.float32)).to(tl.bfloat16), z)
+        z = tl.dot(high, other, z)
     else:
         z = tl.dot(x, y, z, input_precision=PRECISION)
     return z
+
+
+@triton.jit
+def dot_right(x, y, PRECISION: tl.constexpr):
+    """x y, where "bf16x2" keeps the bits of y."""
+    if PRECISION == "bf16x2":
+        high = y.to(tl.bfloat16)
+        product = tl.dot(x.to(tl.bfloat16), (y - high.to(tl.float32)).to(tl.bfloat16))
+        product = tl.dot(x.to(tl.bfloat16), high, product)
+    else:
+        product = dot(x, y, PRECISION)
+    return product
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The inverse of a unit lower triangular matrix in registers, by pairs of blocks."""
+"""The inverse of a unit lower triangular matrix by pairs of blocks, in registers or in memory."""
 
 # mypy: disable-error-code="no-untyped-def"
 # Kernels have no types that Python could tell.
@@ -30,3 +30,32 @@ def invert_unit_lower(a, C: tl.constexpr, PRECISION: tl.constexpr):
         between = tl.where(_on_level(level, C), a, 0.0)
         inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
     return inverse
+
+
+@triton.jit
+def invert_in_memory(at, C: tl.constexpr, PRECISION: tl.constexpr):
+    """(I + A)^-1 in the place of strictly lower triangular A [C, C], 32 or 64 tokens: by the same pairs of blocks, but of these
+    alone are products made, of 16 tokens side by side and then of 32. All threads see it after that."""
+    tl.debug_barrier()
+    n, i = tl.arange(0, C // 16), tl.arange(0, 16)
+    place = n[:, None, None] * (16 * C + 16) + i[None, :, None] * C + i[None, None, :]
+    a = tl.load(at + place)
+    inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :] - tl.where(_on_level(0, 16)[None, :, :], a, 0.0)
+    for level in tl.static_range(1, 4):
+        between = tl.where(_on_level(level, 16)[None, :, :], a, 0.0)
+        inverse -= dot(inverse, dot(between, inverse, PRECISION), PRECISION)
+    tl.store(at + place, inverse)
+    tl.debug_barrier()
+    n = tl.arange(0, C // 32)
+    place = n[:, None, None] * (32 * C + 32) + i[None, :, None] * C + i[None, None, :]
+    below = tl.load(at + 16 * C + place)
+    ahead, behind = tl.load(at + place), tl.load(at + 16 * C + 16 + place)
+    tl.store(at + 16 * C + place, -dot(behind, dot(below, ahead, PRECISION), PRECISION))
+    tl.debug_barrier()
+    if C == 64:
+        i = tl.arange(0, 32)
+        square = i[:, None] * C + i[None, :]
+        below = tl.load(at + 32 * C + square)
+        ahead, behind = tl.load(at + square), tl.load(at + 32 * C + 32 + square)
+        tl.store(at + 32 * C + square, -dot(behind, dot(below, ahead, PRECISION), PRECISION))
+        tl.debug_barrier()

@@ -86,7 +86,7 @@ def delta_whole_forward_kernel(
         else:
             g_CK = load_rows(g, g_strides[1], t, T, d, K)
             until = tl.cumsum(g_CK, 0)
-            row, read, column = level_fades(g_CK, 0, C, False, PAIR)
+            row, read, column = level_fades(g_CK, until, 0, C, False, PAIR)
             c_KC = tl.trans(c_CK * column)
             reads = dot(q_CK * row, c_KC, PRECISION)
             erases = dot(r_CK * read, c_KC, CHAIN)
@@ -344,7 +344,7 @@ def delta_whole_backward_kernel(
             to_read = tl.exp(tl.minimum(until - g_CK, 0.0)) if PAIR else to_token
             to_end = tl.exp(tl.minimum(tl.sum(g_CK, 0)[None, :] - until, 0.0))
             over = tl.exp(tl.sum(tl.trans(g_CK), 1))[:, None]
-            row, read, column = level_fades(g_CK, 0, C, False, PAIR)
+            row, read, column = level_fades(g_CK, until, 0, C, False, PAIR)
             log_decays = g_CK
         if GATE > 0:
             q_faded, r_faded, c_faded = q_CK * to_token, r_CK * to_read, c_CK * to_end
