@@ -238,7 +238,7 @@ def test_no_cut_of_the_work_changes_results(
 def test_a_swept_cut_has_as_many_segments_as_keep_a_gpu_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = import_module("recallmap.arch.kernels.gated_linear.fused.plan")
     walked = plan.Outputs(64, 4, 2, True)
-    monkeypatch.setitem(plan.WIDE, ("none", 128), plan.Wide({"outputs": walked}, 256, 128))
+    monkeypatch.setattr(plan, "WIDE", {("none", 128): plan.Wide({"outputs": walked}, 256, 128)})
 
     def cut(sequences: int, time: int, gate: str = "none", exact: bool = False) -> tuple[bool, int, int]:
         found = plan.plan_for(sequences, time, 128, 128, gate, exact)

@@ -578,9 +578,21 @@ def test_fused_at_every_length(op: str, variant: str, dtype: torch.dtype, time: 
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("op", "variant"), FUSED)
+@pytest.mark.parametrize("time", [1, 63, 65, 1000])
+def test_fused_of_wide_heads_at_every_length(op: str, variant: str, time: int) -> None:
+    """Of one sequence: tables cut its time into segments that are worked on side by side."""
+    sizes = {"batch": 1, "key_width": 128, "value_width": 128}
+    with refusals_skipped():
+        state = carried(op, variant, 20, **sizes)
+        assert_fused_agrees(op, example(op, variant, time, **sizes), state, torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("op", "variant"), FUSED)
 @pytest.mark.parametrize("case", ["random", "hard"])
-@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("width", [16, 64, 128])
 def test_fused_in_bf16(op: str, variant: str, case: str, width: int) -> None:
     inputs = example(op, variant, 200, key_width=width, value_width=width)
     with refusals_skipped():
@@ -599,7 +611,7 @@ def test_fused_in_bf16_of_many_sequences(op: str, variant: str, width: int) -> N
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "variant"), [(op, variant) for op, variant in FUSED if "repeated" in TABLE[op]])
-@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("width", [16, 64, 128])
 def test_fused_in_bf16_on_repeated_keys(op: str, variant: str, width: int) -> None:
     inputs = repeated(op, example(op, variant, 200, key_width=width, value_width=width))
     assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda", "repeated")

@@ -83,6 +83,20 @@ def _pair_gradients(
 
 
 @triton.jit
+def _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C: tl.constexpr, PAIR: tl.constexpr):
+    """Left in memory and read again, also the other way around: there are too many for registers."""
+    i = tl.arange(0, C)
+    below = i[:, None] > i[None, :]
+    place = i[:, None] * C + i[None, :]
+    tl.store(d_pairs + place, tl.where(below, d_erases, 0.0))
+    tl.store(d_pairs + C * C + place, tl.where(below, d_reads, 0.0))
+    if PAIR:
+        tl.store(d_pairs + 2 * C * C + place, tl.where(below, d_sees, 0.0))
+        tl.store(d_pairs + 3 * C * C + place, tl.where(below, d_hears, 0.0))
+    tl.debug_barrier()
+
+
+@triton.jit
 def _gradients_through_states(
     v, states, d_states, written, d_o, z, v_stride, d_o_stride, t, d, T, H,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr,
@@ -194,8 +208,7 @@ def delta_gradient_kernel(
     d_states += (head * tl.num_programs(1) + n) * (K * V)
     KINDS: tl.constexpr = 4 if PAIR else 2
     d_pairs += (head * tl.num_programs(1) + n) * (KINDS * C * C)
-    i = tl.arange(0, C)
-    t = n * C + i
+    t = n * C + tl.arange(0, C)
     if APART:
         scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + (KP if GATE == 2 else 4 * C))
         if PAIR:
@@ -225,15 +238,7 @@ def delta_gradient_kernel(
             fade = pair_fades(high, low, g_C, C)
             d_hears *= fade
         d_erases *= fade
-    # Left in memory and read again, also the other way around: there are too many for registers.
-    below = i[:, None] > i[None, :]
-    place = i[:, None] * C + i[None, :]
-    tl.store(d_pairs + place, tl.where(below, d_erases, 0.0))
-    tl.store(d_pairs + C * C + place, tl.where(below, d_reads, 0.0))
-    if PAIR:
-        tl.store(d_pairs + 2 * C * C + place, tl.where(below, d_sees, 0.0))
-        tl.store(d_pairs + 3 * C * C + place, tl.where(below, d_hears, 0.0))
-    tl.debug_barrier()
+    _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C, PAIR)
     if WRITE:
         beta_C = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)
     d_beta_C = tl.zeros((C,), tl.float32)
@@ -289,24 +294,9 @@ def delta_gradient_kernel(
             )
         else:
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_levels(
-                d_q_CK,
-                d_r_CK,
-                d_c_CK,
-                d_k_CK,
-                q_CK,
-                r_CK,
-                c_CK,
-                k_CK,
-                g_CK,
-                until,
-                d_pairs,
-                C,
-                LEVELS,
-                PAIR,
-                PRECISION,
-                CHAIN,
-                UNROLL,
-            )
+                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until, d_pairs,
+                C, LEVELS, PAIR, PRECISION, CHAIN, UNROLL,
+            )  # fmt: skip
 
         # A pair (t, t) does not fade: it comes after the derivatives of the fades.
         if GATE > 0:

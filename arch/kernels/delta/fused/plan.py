@@ -61,16 +61,17 @@ class Blocks(NamedTuple):
     apart: bool = True
 
 
-def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact: bool) -> Blocks:
+def blocks_for(
+    key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int
+) -> Blocks:
     """Chosen by what compiles for Hopper with few spills; short chunks where a state costs little, for short programs.
 
-    Widths of 33 to 128 in 16 bits are measured, forward and backward, but for pairs without decays by channel: on an H200 in
-    bf16, batch 4, time 2048, 8 heads of 128, and batch 64, time 256, 2 heads of 64. Chunks of 64 tokens, in products of 32
-    rows and with tf32 on the walks, lost there.
+    Widths of 33 to 128 are measured in bf16, forward and backward, but for pairs without decays by channel: of 128 on an H100
+    and an H200, batch 4, time 2048, 8 heads, and batch 1, time 8192, 16 heads; of 64 on an H200, batch 64, time 256, 2 heads.
 
-    `exact` is for fp32, whose products run on ordinary cores and want more registers.
+    Products of fp32 run on ordinary cores and want more registers.
     """
-    widest, by_channel = max(key_width, value_width), gate == CHANNEL_GATE
+    widest, by_channel, exact = max(key_width, value_width), gate == CHANNEL_GATE, dtype == torch.float32
     many = paired or by_channel
     if widest <= 16:
         few = 2 if exact else 1
@@ -82,25 +83,43 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, exact:
         return Blocks(
             chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
         )
-    # Chunks of 64, or walks of 64 channels, would bring in Hopper's wider products, which Triton 3.6 compiles to wrong results
-    # here (seen on an H100).
-    if widest > 128 or (paired and not by_channel):
+    # Chunks of 64, or walks of 64 channels, bring in Hopper's wider products, of which Triton 3.6 compiles some to wrong results,
+    # or to addresses out of bounds (seen on an H100 and an H200). The table names only what was checked there.
+    if widest > 128 or (paired and not by_channel) or dtype != torch.bfloat16:
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
         pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
-    return WIDE[64 if widest <= 64 else 128, gate, paired]
+    kind = 64 if widest <= 64 else 128, gate, paired
+    return WIDE[kind]._replace(**(FEW.get(kind, {}) if sequences < 24 else {}))
 
 
-# In 16 bits: up to so many channels, with which gate, with a and b or not.
+# In bf16: up to so many channels, with which gate, with a and b or not. Where `_LOSSY`, walks keep 8 bits of the state, and 16 of
+# the inverse.
+_LOSSY: dict[str, Any] = {"state": "bf16", "applied": "bf16x2", "solve": "tf32", "in_memory": True}
 WIDE = {
     (64, NO_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
     (64, HEAD_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
     (64, CHANNEL_GATE, False): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
     (64, CHANNEL_GATE, True): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
-    (128, NO_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=32, output_warps=2),
-    (128, HEAD_GATE, False): Blocks(32, 16, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
-    (128, CHANNEL_GATE, False): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
-    (128, CHANNEL_GATE, True): Blocks(32, 16, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (128, NO_GATE, False): Blocks(64, 32, 64, 64, 2, 4, 4, 3, output_block=128, gradient_values=64, wide=True, **_LOSSY),
+    (128, HEAD_GATE, False): Blocks(
+        64, 32, 128, 64, 4, 8, 4, 3, output_block=128, back_block=32, back_warps=4, back_stages=3, gradient_values=64,
+        early=True, wide=True, **_LOSSY,
+    ),
+    (128, CHANNEL_GATE, False): Blocks(
+        32, 16, 32, 64, 2, 2, 4, 4, output_block=128, output_warps=2, back_block=16, back_warps=4, back_stages=3,
+        gradient_values=64, early=True, unroll=2, gradient_unroll=2, **_LOSSY,
+    ),
+    (128, CHANNEL_GATE, True): Blocks(
+        32, 16, 32, 64, 2, 4, 4, 3, output_block=128, output_warps=8, gradient_values=64, early=True, unroll=2,
+        gradient_unroll=2, wide=True, **_LOSSY,
+    ),
+}  # fmt: skip
+
+# What differs where walks, a block of 32 channels each, leave half of a GPU idle.
+FEW = {
+    (128, NO_GATE, False): {"back_block": 16, "back_warps": 4, "back_stages": 3},
+    (128, HEAD_GATE, False): {"value_block": 16, "walk_warps": 2, "back_block": 16},
 }
 
 
@@ -239,7 +258,7 @@ def plan_for(x: Inputs) -> Plan:
     key_width, log_decay, paired = x.q.shape[-1], x.log_decay, x.a is not None
     gate = NO_GATE if log_decay is None else HEAD_GATE if log_decay.ndim == 3 else CHANNEL_GATE
     exact = x.v.dtype == torch.float32
-    blocks = blocks_for(key_width, value_width, gate, paired, exact)
+    blocks = blocks_for(key_width, value_width, gate, paired, x.v.dtype, batch * heads)
     walk = walk_for(key_width, value_width, gate, paired, exact, time, batch * heads)
     chunk = blocks.chunk if walk is None else walk.chunk
     # Erasing and writing of a pair need not cancel: with keys that repeat its state grows, and rounding with it.
