@@ -89,18 +89,30 @@ def blocks_for(
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
         pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
-    kind = 64 if widest <= 64 else 128, gate, paired
-    return WIDE[kind]._replace(**(FEW.get(kind, {}) if sequences < 24 else {}))
+    width = 64 if widest <= 64 else 128
+    few = FEW.get((width, gate, paired), {}) if sequences * width < 4096 else {}
+    return WIDE[width, gate, paired]._replace(**few)
 
 
 # In bf16: up to so many channels, with which gate, with a and b or not. Where `_LOSSY`, walks keep 8 bits of the state, and 16 of
 # the inverse.
 _LOSSY: dict[str, Any] = {"state": "bf16", "applied": "bf16x2", "solve": "tf32", "in_memory": True}
 WIDE = {
-    (64, NO_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
-    (64, HEAD_GATE, False): Blocks(32, 32, 64, 64, 2, 4, 2, 2, output_block=128, output_warps=2),
-    (64, CHANNEL_GATE, False): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
-    (64, CHANNEL_GATE, True): Blocks(32, 32, 32, 64, 2, 4, 4, 2, output_block=128, output_warps=2),
+    (64, NO_GATE, False): Blocks(
+        32, 64, 128, 64, 1, 4, 2, 3, output_block=128, back_block=64, back_warps=4, back_stages=4, gradient_values=64,
+        early=True, wide=True, apart=False, **_LOSSY,
+    ),
+    (64, HEAD_GATE, False): Blocks(
+        32, 64, 128, 64, 1, 4, 2, 3, output_block=128, gradient_values=64, early=True, wide=True, apart=False, **_LOSSY,
+    ),
+    (64, CHANNEL_GATE, False): Blocks(
+        32, 64, 16, 64, 1, 4, 4, 4, output_block=128, gradient_values=64, early=True, sums=True, unroll=2,
+        gradient_unroll=2, wide=True, apart=False, **_LOSSY,
+    ),
+    (64, CHANNEL_GATE, True): Blocks(
+        32, 32, 32, 64, 2, 4, 4, 3, output_block=128, back_block=64, back_warps=4, back_stages=3, gradient_values=64,
+        early=True, unroll=2, gradient_unroll=2, wide=True, apart=False, **_LOSSY,
+    ),
     (128, NO_GATE, False): Blocks(64, 32, 64, 64, 2, 4, 4, 3, output_block=128, gradient_values=64, wide=True, **_LOSSY),
     (128, HEAD_GATE, False): Blocks(
         64, 32, 128, 64, 4, 8, 4, 3, output_block=128, back_block=32, back_warps=4, back_stages=3, gradient_values=64,
@@ -116,8 +128,12 @@ WIDE = {
     ),
 }  # fmt: skip
 
-# What differs where walks, a block of 32 channels each, leave half of a GPU idle.
-FEW = {
+# What differs where walks leave half of a GPU idle.
+FEW: dict[tuple[int, int, bool], dict[str, Any]] = {
+    (64, NO_GATE, False): {"apart": True},
+    (64, HEAD_GATE, False): {"apart": True},
+    (64, CHANNEL_GATE, False): {"apart": True},
+    (64, CHANNEL_GATE, True): {"apart": True},
     (128, NO_GATE, False): {"back_block": 16, "back_warps": 4, "back_stages": 3},
     (128, HEAD_GATE, False): {"value_block": 16, "walk_warps": 2, "back_block": 16},
 }

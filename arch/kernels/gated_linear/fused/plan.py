@@ -108,7 +108,7 @@ WIDE: dict[tuple[str, int], Wide] = {
     ),
     ("channel", 128): Wide(
         {
-            "prepared": Prepared(32, 1, 2),
+            "prepared": Prepared(32, 1, 3),
             "outputs": Outputs(64, 4, 3, True),
             "totals": _TILES,
             "carry": _TILES,
