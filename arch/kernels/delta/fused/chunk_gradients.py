@@ -83,6 +83,21 @@ def _pair_gradients(
 
 
 @triton.jit
+def _faded_by_head(
+    d_erases, d_reads, d_sees, d_hears, high, low, g_C, C: tl.constexpr, PAIR: tl.constexpr
+):  # fmt: skip
+    """Times the fades of their pairs."""
+    fade = pair_fades(high, low, tl.zeros_like(g_C), C)
+    d_reads *= fade
+    if PAIR:
+        d_sees *= fade
+        fade = pair_fades(high, low, g_C, C)
+        d_hears *= fade
+    d_erases *= fade
+    return d_erases, d_reads, d_sees, d_hears
+
+
+@triton.jit
 def _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C: tl.constexpr, PAIR: tl.constexpr):
     """Left in memory and read again, also the other way around: there are too many for registers."""
     i = tl.arange(0, C)
@@ -231,13 +246,7 @@ def delta_gradient_kernel(
         to_read = tl.exp(tl.minimum(high - g_C, 0.0) if PAIR else high)[:, None]
         to_end = fades_to_end(g_C)[:, None]
         over = tl.exp(tl.sum(g_C, 0))
-        fade = pair_fades(high, low, tl.zeros_like(g_C), C)
-        d_reads *= fade
-        if PAIR:
-            d_sees *= fade
-            fade = pair_fades(high, low, g_C, C)
-            d_hears *= fade
-        d_erases *= fade
+        d_erases, d_reads, d_sees, d_hears = _faded_by_head(d_erases, d_reads, d_sees, d_hears, high, low, g_C, C, PAIR)
     _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C, PAIR)
     if WRITE:
         beta_C = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)

@@ -61,9 +61,7 @@ class Blocks(NamedTuple):
     apart: bool = True
 
 
-def blocks_for(
-    key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int
-) -> Blocks:
+def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int) -> Blocks:
     """Chosen by what compiles for Hopper with few spills; short chunks where a state costs little, for short programs.
 
     Widths of 33 to 128 are measured in bf16, forward and backward, but for pairs without decays by channel: of 128 on an H100
@@ -83,19 +81,19 @@ def blocks_for(
         return Blocks(
             chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
         )
-    # Chunks of 64, or walks of 64 channels, bring in Hopper's wider products, of which Triton 3.6 compiles some to wrong results,
-    # or to addresses out of bounds (seen on an H100 and an H200). The table names only what was checked there.
+    # Chunks of 64, or walks of 64 channels, bring in Hopper's wider products, of which Triton 3.6 compiles some to wrong
+    # results, or to addresses out of bounds (seen on an H100 and an H200). The table names only what was checked there.
     if widest > 128 or (paired and not by_channel) or dtype != torch.bfloat16:
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
         pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
     width = 64 if widest <= 64 else 128
-    few = FEW.get((width, gate, paired), {}) if sequences * width < 4096 else {}
-    return WIDE[width, gate, paired]._replace(**few)
+    changes = FEW.get((width, gate, paired), {}) if sequences * width < 4096 else {}
+    return WIDE[width, gate, paired]._replace(**changes)
 
 
-# In bf16: up to so many channels, with which gate, with a and b or not. Where `_LOSSY`, walks keep 8 bits of the state, and 16 of
-# the inverse.
+# In bf16: up to so many channels, with which gate, with a and b or not. Where `_LOSSY`, walks keep 8 bits of the state, and
+# 16 of the inverse.
 _LOSSY: dict[str, Any] = {"state": "bf16", "applied": "bf16x2", "solve": "tf32", "in_memory": True}
 WIDE = {
     (64, NO_GATE, False): Blocks(
