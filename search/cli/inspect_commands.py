@@ -234,6 +234,12 @@ def bench(
         str,
         typer.Option(metavar="I/N", help="Every N-th row of kernels or growth from the I-th on: for N GPUs at once."),
     ] = "1/1",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OP[/VARIANT]", help="Only such rows of kernels, as in --only delta --only attention/full."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
     arch: Annotated[
         str, typer.Option(help="Architecture for step and profile.", autocompletion=completion.archs)
@@ -274,6 +280,8 @@ def bench(
     share = part_of(part)
     if share != (1, 1) and what not in ("kernels", "growth"):
         refuse(f"bench {what}: got --part {part}, which is for bench kernels and bench growth; leave it out")
+    if only and what != "kernels":
+        refuse(f"bench {what}: got --only {only[0][:60]}, which is for bench kernels alone; leave it out")
 
     if what == "tasks":
         from recallmap.search.cli import task_table
@@ -304,7 +312,13 @@ def bench(
         if what in ("kernels", "growth"):
             rows = []
             for row in (
-                bench_kernels(shapes or ["S1", "S2", "S4", "L1", "L2"], dtype=dtype.value, device=where, part=share)
+                bench_kernels(
+                    shapes or ["S1", "S2", "S4", "L1", "L2"],
+                    dtype=dtype.value,
+                    device=where,
+                    part=share,
+                    only=only or (),
+                )
                 if what == "kernels"
                 else bench_growth(dtype=dtype.value, device=where, part=share)
             ):

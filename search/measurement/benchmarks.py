@@ -195,13 +195,25 @@ def bench_op(
     return bench(op, which, variant=variant, dtype=getattr(torch, dtype), device=device, beside=beside)
 
 
-def bench_kernels(shapes: Sequence[str], *, dtype: str, device: str, part: tuple[int, int] = (1, 1)) -> Iterator[Row]:
+def bench_kernels(
+    shapes: Sequence[str],
+    *,
+    dtype: str,
+    device: str,
+    part: tuple[int, int] = (1, 1),
+    only: Sequence[str] = (),
+) -> Iterator[Row]:
     """Rows of `bench_op` for every kind of inputs that a published kernel takes, for the implementation that "auto" takes, and
     on a GPU for another library's, where an op has it for its first kind.
-    One that cannot be timed has a row with the reason, so that the table is complete. `part` (i, n): every n-th kind from the
-    i-th on."""
+    One that cannot be timed has a row with the reason, so that the table is complete. `only`: kinds by OP or OP/VARIANT, none
+    for all; `part` (i, n): every n-th of them from the i-th on. Raises ValueError where no kind has such a name."""
+    known = sorted({op for op, *_ in KERNELS} | {f"{op}/{variant}" for op, variant, _ in KERNELS})
+    for name in only:
+        if name not in known:
+            raise ValueError(f"only: got {name[:60]!r}, expected one of {', '.join(known)}")
+    kinds = [kind for kind in KERNELS if not only or kind[0] in only or f"{kind[0]}/{kind[1]}" in only]
     first, parts = part
-    for op, variant, more in KERNELS[first - 1 :: parts]:
+    for op, variant, more in kinds[first - 1 :: parts]:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
 
 

@@ -383,6 +383,14 @@ COMPLAINTS = {
         ("bench", "attention", "--part", "1/2"),
         "bench attention: got --part 1/2, which is for bench kernels and bench growth; leave it out",
     ),
+    "some kinds of a bench of one op": (
+        ("bench", "attention", "--only", "delta"),
+        "bench attention: got --only delta, which is for bench kernels alone; leave it out",
+    ),
+    "a kind of kernels that is not there": (
+        ("bench", "kernels", "--only", "delta/haed"),
+        "bench kernels: only: got 'delta/haed', expected one of add_norm, add_norm/plain, attention, attention/fading,",
+    ),
     "a bench that is not there": (("bench", "profle"), "(did you mean 'profile'?)"),
     "a bench of an op that is not there": (
         ("bench", "gated_liner"),

@@ -34,6 +34,12 @@ def test_the_profile_of_a_step_adds_up_to_all_of_it() -> None:
     assert min(row["share"] for row in kernels) >= 0.005
 
 
+def test_a_table_of_some_kinds_has_their_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "bench", lambda op, shapes, **more: [{"op": op, **more}])
+    rows = bench_kernels(["S1"], dtype="float32", device="cpu", only=["delta/head", "mlstm"])
+    assert [(row["op"], row["variant"]) for row in rows] == [("delta", "head"), ("mlstm", "head")]
+
+
 def test_parts_of_a_table_are_the_whole_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmarks, "bench", lambda op, shapes, **more: [{"op": op, "shape": shapes[0]} | more])
     for table in (partial(bench_kernels, ["S1", "L1"]), bench_growth):
