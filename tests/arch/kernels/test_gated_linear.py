@@ -18,7 +18,6 @@ CUTS = [
     "chunks",
     "walked",
     "segments",
-    "segments, long steps",
     "segments, walked",
     "prepared",
     "prepared, walked",
@@ -173,17 +172,19 @@ def everything(inputs: dict[str, Any], initial: Any, implementation: str) -> dic
     return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
 
 
-def cut_as(name: str, own: Any, plan: Any) -> Any:
-    """The plan of a call, cut in one of the ways that it offers."""
+def cut_as(name: str, own: Any, plan: Any, device: str) -> Any:
+    """The plan of a call, cut in one of the ways that it offers: in small tiles for the interpreter, on a GPU in those that
+    tables name, because Triton 3.6 compiles some others wrong for Hopper (walks by 16 channels of values)."""
+    small = device == "cpu"
     if "walked" in name:
-        own = own._replace(outputs=plan.Outputs(16, 4, 2, True))
+        own = own._replace(outputs=plan.Outputs(16, 4, 2, True) if small else plan.Outputs(64, 4, 1, True))
     if "segments" in name:
-        block = plan.Tiles(16, 16, 4, 2)
-        own = own._replace(segments=3, segments_back=2, carry=block, totals=block._replace(key_block=32))
-    if "long steps" in name:
-        own = own._replace(step=4 * own.chunk)
+        block = plan.Tiles(16, 16, 4, 2) if small else plan.Tiles(64, 64, 4, 3)
+        totals = block._replace(key_block=32) if small else block._replace(value_block=128)
+        own = own._replace(segments=3, segments_back=2, carry=block, carry_back=block, totals=totals)
     if "prepared" in name:
-        own = own._replace(prepared=plan.Prepared(16, 4, 2), prepared_back=plan.Prepared(32, 4, 1), sums=True)
+        blocks = ((16, 4, 2), (32, 4, 1)) if small else ((32, 1, 3), (64, 2, 1))
+        own = own._replace(prepared=plan.Prepared(*blocks[0]), prepared_back=plan.Prepared(*blocks[1]))
     return own._replace(walk=False)
 
 
@@ -211,12 +212,13 @@ def test_no_cut_of_the_work_changes_results(
         request.getfixturevalue("tensor_cores")
     plan = import_module("recallmap.arch.kernels.gated_linear.fused.plan")
     plan_for = plan.plan_for
-    monkeypatch.setattr(plan, "plan_for", lambda *sizes: cut_as(cut, plan_for(*sizes), plan))
+    monkeypatch.setattr(plan, "plan_for", lambda *sizes: cut_as(cut, plan_for(*sizes), plan, device))
     # The time of the interpreter is that of its programs.
-    sizes = {"batch": 2, "heads": 2, "key_width": 40, "value_width": 36}
+    sizes = {"batch": 2, "heads": 2, "key_width": 100, "value_width": 90}
     if device == "cpu":
         sizes = {"batch": 1, "heads": 2 if variant == "shared" else 1, "key_width": 20, "value_width": 24}
-    for time, with_state in ((1, True), (70, False), (150, True)):
+    # The derivative by the gate of a single token is a sum that may cancel: here there are two.
+    for time, with_state in ((2, True), (70, False), (300 if device == "cuda" else 150, True)):
         inputs = timing._on(example(variant, time, **sizes), dtype, torch.device(device))
         if "log_decay" in inputs:
             inputs["log_decay"][:, 3::29] = -30.0

@@ -198,8 +198,7 @@ def delta_gradient_kernel(
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, faded_k_strides,
     T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr,
     KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, APPLY: tl.constexpr, WITHIN: tl.constexpr,
-    UNROLL: tl.constexpr,
+    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, APPLY: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by q, k, a, b and the gates of one chunk of one head. Where APART, Z and derivatives by values are made here,
     of those by E."""
@@ -297,7 +296,7 @@ def delta_gradient_kernel(
 
         if GATE < 2:
             # A fade's derivative is a difference between the two tokens of a pair.
-            INTRA: tl.constexpr = WITHIN if GATE == 1 else PRECISION
+            INTRA: tl.constexpr = CHAIN if GATE == 1 else PRECISION
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_pairs(
                 d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, d_pairs, C, PAIR, INTRA
             )

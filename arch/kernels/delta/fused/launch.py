@@ -188,7 +188,7 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
         scores, faded.k, d_e, d.v, *_strides(*content, d_o, faded.k), plan.time, plan.heads, x.scale,
         **plan.flags, **levels(plan), V=plan.value_width, VP=values,
         VB=min(blocks.gradient_values, values), KB=min(blocks.gradient_block, plan.flags["KP"]), APART=apart,
-        APPLY=plan.applied, WITHIN=plan.within, UNROLL=blocks.gradient_unroll, num_warps=blocks.gradient_warps,
+        APPLY=plan.applied, UNROLL=blocks.gradient_unroll, num_warps=blocks.gradient_warps,
         num_stages=blocks.gradient_stages,
     )  # fmt: skip
 

@@ -18,13 +18,9 @@ class Blocks(NamedTuple):
 
     back_block, back_warps, back_stages  those of the walk backward; 0: as forward
     gradient_values, gradient_stages     channels of values a step of gradients, and stages of its loads
-    state      precision of products with the state on the walks ("bf16", "tf32"); "": as plan has it for the chain
-    applied    precision of the inverse times rows, values and derivatives ("bf16x2", "tf32"; with "bf16" results lose
-               too many digits where keys repeat); "": as the inverse
-    within     precision of gradients through pairs that fade by head ("bf16x3", "tf32"; with "bf16" derivatives by gates lose
-               too many digits where keys repeat); "": as plan has it for the chain
-    solve      precision of the inverse itself ("tf32"); "": 21 bits
-    in_memory  whether the inverse is made of small blocks in memory, as it must be of chunks of 64
+    lossy      whether, in bf16, walks keep 8 bits of the state, and products of the inverse 16 bits of it, which is made with
+               tf32 of small blocks in memory; otherwise these products have the precision of the chain. With 8 bits of the
+               inverse results lose too many digits where keys repeat. Chunks of 64 are always made of blocks in memory
     early      whether pairs load what they need ahead of all products
     unroll, gradient_unroll  levels of fades by channel that are compiled as one, of pairs and of gradients
     sums       whether pairs sum up log decays by channel by products
@@ -48,11 +44,7 @@ class Blocks(NamedTuple):
     back_stages: int = 0
     gradient_values: int = 32
     gradient_stages: int = 1
-    state: str = ""
-    applied: str = ""
-    within: str = ""
-    solve: str = ""
-    in_memory: bool = False
+    lossy: bool = False
     early: bool = False
     sums: bool = False
     unroll: int = 1
@@ -81,48 +73,50 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype:
         return Blocks(
             chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
         )
-    # Chunks of 64, or walks of 64 channels, bring in Hopper's wider products, of which Triton 3.6 compiles some to wrong
-    # results, or to addresses out of bounds (seen on an H100 and an H200). The table names only what was checked there.
-    if widest > 128 or (paired and not by_channel) or dtype != torch.bfloat16:
+    width = 64 if widest <= 64 else 128
+    # Chunks of 64, walks of 64 channels, or gradients by 32 channels of keys and 64 of values bring in Hopper's wider products,
+    # of which Triton 3.6 compiles some to wrong results, or to addresses out of bounds (seen on an H100 and an H200). The table
+    # names only what was checked there.
+    if widest > 128 or (paired and not by_channel):
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
         pair_block = 32 if by_channel else 64
         return Blocks(32, 32, pair_block, gradient_block, 4, 8 if widest > 128 else 4, 8 if by_channel else 4, stages)
-    width = 64 if widest <= 64 else 128
+    if dtype != torch.bfloat16 or padded(key_width) != padded(value_width):
+        pair_block, warps = (32, 4) if by_channel else (64, 2)
+        return Blocks(32, 2048 // width, pair_block, 64, 2, 4, warps, 2, output_block=128, output_warps=2)
     changes = FEW.get((width, gate, paired), {}) if sequences * width < 4096 else {}
     return WIDE[width, gate, paired]._replace(**changes)
 
 
-# In bf16: up to so many channels, with which gate, with a and b or not. Where `_LOSSY`, walks keep 8 bits of the state, and
-# 16 of the inverse.
-_LOSSY: dict[str, Any] = {"state": "bf16", "applied": "bf16x2", "solve": "tf32", "in_memory": True}
+# In bf16, where keys and values are equally wide: up to so many channels, with which gate, with a and b or not.
 WIDE = {
     (64, NO_GATE, False): Blocks(
         32, 64, 128, 64, 1, 4, 2, 3, output_block=128, back_block=64, back_warps=4, back_stages=4, gradient_values=64,
-        early=True, wide=True, apart=False, **_LOSSY,
+        early=True, wide=True, apart=False, lossy=True,
     ),
     (64, HEAD_GATE, False): Blocks(
-        32, 64, 128, 64, 1, 4, 2, 3, output_block=128, gradient_values=64, early=True, wide=True, apart=False, **_LOSSY,
+        32, 64, 128, 64, 1, 4, 2, 3, output_block=128, gradient_values=64, early=True, wide=True, apart=False, lossy=True,
     ),
     (64, CHANNEL_GATE, False): Blocks(
         32, 64, 16, 64, 1, 4, 4, 4, output_block=128, gradient_values=64, early=True, sums=True, unroll=2,
-        gradient_unroll=2, wide=True, apart=False, **_LOSSY,
+        gradient_unroll=2, wide=True, apart=False, lossy=True,
     ),
     (64, CHANNEL_GATE, True): Blocks(
         32, 32, 32, 64, 2, 4, 4, 3, output_block=128, back_block=64, back_warps=4, back_stages=3, gradient_values=64,
-        early=True, unroll=2, gradient_unroll=2, wide=True, apart=False, **_LOSSY,
+        early=True, unroll=2, gradient_unroll=2, wide=True, apart=False, lossy=True,
     ),
-    (128, NO_GATE, False): Blocks(64, 32, 64, 64, 2, 4, 4, 3, output_block=128, gradient_values=64, wide=True, **_LOSSY),
+    (128, NO_GATE, False): Blocks(64, 32, 64, 64, 2, 4, 4, 3, output_block=128, gradient_values=64, wide=True, lossy=True),
     (128, HEAD_GATE, False): Blocks(
         64, 32, 128, 64, 4, 8, 4, 3, output_block=128, back_block=32, back_warps=4, back_stages=3, gradient_values=64,
-        early=True, wide=True, **_LOSSY,
+        early=True, wide=True, lossy=True,
     ),
     (128, CHANNEL_GATE, False): Blocks(
         32, 16, 32, 64, 2, 2, 4, 4, output_block=128, output_warps=2, back_block=16, back_warps=4, back_stages=3,
-        gradient_values=64, early=True, unroll=2, gradient_unroll=2, **_LOSSY,
+        gradient_values=64, early=True, unroll=2, gradient_unroll=2, lossy=True,
     ),
     (128, CHANNEL_GATE, True): Blocks(
         32, 16, 32, 64, 2, 4, 4, 3, output_block=128, output_warps=8, gradient_values=64, early=True, unroll=2,
-        gradient_unroll=2, wide=True, **_LOSSY,
+        gradient_unroll=2, wide=True, lossy=True,
     ),
 }  # fmt: skip
 
@@ -153,7 +147,7 @@ def walk_for(
     """None where chunks of long, or wide, or few sequences are better done side by side (seen on an H200). By channel a chunk
     is one block of 16. Pairs without such decays stay here where they can: it loses fewer of their digits."""
     widest, plain, by_channel = max(key_width, value_width), gate == NO_GATE and not paired, gate == CHANNEL_GATE
-    few = sequences < (128 if plain and widest > 32 else 512)
+    few = sequences < (256 if plain and widest > 32 else 512)
     if (exact and (by_channel or widest > 32)) or widest > 64 or (time > 256 and sequences < 1024):
         return None
     if few and (widest > 16 or gate == HEAD_GATE) and (by_channel or not paired):
@@ -211,31 +205,25 @@ class Plan(NamedTuple):
         """The precision of the inverse. Where it enters further products, chunk by chunk, it keeps 21 bits: three tf32
         products each."""
         chain: str = self.flags["CHAIN"]
-        if self.walk is None and self.lossy and self.blocks.solve:
-            return self.blocks.solve
+        if self.lossy:
+            return "tf32"
         return "tf32x3" if chain == "tf32" and self.walk is None else chain
 
     @property
     def lossy(self) -> bool:
-        """Whether products may have the precision that blocks name: those of bf16 that is not frail."""
-        return bool(self.flags["PRECISION"] == "bf16")
+        """Whether products keep as few digits as blocks allow: by chunks, of bf16 that is not frail."""
+        return self.walk is None and self.blocks.lossy and bool(self.flags["PRECISION"] == "bf16")
 
     @property
     def state(self) -> str:
         """The precision of products with the state, where programs of a head walk along time."""
         chain: str = self.flags["CHAIN"]
-        return self.blocks.state or chain if self.lossy else chain
+        return "bf16" if self.lossy else chain
 
     @property
     def applied(self) -> str:
         """The precision of the inverse's products with rows and values."""
-        return self.blocks.applied or self.solve if self.lossy else self.solve
-
-    @property
-    def within(self) -> str:
-        """The precision of gradients through pairs that fade by head."""
-        chain: str = self.flags["CHAIN"]
-        return self.blocks.within or chain if self.lossy else chain
+        return "bf16x2" if self.lossy else self.solve
 
     @property
     def sums(self) -> bool:
@@ -245,7 +233,7 @@ class Plan(NamedTuple):
     @property
     def in_memory(self) -> bool:
         """Whether the inverse is made in memory."""
-        return self.blocks.chunk == 64 or (self.blocks.in_memory and self.blocks.chunk == 32)
+        return self.blocks.chunk == 64 or (self.blocks.lossy and self.blocks.chunk == 32)
 
     @property
     def apart(self) -> bool:

@@ -13,18 +13,13 @@ import triton.language as tl
 @triton.jit
 def dot(x, y, PRECISION: tl.constexpr):
     """x y in fp32, of operands in fp32 ("ieee", "tf32x3", "tf32") or rounded to bf16 ("bf16"; "bf16x2" where x keeps 16 bits
-    by two products, "bf16x3" where both do by three)."""
+    by two products)."""
     if PRECISION == "bf16":
         product = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
     elif PRECISION == "bf16x2":
         high = x.to(tl.bfloat16)
         product = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), y.to(tl.bfloat16))
         product = tl.dot(high, y.to(tl.bfloat16), product)
-    elif PRECISION == "bf16x3":
-        high, other = x.to(tl.bfloat16), y.to(tl.bfloat16)
-        product = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), other)
-        product = tl.dot(high, (y - other.to(tl.float32)).to(tl.bfloat16), product)
-        product = tl.dot(high, other, product)
     else:
         product = tl.dot(x, y, input_precision=PRECISION)
     return product
@@ -39,11 +34,6 @@ def add_dot(z, x, y, PRECISION: tl.constexpr):
         high = x.to(tl.bfloat16)
         z = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), y.to(tl.bfloat16), z)
         z = tl.dot(high, y.to(tl.bfloat16), z)
-    elif PRECISION == "bf16x3":
-        high, other = x.to(tl.bfloat16), y.to(tl.bfloat16)
-        z = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), other, z)
-        z = tl.dot(high, (y - other.to(tl.float32)).to(tl.bfloat16), z)
-        z = tl.dot(high, other, z)
     else:
         z = tl.dot(x, y, z, input_precision=PRECISION)
     return z

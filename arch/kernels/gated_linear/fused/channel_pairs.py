@@ -13,15 +13,7 @@ T time, C tokens a chunk, K key width, BK its power of two
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.gated_linear.fused.decay_factors import (
-    LOG2_E,
-    NEAR,
-    doubled,
-    fades,
-    fades_by_middle,
-    from_middle_of,
-    sums_of,
-)
+from recallmap.arch.kernels.gated_linear.fused.decay_factors import LOG2_E, NEAR, fades, fades_by_middle
 from recallmap.arch.kernels.gated_linear.fused.tiles import dot, load, rounded, wide_dot
 
 
@@ -138,10 +130,10 @@ def _across(q_CK, k_CK, to_token, to_border, dA_CC, dAT_CC, lower, upper, DOT: t
 @triton.jit
 def channel_gradients(
     q_CK, k_CK, dA_CC, dAT_CC, q, k, g, rows, columns, T, K, q_stride, k_stride, g_stride,
-    LEVELS: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, SUMS: tl.constexpr, DOT: tl.constexpr,
+    LEVELS: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by q, k and the sums of log decays from those by the scores; the faded scores [s, t]; the log decays; and the
-    fades from the chunk's start to its tokens, and from them to its end. SUMS: fades by sums, for 16 bits only."""
+    fades from the chunk's start to its tokens, and from them to its end."""
     place = tl.arange(0, C)
     if tl.float32 == DOT:
         diagonal = (place % NEAR)[:, None] == tl.arange(0, NEAR)[None, :]
@@ -159,30 +151,17 @@ def channel_gradients(
         g_CK = load(g, rows, columns, T, K, g_stride).to(tl.float32) * LOG2_E
         together = place[:, None] // NEAR == place[None, :] // NEAR
         lower, upper = together & (place[:, None] >= place[None, :]), together & (place[:, None] <= place[None, :])
-        if SUMS:
-            from_middle = from_middle_of(g_CK, C, BK)
-            to_token, to_middle = from_middle, 1.0 / from_middle
-            sums, behind, over = sums_of(g_CK, C, BK)
-            from_start, to_end_3 = tl.exp2(sums), tl.exp2(behind)
-        else:
-            to_token, to_middle = fades_by_middle(g_CK, C, DOT)
+        to_token, to_middle = fades_by_middle(g_CK, C, DOT)
         dq_CK, dk_CK, dG_CK, scores = _across(q_CK, k_CK, to_token, to_middle, dA_CC, dAT_CC, lower, upper, DOT)
     for level in tl.static_range(LEVELS):
         block = place // (NEAR * 2**level)
         lower = (block[:, None] == block[None, :] + 1) & (block[:, None] % 2 == 1)
         upper = (block[:, None] + 1 == block[None, :]) & (block[None, :] % 2 == 1)
-        if SUMS:
-            to_token, to_end = tl.reshape(from_start, (C, BK)), tl.reshape(to_end_3, (C, BK))
-            from_start, to_end_3 = doubled(from_start, to_end_3, over, 2**level, C)
-        else:
-            to_token, to_end = fades(g, g_CK, rows, columns, T, K, g_stride, NEAR * 2**level, C, BK, DOT)
+        to_token, to_end = fades(g, g_CK, rows, columns, T, K, g_stride, NEAR * 2**level, C, BK, DOT)
         dq, dk, dG, far = _across(q_CK, k_CK, to_token, to_end, dA_CC, dAT_CC, lower, upper, DOT)
         dq_CK += dq
         dk_CK += dk
         dG_CK += dG
         scores += far
-    if SUMS:
-        to_token, to_end = tl.reshape(from_start, (C, BK)), tl.reshape(to_end_3, (C, BK))
-    else:
-        to_token, to_end = fades(g, g_CK, rows, columns, T, K, g_stride, C, C, BK, DOT)
+    to_token, to_end = fades(g, g_CK, rows, columns, T, K, g_stride, C, C, BK, DOT)
     return dq_CK, dk_CK, dG_CK, scores, g_CK, to_token, to_end

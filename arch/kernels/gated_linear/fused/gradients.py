@@ -33,13 +33,12 @@ def gated_linear_gradient_kernel(
     do_b, do_t, do_h, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h,
     beta_b, beta_t, beta_h, sign_b, sign_t, sign_h,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    GATE: tl.constexpr, WALK: tl.constexpr, AHEAD: tl.constexpr, BEHIND: tl.constexpr, SUMS: tl.constexpr,
+    GATE: tl.constexpr, WALK: tl.constexpr, AHEAD: tl.constexpr, BEHIND: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
     """Derivatives: of all chunks, the last one first, where WALK; otherwise of one chunk.
 
     states, d_states  ahead of the chunks, and the derivatives by those behind them; None where WALK
-    SUMS              whether fades by key channel come of sums, not of products
     AHEAD, BEHIND     whether there is a state ahead of some chunk, and whether anything depends on one behind some chunk
     """
     EXACT: tl.constexpr = tl.float32 == DOT
@@ -92,7 +91,7 @@ def gated_linear_gradient_kernel(
             dA_CC *= turned[:, None] * writes[None, :]
             dq_CK, dk_CK, dg_CK, scores, g_CK, to_token, to_end = channel_gradients(
                 q_CK.to(tl.float32), k_CK.to(tl.float32), dA_CC, dAT_CC, q, k, log_decay, rows, columns, T, K,
-                q_t, k_t, g_t, LEVELS, C, BK, SUMS, DOT,
+                q_t, k_t, g_t, LEVELS, C, BK, DOT,
             )  # fmt: skip
         else:
             scores = dot(k_CK, tl.trans(q_CK), DOT)

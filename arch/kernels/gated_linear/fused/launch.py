@@ -121,7 +121,6 @@ def _walk(
     what segments add and leave is made."""
     plan, widths = case.plan, (padded(case.key_width), padded(case.value_width))
     tiles = plan.totals if sums else plan.carry_back if reverse else plan.carry
-    chunk = max(plan.step, plan.chunk) if sums and content.gate != "ready" else plan.chunk
     programs = segments.number - 1 if sums else segments.number
     grid = (
         case.batch * case.heads,
@@ -132,8 +131,8 @@ def _walk(
     first, states, last = ends
     gated_linear_carry_kernel[grid](
         x, y, *content.gates, first, segments.totals, segments.left, states, last, content.scale, case.time, case.heads,
-        segments.length * plan.chunk // chunk, segments.number, *_strides(x, y, *content.gates),
-        BK=tiles.key_block, BV=tiles.value_block, C=chunk, REVERSE=reverse, TOTALS=sums, num_warps=tiles.warps,
+        segments.length, segments.number, *_strides(x, y, *content.gates),
+        BK=tiles.key_block, BV=tiles.value_block, C=plan.chunk, REVERSE=reverse, TOTALS=sums, num_warps=tiles.warps,
         num_stages=tiles.stages, **case.constants(content.gate),
     )  # fmt: skip
 
@@ -199,7 +198,7 @@ def backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...
             d_o, behind, *content, states if case.ahead else None, d_states, dq_BTHK, dk_BTHK, d.v, d_gate, d_beta, ahead,
             x.scale, case.time, case.heads, *_strides(d_o, *content),
             BK=padded(case.key_width), BV=plan.value_block, C=plan.chunk, LEVELS=levels(plan.chunk), WALK=plan.walk,
-            AHEAD=case.ahead, BEHIND=case.behind, SUMS=plan.sums, num_warps=plan.warps_backward,
+            AHEAD=case.ahead, BEHIND=case.behind, num_warps=plan.warps_backward,
             num_stages=plan.outputs.stages if plan.walk else 1, **case.constants(gate_of(x.log_decay)),
         )  # fmt: skip
     if shared:

@@ -62,11 +62,10 @@ class Plan(NamedTuple):
     value_block, warps_backward   columns of values at a time and warps, of the derivative
     outputs                       of forward
     carry, carry_back             of the kernel that writes the states ahead of chunks, and the derivatives by those behind
-    totals, step                  of the kernel that sums what whole segments add to the state, and its tokens a step
+    totals                        of the kernel that sums what whole segments add to the state
     segments, segments_back       pieces of time walked side by side, forward and backward; 1: no totals
     prepared, prepared_back       of the kernel that fades queries and keys, and forward makes scores, ahead of all others,
                                   where log decays go by key channel; None: each kernel does so itself
-    sums                          whether the derivative takes fades by key channel of sums, in 16 bits, not of products
     """
 
     walk: bool
@@ -77,12 +76,10 @@ class Plan(NamedTuple):
     carry: Tiles
     carry_back: Tiles
     totals: Tiles
-    step: int
     segments: int = 1
     segments_back: int = 1
     prepared: Prepared | None = None
     prepared_back: Prepared | None = None
-    sums: bool = False
 
 
 class Wide(NamedTuple):
@@ -99,7 +96,7 @@ class Wide(NamedTuple):
 # batch 4, time 2048, 8 heads of 128; batch 1, time 8192, 16 heads of 128; batch 64, time 256, 2 heads of 64.
 _TILES = Tiles(64, 64, 4, 3)
 WIDE: dict[tuple[str, int], Wide] = {
-    ("none", 64): Wide({"chunk": 128, "step": 128, "outputs": Outputs(64, 4, 3, True), "carry_back": _TILES}),
+    ("none", 64): Wide({"chunk": 128, "outputs": Outputs(64, 4, 3, True), "carry_back": _TILES}),
     ("none", 128): Wide(
         {"outputs": Outputs(128, 8, 3, True), "totals": Tiles(128, 64, 4, 3), "carry_back": _TILES}, 128, 256
     ),
@@ -146,16 +143,16 @@ def plan_for(sequences: int, time: int, key_width: int, value_width: int, gate: 
     # Fades by channel cost most of a step.
     tiles = Tiles(min(32 if by_channel else 64, widths[0]), min(64, widths[1]), 4, stages)
     outputs = Outputs(block, forward, stages if walk else 1, walk)
-    plan = Plan(walk, chunk, block, backward, outputs, tiles, tiles, tiles, chunk)
+    plan = Plan(walk, chunk, block, backward, outputs, tiles, tiles, tiles)
     if not exact and widths[0] == widths[1] and time > chunk:
         plan = _swept(plan, sequences, time, widths, WIDE.get((gate, widest), Wide({})))
     return plan
 
 
 def _swept(plan: Plan, sequences: int, time: int, widths: tuple[int, int], found: Wide) -> Plan:
-    """The plan with what a sweep found, and as many segments as that asks for, none of fewer than two steps."""
+    """The plan with what a sweep found, and as many segments as that asks for, none of fewer than two chunks."""
     plan = plan._replace(**found.changes)
-    most = time // (2 * max(plan.step, plan.chunk))
+    most = time // (2 * plan.chunk)
     blocks = triton.cdiv(widths[1], plan.outputs.value_block if plan.outputs.walked else plan.carry.value_block)
     blocks_back = triton.cdiv(widths[1], plan.carry_back.value_block)
     return plan._replace(
@@ -193,10 +190,9 @@ class Case(NamedTuple):
         return like.new_empty((batch, heads, self.chunks, *widths), dtype=dtype)
 
     def cut(self, segments: int) -> tuple[int, int]:
-        """Chunks a segment, and segments: whole steps of totals, and no segment is empty."""
-        steps = triton.cdiv(self.time, max(self.plan.step, self.plan.chunk))
-        each = triton.cdiv(steps, segments)
-        return each * (max(self.plan.step, self.plan.chunk) // self.plan.chunk), triton.cdiv(steps, each)
+        """Chunks a segment, and segments: none is empty."""
+        each = triton.cdiv(self.chunks, segments)
+        return each, triton.cdiv(self.chunks, each)
 
     def constants(self, gate: str) -> dict[str, Any]:
         return {"K": self.key_width, "V": self.value_width, "GATE": gate, "DOT": _DOTS[self.dot]}
