@@ -20,6 +20,7 @@ from recallmap.arch.kernels.attention.fused.forward import attention_forward_ker
 from recallmap.arch.kernels.attention.fused.gates import gate_gradients, gate_sums
 from recallmap.arch.kernels.attention.fused.plan import MOST_QUERIES, Call, Tiles, passes
 from recallmap.arch.kernels.op_interface.custom_op import dense, opaque, padded
+from recallmap.arch.kernels.triton_tiles.shared_memory import stages_in_flight
 
 
 def _call(q: Tensor, v: Tensor, log_decay: Tensor | None) -> Call:
@@ -37,7 +38,12 @@ def _widths(q: Tensor, v: Tensor) -> dict[str, Any]:
 
 
 def _launched(tiles: Tiles, call: Call, banded: bool) -> dict[str, Any]:
-    sizes = {"BT": tiles.queries, "BS": tiles.keys, "num_warps": tiles.warps, "num_stages": tiles.stages}
+    sizes = {
+        "BT": tiles.queries,
+        "BS": tiles.keys,
+        "num_warps": tiles.warps,
+        "num_stages": stages_in_flight(tiles.stages),
+    }
     if tiles.registers is not None:
         sizes["maxnreg"] = tiles.registers
     return sizes | {"BANDED": banded, "LONG": not banded and call.long, "FADES": call.fades}

@@ -16,6 +16,7 @@ from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, 
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
 from recallmap.arch.kernels.delta.fused.whole_sequence import delta_whole_backward_kernel, delta_whole_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
+from recallmap.arch.kernels.triton_tiles.shared_memory import stages_in_flight
 
 
 class Results(NamedTuple):
@@ -119,7 +120,8 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
         faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
         *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep or apart,
-        END=x.return_state, APART=apart, STATE=plan.state, STAGES=blocks.stages, num_warps=blocks.walk_warps,
+        END=x.return_state, APART=apart, STATE=plan.state, STAGES=stages_in_flight(blocks.stages),
+        num_warps=blocks.walk_warps,
     )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)
@@ -180,7 +182,8 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
         faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_e, d_states, d.initial,
         *_strides(faded.q, faded.k, faded.b, faded.r, d_o), plan.time, plan.heads, x.scale,
         **plan.flags, V=plan.value_width, VB=block, START=x.initial is not None, END=x.return_state,
-        APART=apart, STATE=plan.state, SOLVE=plan.applied, STAGES=blocks.back_stages or blocks.stages,
+        APART=apart, STATE=plan.state, SOLVE=plan.applied,
+        STAGES=stages_in_flight(blocks.back_stages or blocks.stages),
         num_warps=blocks.back_warps or blocks.walk_warps,
     )  # fmt: skip
     delta_gradient_kernel[(plan.programs, plan.chunks)](

@@ -1,0 +1,65 @@
+"""Programs of wide heads fit the shared memory of GPUs that have little, by tables that were made where there is more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.ahead import Target
+from recallmap.arch.kernels.triton_tiles import shared_memory
+from recallmap.arch.kernels.triton_tiles.shared_memory import SCARCE, stages_in_flight
+
+# In a process of its own: it compiles, and this one interprets. Of each kernel the bytes.
+COMPILED = """
+import json, sys
+from functools import partial
+import torch
+from triton.runtime.jit import JITFunction
+from recallmap.arch.kernels.ahead import Target, compiling_for
+from recallmap.arch.kernels.benchmark import timing
+
+held, run = {}, JITFunction.run
+def seen(self, *args, **kwargs):
+    kernel = run(self, *args, **kwargs)
+    held[kernel.metadata.name] = max(kernel.metadata.shared, held.get(kernel.metadata.name, 0))
+    return kernel
+JITFunction.run = seen
+shape = timing.Shape(batch=4, time=512, heads=8, key_width=128, value_width=128)
+with compiling_for(Target("cuda", 89, 32)):
+    for op, variant in json.loads(sys.argv[1]):
+        inputs = timing._on(timing.example(op, variant, shape), torch.bfloat16, torch.device("cpu"))
+        timing._calls(partial(timing._run, op, "fused"), inputs)[1]()
+print(json.dumps(held))
+"""
+
+
+@pytest.mark.parametrize(("op", "variant"), [("attention", "fading"), ("delta", "head")])
+def test_the_largest_programs_fit_where_shared_memory_is_scarce(op: str, variant: str) -> None:
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    told = subprocess.run(
+        [sys.executable, "-c", COMPILED, json.dumps([[op, variant]])],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    held = json.loads(told.stdout.splitlines()[-1])
+    assert max(held.values()) > SCARCE / 2  # else another kernel is the largest
+    assert max(held.values()) <= SCARCE, held
+
+
+@pytest.mark.parametrize(("capability", "stages"), [(80, 3), (86, 2), (89, 2), (90, 3), (120, 2)])
+def test_fewer_loads_are_in_flight_where_shared_memory_is_scarce(
+    capability: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "INTERPRETED", False)
+    monkeypatch.setattr(shared_memory, "_target", lambda: Target("cuda", capability, 32))
+    assert stages_in_flight(3) == stages
+    assert stages_in_flight(1) == 1
