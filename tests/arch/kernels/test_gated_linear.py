@@ -192,7 +192,7 @@ def cuts() -> Iterator[Any]:
     """Every cut for every kind of gate; only log decays by key channel, in 16 bits, are prepared."""
     for cut in CUTS:
         for variant in ["channel"] if "prepared" in cut else timing.variants("gated_linear"):
-            for dtype in [torch.bfloat16] if "prepared" in cut else [torch.float32, torch.bfloat16]:
+            for dtype in [torch.bfloat16, torch.float16] if "prepared" in cut else [torch.float32, torch.bfloat16]:
                 yield pytest.param(cut, variant, "cpu", dtype)
                 yield pytest.param(cut, variant, "cuda", dtype, marks=pytest.mark.gpu)
 
