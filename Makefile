@@ -25,7 +25,7 @@ types:
 
 # Tests of one file run in one process, which computes what they share once.
 tests:
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 
 stamp:
 	@commit=$$(git rev-parse HEAD) && changes=$$(git status --porcelain -uno) && echo "$$commit$${changes:++}" > .commit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,9 @@ def test_stopped_under_way_all_cohorts_are_saved_and_the_same_call_goes_on(
     assert not checkpoints.checkpoint_folder(path).exists()
 
 
-def test_a_trial_that_kills_its_process_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_kills_its_process_fails_alone(tmp_path: Path, hostile: Callable[..., StudySpec]) -> None:
     path = tmp_path / "a.sqlite"
-    run(hostile(tmp_path, monkeypatch, "dies once", "dies"), path, 2)
+    run(hostile("dies once", "dies"), path, 2)
     said = "the worker died 2 times: its process was ended by SIGKILL"
     assert ends(path) == {"sound": None, "dies once": None, "dies": said}  # each alone, once it died beside another
 
@@ -150,16 +151,22 @@ def ends(path: Path) -> dict[str, str | None]:
         return {r.spec["arch"]["stack"][0]["mixer"].get("how", "sound"): r.error for r in ledger.all()}
 
 
-def hostile(folder: Path, monkeypatch: pytest.MonkeyPatch, *how: str) -> StudySpec:
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StudySpec]]:
     """A study of a trial that trains and of some that do not."""
     monkeypatch.setenv("DRIVER", str(os.getpid()))
-    monkeypatch.setenv("DIED", str(folder / "died"))
-    (folder / "hostile.py").write_text(HOSTILE)
-    outside.use([str(folder / "hostile.py")])
-    mixers = ({"kind": "gla", "heads": 2}, *({"kind": "hostile", "heads": 2, "how": one} for one in how))
-    return study(
-        space={"kind": "grid", "axes": {"trial.arch.stack": [[{"kind": "block", "mixer": m}] for m in mixers]}}
-    )
+    monkeypatch.setenv("DIED", str(tmp_path / "died"))
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    outside.use([str(tmp_path / "hostile.py")])
+
+    def made(*how: str) -> StudySpec:
+        mixers = ({"kind": "gla", "heads": 2}, *({"kind": "hostile", "heads": 2, "how": one} for one in how))
+        return study(
+            space={"kind": "grid", "axes": {"trial.arch.stack": [[{"kind": "block", "mixer": m}] for m in mixers]}}
+        )
+
+    yield made
+    outside.forget()
 
 
 def test_where_memory_is_short_cohorts_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,10 +289,10 @@ def test_on_a_gpu_cohorts_in_processes_of_their_own_learn_as_one_after_another(t
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_trial_whose_kernel_faults_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_a_trial_whose_kernel_faults_fails_alone(tmp_path: Path, hostile: Callable[..., StudySpec]) -> None:
     """The fault takes its process's GPU, and no other's."""
     path = tmp_path / "a.sqlite"
-    inline.run(hostile(tmp_path, monkeypatch, "faults"), path, device="cuda", cohorts_per_gpu=2)
+    inline.run(hostile("faults"), path, device="cuda", cohorts_per_gpu=2)
     found = ends(path)
     assert found["sound"] is None
     assert str(found["faults"]).startswith("the worker died 2 times: ")
