@@ -30,10 +30,6 @@ def add_dot(z, x, y, PRECISION: tl.constexpr):
     """z + x y."""
     if PRECISION == "bf16":
         z = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), z)
-    elif PRECISION == "bf16x2":
-        high = x.to(tl.bfloat16)
-        z = tl.dot((x - high.to(tl.float32)).to(tl.bfloat16), y.to(tl.bfloat16), z)
-        z = tl.dot(high, y.to(tl.bfloat16), z)
     else:
         z = tl.dot(x, y, z, input_precision=PRECISION)
     return z
