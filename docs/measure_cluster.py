@@ -2,15 +2,15 @@
 
     python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 8 64, by default
     python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
-    python docs/measure_cluster.py TABLE mad [GPUS[xWORKERS] ...]  # workers a GPU; as many as recallmap chooses, by default
+    python docs/measure_cluster.py TABLE mad EPOCHS [GPUS[xWORKERS] ...]  # workers a GPU; as many as recallmap chooses, by default
     python docs/measure_cluster.py TABLE killed
     python docs/measure_cluster.py TABLE figure PICTURE
 
 `actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each. They
 sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
 what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host, one run after
-the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper tier, attention, an
-epoch for each of its 528 trials; 1x2 trains it on one GPU that two workers share. `killed`: 128 trials on all GPUs, of whose
+the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper tier, attention, so
+many epochs for each of its 528 trials; 1x2 trains it on one GPU that two workers share. `killed`: 128 trials on all GPUs, of whose
 workers one is killed, and later half of them at once, as if a GPU had fallen away. Rows are added to the table, a CSV.
 `figure` draws the actors' rows as an SVG.
 """
@@ -51,7 +51,6 @@ MAD = [
     "--set=budget=paper",
     "--set=space.axes.trial.seed=[0]",
     "--set=space.axes.trial.arch=[attention]",
-    "--set=trial.training.epochs=1",
     "--set=trial.training.evaluations=1",
 ]
 MEMBERS, REPORTS = 16, 6
@@ -89,11 +88,13 @@ def main(table: Path, part: str, words: Sequence[str]) -> None:
             ledger = table.with_name(f"search_{gpus}.sqlite")
             _note(table, _trained("hybrid_search, budget wide", HYBRIDS, gpus, int(words[0]), ledger))
     elif part == "mad":
-        for word in words or map(str, sorted({1, torch.cuda.device_count()})):
+        epochs = int(words[0])
+        what = f"mad, attention, {'an epoch' if epochs == 1 else f'{epochs} epochs'}"
+        for word in words[1:] or map(str, sorted({1, torch.cuda.device_count()})):
             number, _, workers = word.partition("x")
             with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "mad.sqlite"
-                _note(table, _trained("mad, attention, an epoch", MAD, int(number), 600, path, workers))
+                path, study = Path(folder) / "mad.sqlite", [*MAD, f"--set=trial.training.epochs={epochs}"]
+                _note(table, _trained(what, study, int(number), 600, path, workers))
     elif part == "killed":
         _note(table, _killed())
     elif part == "figure":
