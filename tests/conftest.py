@@ -94,11 +94,22 @@ def hurry_the_interpreter() -> None:
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
 
 
+def see_one_gpu(worker: str) -> None:
+    """Of several GPUs, `pytest -m gpu -n N` gives each worker (gw0, gw1, ...) one to see. CUDA must not have begun."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    if "," in seen:
+        gpus = seen.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[int(worker.removeprefix("gw")) % len(gpus)]
+
+
 # No test pulls the plug, and to wait for a disk takes longer than many a test.
 os.fsync = lambda handle: None
 ledger.SYNCHRONOUS = "OFF"
 
 testing._get_command = functools.cache(testing._get_command)  # builds all commands for each call
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    see_one_gpu(os.environ["PYTEST_XDIST_WORKER"])
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
