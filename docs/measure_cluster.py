@@ -2,17 +2,17 @@
 
     python docs/measure_cluster.py TABLE actors [ACTORS ...]       # 8 64, by default
     python docs/measure_cluster.py TABLE gpus SECONDS [GPUS ...]   # 1 and all, by default
-    python docs/measure_cluster.py TABLE mad EPOCHS [GPUS[xWORKERS] ...]  # workers a GPU; as many as recallmap chooses, by default
+    python docs/measure_cluster.py TABLE mad EPOCHS [GPUS[xWORKERS] ...]  # workers a GPU; by default as recallmap has
     python docs/measure_cluster.py TABLE killed
     python docs/measure_cluster.py TABLE figure PICTURE
 
-`actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each. They
-sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in. `gpus`:
-what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host, one run after
-the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper tier, attention, so
-many epochs for each of its 528 trials; 1x2 trains it on one GPU that two workers share. `killed`: 128 trials on all GPUs, of whose
-workers one is killed, and later half of them at once, as if a GPU had fallen away. Rows are added to the table, a CSV.
-`figure` draws the actors' rows as an SVG.
+`actors`: Ray on this machine, with so many actors, which sleep instead of training: 16 trials a cohort, six reports each.
+They sleep ever shorter, until the driver cannot follow: what it takes, a second, is what any number of GPUs can hand in.
+`gpus`: what `recallmap run hybrid_search --set budget=wide --engine ray` trains in SECONDS on so many GPUs of this host,
+one run after the other; each goes on with its ledger, search_GPUS.sqlite beside the table. `mad`: a row of MAD's paper
+tier, attention, so many epochs for each of its 528 trials; 1x2 trains it on one GPU that two workers share. `killed`: 128
+trials on all GPUs, of whose workers one is killed, and later half of them at once, as if a GPU had fallen away. Rows are
+added to the table, a CSV. `figure` draws the actors' rows as an SVG.
 """
 
 from __future__ import annotations

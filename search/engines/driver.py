@@ -27,7 +27,7 @@ from recallmap.search.study.spec import StudySpec
 from recallmap.search.training import foreign
 from recallmap.search.training.devices import default_device
 from recallmap.search.training.outcome import Progress
-from recallmap.search.training.packing import at_most, pack, room
+from recallmap.search.training.packing import at_most, fewest, pack, room, shared_out
 from recallmap.search.training.phase_clock import phase
 from recallmap.search.training.run_cohort import RESUMED
 from recallmap.search.training.time_limit import NEVER, TimeLimit
@@ -51,7 +51,8 @@ class Driver:
     cohort_size  most members of a cohort; None: as `packing.room` says
     where        the device that the driver itself has
     on           the kind of device that cohorts train on; None: as `where`
-    several      True where several cohorts train at once: a grid's longest come first, so that none is alone at the end
+    places       cohorts that train at once. Where several, a grid's longest come first, and what is longer than a place's share
+                 of the grid is halved, so that none is alone at the end
     part         (i, n): every n-th cohort from the i-th on; n calls with a ledger each train the whole grid
     seeds        after the whole grid, so many seeds of its best settings; see `Further`
     saved        keys of trials that were interrupted together: each set is a cohort of its own, and is resumed
@@ -72,7 +73,7 @@ class Driver:
         cohort_size: int | None = None,
         where: torch.device | str | None = None,
         on: str | None = None,
-        several: bool = False,
+        places: int = 1,
         part: tuple[int, int] = (1, 1),
         seeds: int = 0,
         saved: Sequence[frozenset[str]] = (),
@@ -90,12 +91,13 @@ class Driver:
         if study.extend and part != (1, 1):
             raise ValueError("only a whole grid is extended, not a part")
         self.part = part
-        self.longest_first = several and not isinstance(study.space, Search)
+        self.places = 1 if isinstance(study.space, Search) else places
         self.saved = saved
         self.study = study
         self.ledger = ledger
         self.where = torch.device(where or default_device())
-        self.room = room(torch.device(on) if on else self.where) if cohort_size is None else at_most(cohort_size)
+        trains = torch.device(on) if on else self.where
+        self.room, self.fewest = room(trains) if cohort_size is None else at_most(cohort_size), fewest(trains)
         self.plan = Plan(trials=(), missing=(), cohorts=())
         self._planned: set[str] = set()
         self._given: set[str] = set()  # those of them that were not in the ledger: they wait, are out, or have ended
@@ -202,7 +204,8 @@ class Driver:
         self._planned.update(new)
         self._given.update(lacking)
         first = len(self.plan.missing)
-        cohorts = [tuple(first + index for index in cohort) for cohort in pack(missing, self.room, self.saved)]
+        packed = shared_out(missing, pack(missing, self.room, self.saved), self.places, self.fewest, self.saved)
+        cohorts = [tuple(first + index for index in cohort) for cohort in packed]
         number = len(self.plan.cohorts)
         self.plan = Plan(
             trials=(*self.plan.trials, *new.values()),
@@ -213,7 +216,7 @@ class Driver:
             Work(number=number, specs=tuple(self.plan.missing[i] for i in cohort))
             for number, cohort in enumerate(cohorts, number + 1)
         ]
-        if self.longest_first:
+        if self.places > 1:
             works.sort(key=lambda work: sum(spec.effort for spec in work.specs), reverse=True)
         self._waiting += works
         self._clock.begin(works)

@@ -73,7 +73,7 @@ def run(
             report=report,
             cohort_size=cohort_size,
             where=where,
-            several=at_once > 1,
+            places=at_once,
             part=part,
             seeds=seeds,
             saved=checkpoints.saved(),

@@ -136,6 +136,8 @@ def run(
         here = default_device() if kind == "cuda" else "cpu"  # a cluster's GPUs need not be the driver's
         gpus = [torch.device("cuda", n) for n in range(torch.cuda.device_count())] if kind == "cuda" else []
         busy = stack.enter_context(gpu_busy.sampled(gpu_busy.reader(gpus) if address is None else None))
+        at_once = cohorts_per_gpu or (cohorts_at_once(torch.device(kind)) if address is None else 1)
+        here_at_once = at_once * max(1, len(gpus)) if kind == "cuda" else len(os.sched_getaffinity(0))
         driver = Driver(
             study,
             ledger,
@@ -143,7 +145,7 @@ def run(
             cohort_size=cohort_size,
             where=here,
             on=kind,
-            several=True,
+            places=here_at_once if address is None else max(1, _places(_resources(kind, at_once))),
             part=part,
             seeds=seeds,
             saved=unfinished.saved() if address is None else (),
@@ -155,7 +157,6 @@ def run(
             listeners=listeners,
         )
         own = unfinished.folder if address is None else None
-        at_once = cohorts_per_gpu or (cohorts_at_once(torch.device(kind)) if address is None else 1)
         drawers = workers_for(kind, 1 / (at_once * max(1, len(gpus)))) if address is None else None
         desk = Desk(driver, kind, 1 / at_once, drawers, folder=own, lives=LIVES, rest=REST)
         if desk.prepare():

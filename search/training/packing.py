@@ -61,6 +61,36 @@ def pack(specs: Sequence[Trial], room: Room, saved: Sequence[frozenset[str]] = (
     return sorted(sorted(cohort) for cohort in cohorts)
 
 
+def shared_out(
+    specs: Sequence[Trial],
+    cohorts: Sequence[Sequence[int]],
+    places: int,
+    fewest: Room,
+    saved: Sequence[frozenset[str]] = (),
+) -> list[list[int]]:
+    """The cohorts for so many places that train at once: one that is more than a place's share of all the work, and so would
+    be alone at the end, is halved until it is not, or its halves would be `fewest`, which keep a device busy, no more.
+    Families and `saved` stay whole, as in `pack`."""
+    keys = [content_key.key(spec) for spec in specs] if saved else []
+    held = frozenset().union(*saved)
+    share = sum(spec.effort for spec in specs) / places
+
+    def parts(cohort: Sequence[int]) -> list[list[int]]:
+        own = [specs[index] for index in cohort]
+        half = (len(own) + 1) // 2
+        if (
+            places == 1
+            or sum(spec.effort for spec in own) <= share
+            or len(own) // 2 < max(map(fewest, own))
+            or (saved and keys[cohort[0]] in held)
+        ):
+            return [list(cohort)]
+        halves = [[cohort[index] for index in part] for part in pack(own, at_most(half))]
+        return [list(cohort)] if len(halves) == 1 else [whole for part in halves for whole in parts(part)]
+
+    return sorted(part for cohort in cohorts for part in parts(cohort))
+
+
 def why_apart(one: Sequence[Trial], other: Sequence[Trial], room: Room) -> str:
     """The reason why two cohorts of one shape are not one, in words."""
     loads = _loads([*one, *other])
@@ -154,7 +184,16 @@ def room(device: torch.device) -> Room:
     whole = memory_needs.held_by(device) if torch.cuda.is_available() else SMALL_GPU
 
     def members(spec: Trial) -> int:
-        busy = max(FEWEST, SATURATING * spec.steps // max(1, spec.tokens))
-        return max(1, min(busy, MOST, int(whole * SHARE / spec.bytes)))
+        return max(1, min(max(FEWEST, _saturating(spec)), MOST, int(whole * SHARE / spec.bytes)))
 
     return members
+
+
+def fewest(device: torch.device) -> Room:
+    """How few members keep this device busy, so that to train fewer at once takes longer for each. A CPU takes one after
+    the other."""
+    return at_most(1) if device.type != "cuda" else lambda spec: max(1, _saturating(spec))
+
+
+def _saturating(spec: Trial) -> int:
+    return SATURATING * spec.steps // max(1, spec.tokens)

@@ -59,28 +59,34 @@ def test_the_same_study_again_trains_nothing(tmp_path: Path) -> None:
     assert Ledger(path).records().equals(before)
 
 
-@pytest.mark.parametrize(("several", "steps"), [(False, [2, 9, 4]), (True, [9, 4, 2])])
-def test_a_grids_longest_cohorts_go_first_where_several_train_at_once(
-    several: bool, steps: list[int], tmp_path: Path
+@pytest.mark.parametrize(("places", "steps"), [(1, [2, 9, 4]), (2, [9, 9, 4, 2])])
+def test_a_grids_longest_cohorts_go_first_where_several_train_at_once_and_in_halves_where_they_are_more_than_a_share(
+    places: int, steps: list[int], tmp_path: Path
 ) -> None:
     axes = {"trial.training.steps": [2, 9, 4], "trial.seed": [0, 1]}
     grid = codec.read_study(TINY | {"space": {"kind": "grid", "axes": axes}})
     with Ledger(tmp_path / "tiny.sqlite") as ledger:
-        driver = Driver(grid, ledger, cohort_size=2, where="cpu", several=several)
+        driver = Driver(grid, ledger, cohort_size=2, where="cpu", places=places)
         assert [work.specs[0].steps for work in iter(driver.next, None)] == steps
 
 
 @pytest.mark.parametrize(
-    ("lengths", "asked", "at_once"), [([16, 8], None, 5), ([16], None, 1), ([16, 8], 1, 1), ([16], 2, 2)]
+    ("lengths", "seeds", "asked", "at_once"),
+    [([16, 8], [0, 1], None, 5), ([16], [0], None, 1), ([16, 8], [0, 1], 1, 1), ([16], [0], 2, 2)],
 )
 def test_cohorts_share_a_gpu_where_there_are_several(
-    lengths: list[int], asked: int | None, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int],
+    seeds: list[int],
+    asked: int | None,
+    at_once: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     met = [1]
     monkeypatch.setattr(inline, "cohorts_at_once", lambda device: 5)
     monkeypatch.setattr(inline.side_by_side, "train_all", lambda driver, where, folder, count: met.append(count))
     monkeypatch.setattr(inline, "_train_all", lambda *_: None)
-    spaces = {"axes": {"trial.task.length": lengths, "trial.seed": [0, 1]}}
+    spaces = {"axes": {"trial.task.length": lengths, "trial.seed": seeds}}
     inline.run(
         codec.read_study(TINY | {"space": {"kind": "grid"} | spaces}), tmp_path / "a.sqlite", cohorts_per_gpu=asked
     )

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.block import Block
 from recallmap.arch.mixers import Attention
 from recallmap.search.cli.app import app
-from recallmap.search.training.packing import PADDED, at_most, pack
+from recallmap.search.documents import content_key
+from recallmap.search.training.packing import PADDED, at_most, fewest, pack, shared_out
 from recallmap.search.trial import Data, Training, TrialSpec
+from recallmap.search.trials.phased import Phase, PhasedTrial
 from recallmap.synth.tasks import Mqar
 
 ARCH = BackboneSpec(name="tiny", width=16, stack=(Block(mixer=Attention(heads=2)),))
@@ -59,6 +62,46 @@ def test_a_cohort_costs_at_most_a_quarter_more_than_its_members() -> None:
 def test_the_smallest_room_of_all_members_counts() -> None:
     specs = [trial(steps=100 + n) for n in range(6)]
     assert pack(specs, lambda spec: 3 if spec.steps >= 102 else 5) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_is_longer_than_a_places_share_is_halved_until_halves_would_leave_a_device_idle() -> None:
+    long, short = [trial(steps=1200, seed=n) for n in range(8)], [trial(steps=100, seed=n) for n in range(4)]
+    specs = [*long, *short]
+    cohorts = packed(specs)
+    assert cohorts == [[*range(8)], [*range(8, 12)]]
+
+    def shared(places: int, fewest: int = 1) -> list[int]:
+        parts = shared_out(specs, cohorts, places, at_most(fewest))
+        assert sorted(index for part in parts for index in part) == [*range(12)]
+        return [len(part) for part in parts]
+
+    assert shared(1) == [8, 4]
+    assert shared(2) == [4, 4, 4]
+    assert shared(3) == [2, 2, 2, 2, 4]
+    assert shared(3, fewest=4) == [4, 4, 4]
+    assert shared(1000) == [1] * 12
+
+
+def test_what_learns_a_phase_together_or_was_saved_together_is_not_halved() -> None:
+    single = [trial(seed=n) for n in range(4)]
+    shared = {"task": single[0].task, "arch": ARCH, "data": Data(test=8)}
+    family = [
+        PhasedTrial(
+            training=Training(steps=steps, batch=8), phases=(Phase(training=single[0].training), Phase()), **shared
+        )
+        for steps in (12, 14)
+    ]
+    assert shared_out(family, pack(family, at_most(8)), 4, at_most(1)) == [[0, 1]]
+    saved = [frozenset(map(content_key.key, single))]
+    assert shared_out(single, packed(single), 2, at_most(1)) == [[0, 1], [2, 3]]
+    assert shared_out(single, packed(single), 2, at_most(1), saved) == [[0, 1, 2, 3]]
+
+
+def test_a_gpu_is_kept_busy_by_few_members_with_many_tokens_each_and_a_cpu_by_one() -> None:
+    gpu, cpu = fewest(torch.device("cuda")), fewest(torch.device("cpu"))
+    short, long = trial(), trial(task=Mqar(vocab=32, length=1024, pairs=2))
+    assert [gpu(short), gpu(long), gpu(replace(long, training=Training(steps=1, batch=4096)))] == [1024, 16, 1]
+    assert cpu(short) == 1
 
 
 STORY = """
