@@ -30,19 +30,29 @@ def hurry_the_interpreter() -> None:
     """What Triton's interpreter does over and over, to no effect, takes most of its time. It exchanges its whole language
     each time that a kernel calls a function, where once a kernel is enough. It builds a table of types for each number, and a
     type with its shape for each block. It asks each operation twice whether it is one. It compares each whole number with the
-    largest one, and throws the answer away, since no kernel is debugged. It broadcasts blocks of one shape."""
+    largest one, and throws the answer away, since no kernel is debugged. Ahead of an operation on two it converts what has one
+    type, makes a number a tensor twice, and fills blocks with what numpy broadcasts by itself; here operands have the type of
+    the whole, and the data that they had."""
     import triton.language as tl
     from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
 
     function: Any = interpreter.InterpretedFunction
-    call, numpy_type, broadcast = function.__call__, interpreter._get_np_dtype, TritonSemantic.broadcast_impl_value
     block_type: Any = tl.core.block_type
-    make_type = block_type.__init__
+    tensor: Any = tl.core.tensor
+    call, make_type = function.__call__, block_type.__init__
+    numpy_type, unwrap = interpreter._get_np_dtype, tl.core._unwrap_if_constexpr
+    convert, broadcast = TritonSemantic.binary_op_type_checking_impl, TritonSemantic.broadcast_impl_value
     numpy_types: dict[str, Any] = {}
     types: dict[Any, dict[str, Any]] = {}
     shapes: dict[Any, tuple[Any, Any]] = {}
     languages: dict[Any, list[Any]] = {}
+    wholes: dict[tuple[Any, Any], Any] = {}
+    short, long = (range(x.get_int_min_value(), x.get_int_max_value() + 1) for x in (tl.int32, tl.int64))
+    # Whole numbers that take the type of a tensor beside them; types that two of one keep, but for quotients in 16 bits.
+    numbers = {"int32": short, "int64": long, "fp32": long, "fp64": long}
+    kept = {*numbers, "int1", "fp16", "bf16"}
+    unwrapped = {tensor, block_type, tl.core.dtype, int, float, bool, str, type(None)}
 
     def call_within_a_kernel(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn not in languages:
@@ -67,29 +77,71 @@ def hurry_the_interpreter() -> None:
         return numpy_types[of.name]
 
     def known_type(self: Any, element_ty: Any, shape: Any) -> None:
-        own = (element_ty.name, *(x.value if type(x) is tl.constexpr else x for x in shape))
+        own = (element_ty.name, *[x.value if type(x) is tl.constexpr else x for x in shape])
         if own not in types:
             make_type(self, element_ty, shape)
-            types[own] = dict(vars(self))
-        vars(self).update(types[own])
+            types[own] = {**vars(self), "sizes": own[1:]}
+        self.__dict__ = types[own]
 
     def tensor_of_a_known_shape(self: Any, handle: Any, type: Any) -> None:
-        sizes = tuple(type.shape) if type.is_block() else ()
+        sizes = sizes_of(type)
         if sizes not in shapes:
             shapes[sizes] = tl.core.tuple([tl.constexpr(x) for x in sizes]), tl.constexpr(math.prod(sizes))
         self.handle, self.type, self.dtype = handle, type, type.scalar
         self.shape, self.numel = shapes[sizes]
 
+    def sizes_of(of: Any) -> Any:
+        return of.sizes if type(of) is block_type else ()
+
+    def fitted(x: Any, y: Any) -> Any:
+        """Both with the shape of what numpy makes of them."""
+        own, other = sizes_of(x.type), sizes_of(y.type)
+        if own == other:
+            return x, y
+        if (own, other) not in wholes:
+            wholes[own, other] = list(broadcast(interpreter.interpreter_semantic, x, y)[0].type.sizes)
+        whole = wholes[own, other]
+        return of_shape(x, own, whole), of_shape(y, other, whole)
+
+    def of_shape(x: Any, own: Any, whole: list[int]) -> Any:
+        return x if [*own] == whole else tensor(x.handle, block_type(x.dtype, whole))
+
+    def is_of(x: Any, dtype: str) -> bool:
+        return (type(x) is float and dtype[:2] == "fp") or (type(x) is int and x in numbers[dtype])
+
+    def convert_other_types(self: Any, x: Any, y: Any, *rules: bool, **named: bool) -> Any:
+        x_type = x.dtype.name if type(x) is tensor else None
+        y_type = y.dtype.name if type(y) is tensor else None
+        quotient, pointers, checked = rules[3:4] == (True,), rules[:1] == (True,), rules[2:3] != (False,)
+        if x_type and y_type:
+            if x_type in (numbers if quotient else kept) and x_type == y_type:
+                return fitted(x, y)
+            if pointers and y_type in ("int32", "int64") and x.dtype.is_ptr():
+                return fitted(x, y)
+        elif checked and x_type in numbers and is_of(y, x_type):
+            return x, tensor(self.scalar_constant(y, x.dtype).handle, x.type)
+        elif checked and y_type in numbers and is_of(x, y_type):
+            return tensor(self.scalar_constant(x, y.dtype).handle, y.type), y
+        return convert(self, x, y, *rules, **named)
+
     def broadcast_other_shapes(self: Any, x: Any, y: Any) -> Any:
-        blocks = x.type.is_block() and y.type.is_block()
-        return (x, y) if blocks and x.handle.data.shape == y.handle.data.shape else broadcast(self, x, y)
+        return (x, y) if sizes_of(x.type) == sizes_of(y.type) else broadcast(self, x, y)
+
+    def with_an_axis(self: Any, x: Any, axis: int) -> Any:
+        return interpreter.TensorHandle(x.data[(slice(None),) * axis + (None,)], x.dtype.scalar)
+
+    def unwrap_others(x: Any) -> Any:
+        return x if type(x) in unwrapped else unwrap(x)
 
     function.__call__ = call_within_a_kernel
+    tl.core._unwrap_if_constexpr = unwrap_others
     interpreter._patch_attr = exchanged
     interpreter._get_np_dtype = known_numpy_type
     block_type.__init__ = known_type
-    tl.core.tensor.__init__ = tensor_of_a_known_shape
+    tensor.__init__ = tensor_of_a_known_shape
+    TritonSemantic.binary_op_type_checking_impl = convert_other_types
     TritonSemantic.broadcast_impl_value = broadcast_other_shapes
+    interpreter.InterpreterBuilder.create_expand_dims = with_an_axis
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
 

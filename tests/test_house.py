@@ -222,7 +222,10 @@ def prose(path: Path) -> Iterator[str]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     yield from (ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, documented))
     with (ROOT / path).open("rb") as file:
-        yield from (token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT)
+        lines = [line for line in file.read().decode().splitlines() if "#" in line]
+        if any(_NAME.search(line) or _PATH.search(line) for line in lines):  # else no comment names anything
+            file.seek(0)
+            yield from (token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT)
 
 
 def is_there(name: str) -> bool:

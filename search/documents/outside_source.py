@@ -100,9 +100,11 @@ def remove(source: Source) -> None:
         return
     sys.modules.pop(source.module, None)
     folder = source.path.parent
+    names = {os.path.basename(name) for name in source.files}  # of thousands of modules few files have such a one
     own = {os.path.realpath(folder / name) for name in source.files}
     for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) and os.path.realpath(str(module.__file__)) in own:
+        file = str(getattr(module, "__file__", None) or "")
+        if os.path.basename(file) in names and os.path.realpath(file) in own:
             del sys.modules[name]
     if str(folder) in sys.path:
         sys.path.remove(str(folder))

@@ -1,4 +1,4 @@
-"""Tensor cores for Triton's interpreter, and memory that shows when nothing wrote it."""
+"""Tensor cores for Triton's interpreter, memory that shows when nothing wrote it, and what kernels of one state owe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from recallmap.arch import kernels
 from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import Case, Of, attainable, error, tolerance
 
 
 def _to_bf16(x: Any) -> Any:
@@ -25,6 +29,35 @@ def _from_bf16(x: Any) -> Any:
 def _as_tf32(x: Any) -> Any:
     """The 10 bits behind the point that a tensor core reads of fp32."""
     return (np.ascontiguousarray(x, dtype=np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _everything(op: str, inputs: dict[str, Any], initial: Tensor | None, implementation: str) -> dict[str, Tensor]:
+    """Outputs, the final state, and the gradients of a random function of both by all that has one."""
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
+    if initial is not None:
+        leaves["initial_state"] = initial.detach().requires_grad_()
+    o, final = getattr(kernels, op)(**(inputs | leaves), return_state=True, implementation=implementation)
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
+    gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
+    return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
+
+
+def assert_one_state_agrees(
+    op: str, inputs: dict[str, Any], initial: Tensor | None, dtype: torch.dtype, case: Case = "random"
+) -> None:
+    """The kernels of an op whose state is one tensor are its recurrence, with gradients or without."""
+    found = _everything(op, inputs, initial, "fused")
+    exact = {name: x.double() for name, x in inputs.items()}
+    expected = _everything(op, exact, None if initial is None else initial.double(), "recurrent")
+    for name, x in found.items():
+        of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
+        per = (0, 1) if name in ("final", "initial_state") else (0, 2)
+        allowed = max(tolerance(op, dtype, of=of, case=case), attainable(expected[name], x.dtype, per))
+        assert error(x, expected[name], per) <= allowed, (name, x.shape)
+    with torch.no_grad():
+        alone, _ = getattr(kernels, op)(**inputs, initial_state=initial, implementation="fused")
+    assert torch.equal(alone, found["o"])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels import delta, gated_linear
 from recallmap.arch.kernels.benchmark import timing
-from recallmap.arch.kernels.benchmark.tolerance import Case, Of, attainable, error, tolerance
+from tests.arch.kernels.conftest import assert_one_state_agrees
 
 GPU = pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
@@ -285,30 +286,7 @@ def test_a_program_for_a_sequence_and_one_for_a_chunk_give_the_same(
         assert timing.disagreement("delta", "fused", inputs) <= 1
 
 
-def everything(inputs: dict[str, Any], initial: Tensor, implementation: str) -> dict[str, Tensor]:
-    """Outputs, the final state, and the gradients of a random function of both by all that has one."""
-    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
-    leaves["initial_state"] = initial.detach().requires_grad_()
-    o, final = delta(**(inputs | leaves), return_state=True, implementation=implementation)
-    assert final is not None
-    generator = torch.Generator().manual_seed(3)
-    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
-    gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
-    return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
-
-
-def assert_wide_heads_agree(inputs: dict[str, Any], initial: Tensor, dtype: torch.dtype, case: Case) -> None:
-    """With gradients or without."""
-    found = everything(inputs, initial, "fused")
-    expected = everything({name: x.double() for name, x in inputs.items()}, initial.double(), "recurrent")
-    for name, x in found.items():
-        of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
-        per = (0, 1) if name in ("final", "initial_state") else (0, 2)
-        allowed = max(tolerance("delta", dtype, of=of, case=case), attainable(expected[name], x.dtype, per))
-        assert error(x, expected[name], per) <= allowed, name
-    with torch.no_grad():
-        o, _ = delta(**inputs, initial_state=initial, implementation="fused")
-    assert torch.equal(o, found["o"])
+assert_wide_heads_agree = partial(assert_one_state_agrees, "delta")
 
 
 def wide() -> Iterator[Any]:

@@ -12,7 +12,7 @@ import torch
 
 from recallmap.arch.kernels import gated_linear
 from recallmap.arch.kernels.benchmark import timing
-from recallmap.arch.kernels.benchmark.tolerance import Of, attainable, error, tolerance
+from tests.arch.kernels.conftest import assert_one_state_agrees
 
 CUTS = [
     "chunks",
@@ -159,19 +159,6 @@ def test_gates_that_do_not_fit_are_told() -> None:
         gated_linear(**{**inputs, "beta": torch.ones(2, 5, 2, dtype=torch.int64)})
 
 
-def everything(inputs: dict[str, Any], initial: Any, implementation: str) -> dict[str, Any]:
-    """Outputs, the final state, and the gradients of a random function of both by all that has one."""
-    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
-    if initial is not None:
-        leaves["initial_state"] = initial.detach().requires_grad_()
-    o, final = gated_linear(**(inputs | leaves), return_state=True, implementation=implementation)
-    assert final is not None
-    generator = torch.Generator().manual_seed(3)
-    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
-    gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
-    return {"o": o, "final": final} | dict(zip(leaves, gradients, strict=True))
-
-
 def cut_as(name: str, own: Any, plan: Any, device: str) -> Any:
     """The plan of a call, cut in one of the ways that it offers: in small tiles for the interpreter, on a GPU in those that
     tables name, because Triton 3.6 compiles some others wrong for Hopper (walks by 16 channels of values)."""
@@ -224,17 +211,7 @@ def test_no_cut_of_the_work_changes_results(
             inputs["log_decay"][:, 3::29] = -30.0
         initial = torch.randn([*sizes.values()], generator=torch.Generator().manual_seed(0)).to(device)
         initial = initial if with_state else None
-        found = everything(inputs, initial, "fused")
-        exact = {name: x.double() for name, x in inputs.items()}
-        expected = everything(exact, None if initial is None else initial.double(), "recurrent")
-        for name, x in found.items():
-            of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
-            per = (0, 1) if name in ("final", "initial_state") else (0, 2)
-            allowed = max(tolerance("gated_linear", dtype, of=of), attainable(expected[name], x.dtype, per))
-            assert error(x, expected[name], per) <= allowed, (name, time)
-        with torch.no_grad():
-            alone, _ = gated_linear(**inputs, initial_state=initial, implementation="fused")
-        assert torch.equal(alone, found["o"])
+        assert_one_state_agrees("gated_linear", inputs, initial, dtype)
 
 
 def test_a_swept_cut_has_as_many_segments_as_keep_a_gpu_busy(monkeypatch: pytest.MonkeyPatch) -> None:
