@@ -343,6 +343,7 @@ def test_wide_heads_by_chunks(
 
 
 QUICK = {"lossy": True, "early": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64, "apart": True}
+TURNED = {"lossy": True, "turned": True, "value_block": 32, "chunk": 64}
 LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True}
 
 
@@ -353,6 +354,9 @@ def choices() -> Iterator[Any]:
         + [(name, LONG | {"early": early}) for name in ("plain", "head") for early in (True, False)]
         + [("head", {"lossy": True, "apart": False})]
         + [(name, QUICK | {"sums": True}) for name in ("channel", "pair_channel")]
+        + [(name, TURNED | {"chunk": chunk}) for name in ("plain", "head", "channel", "pair_channel") for chunk in (32, 64)]
+        + [("head", LONG | {"turned": True})]
+        + [(name, LONG | {"pair_block": 32, "sums": sums}) for name in ("channel", "pair_channel") for sums in (True, False)]
     )
     for variant, choice in named:
         for case in ("random", "repeated") if variant == "plain" else ("random", "slow", "repeated"):

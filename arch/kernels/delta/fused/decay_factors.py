@@ -58,17 +58,21 @@ def _from_middle(g_CK, C: tl.constexpr):
     i = tl.arange(0, C)[:, None]
     g_CK = tl.maximum(g_CK, LEAST)
     middle = tl.sum(tl.where(i < 8, g_CK, 0.0), 0)[None, :]
-    if C == 32:
-        middle = tl.where(i < 16, middle, tl.sum(tl.where(i < 24, g_CK, 0.0), 0)[None, :])
+    for block in tl.static_range(1, C // 16):
+        middle = tl.where(i < 16 * block, middle, tl.sum(tl.where(i < 16 * block + 8, g_CK, 0.0), 0)[None, :])
     return tl.cumsum(g_CK, 0) - middle
 
 
 @triton.jit
-def _from_border(until_CK, C: tl.constexpr):
-    """Log decay [C, K] between the border amid 32 tokens and each token, <= 0."""
+def _from_border(until_CK, level, C: tl.constexpr):
+    """Log decay [C, K] between each token and the border amid its pair of blocks of 2^level tokens, 16 or more, <= 0."""
     i = tl.arange(0, C)[:, None]
-    at = tl.sum(tl.where(i == C // 2 - 1, until_CK, 0.0), 0)[None, :]
-    return tl.minimum(tl.where(i < C // 2, at - until_CK, until_CK - at), 0.0)
+    border = 1 << level
+    at = tl.sum(tl.where(i == border - 1, until_CK, 0.0), 0)[None, :]
+    for pair in tl.static_range(1, C // 32):
+        other = tl.sum(tl.where(i == (2 * pair + 1) * border - 1, until_CK, 0.0), 0)[None, :]
+        at = tl.where(i < 2 * pair * border, at, other)
+    return tl.minimum(tl.where(((i >> level) & 1) == 0, at - until_CK, until_CK - at), 0.0)
 
 
 @triton.jit
@@ -115,11 +119,11 @@ def _sums_from_middle(g_CK, C: tl.constexpr):
 
 
 @triton.jit
-def _sums_from_border(g_CK, C: tl.constexpr):
+def _sums_from_border(g_CK, level, C: tl.constexpr):
     """As `_from_border`, by products."""
     i = tl.arange(0, C)
     t, s = i[:, None], i[None, :]
-    between = ((t >> 4) == (s >> 4)) & tl.where((t & 16) != 0, s <= t, s > t)
+    between = ((t >> level) == (s >> level)) & tl.where(((t >> level) & 1) != 0, s <= t, s > t)
     return tl.minimum(sums(tl.where(between, 1.0, 0.0), g_CK), 0.0)
 
 
@@ -128,14 +132,15 @@ def pairs_of_level(level, C: tl.constexpr, EXACT: tl.constexpr, TURNED: tl.const
     """Which pairs [t, s], s < t, level after level, fade to and from one place; TURNED: [s, t].
 
     EXACT: those that a border between blocks of 2^level tokens parts, and no wider one. Otherwise those in one block of 16,
-    then those in two.
+    then those that a border between blocks of 16 parts, and of 32, and no wider one.
     """
     i = tl.arange(0, C)
     t, s = (i[None, :], i[:, None]) if TURNED else (i[:, None], i[None, :])
     if EXACT:
         pairs = ((t >> (level + 1)) == (s >> (level + 1))) & ((t >> level) > (s >> level))
     else:
-        pairs = (t > s) & (((t >> 4) == (s >> 4)) == (level == 0))
+        inner = tl.where(level == 0, 0, level + 3)
+        pairs = ((t >> (level + 4)) == (s >> (level + 4))) & ((t >> inner) > (s >> inner))
     return pairs
 
 
@@ -155,12 +160,12 @@ def level_fades(
             to_row = _from_middle(g_CK, C)
         to_read = to_row - tl.maximum(g_CK, LEAST)
         to_column = -to_row
-        if C == 32:
+        if C > 16:
             near = level == 0
             if SUMS:
-                to_border = _sums_from_border(g_CK, C)
+                to_border = _sums_from_border(g_CK, level + 3, C)
             else:
-                to_border = _from_border(until_CK, C)
+                to_border = _from_border(until_CK, level + 3, C)
             to_row = tl.where(near, to_row, to_border)
             to_read = tl.where(near, to_read, tl.minimum(to_border - g_CK, 0.0))
             to_column = tl.where(near, to_column, to_border)

@@ -14,6 +14,7 @@ from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
 from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
 from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, delta_read_out_kernel
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
+from recallmap.arch.kernels.delta.fused.turned_walk import delta_turned_walk_kernel
 from recallmap.arch.kernels.delta.fused.whole_sequence import delta_whole_backward_kernel, delta_whole_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
 from recallmap.arch.kernels.triton_tiles.shared_memory import stages_in_flight
@@ -116,13 +117,22 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
         SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
-    delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
-        faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
-        *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-        **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep or apart,
-        END=x.return_state, APART=apart, STATE=plan.state, STAGES=stages_in_flight(blocks.stages),
-        num_warps=blocks.walk_warps,
-    )  # fmt: skip
+    form = {
+        "V": plan.value_width, "VB": blocks.value_block, "START": x.initial is not None, "END": x.return_state,
+        "STAGES": stages_in_flight(blocks.stages), "num_warps": blocks.walk_warps,
+    }  # fmt: skip
+    grid = plan.programs, triton.cdiv(plan.value_width, blocks.value_block)
+    if plan.turned:
+        delta_turned_walk_kernel[grid](
+            faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, written, states, final,
+            *_strides(faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, **plan.flags, **form,
+        )  # fmt: skip
+    else:
+        delta_forward_walk_kernel[grid](
+            faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
+            *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
+            **plan.flags, **form, KEEP=x.keep or apart, APART=apart, STATE=plan.state,
+        )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)
         delta_read_out_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](

@@ -26,6 +26,7 @@ class Blocks(NamedTuple):
     sums       whether pairs sum up log decays by channel by products
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
+    turned     whether the walk forward has tokens and keys for rows, not values, where it is lossy and outputs are made apart
     """
 
     chunk: int
@@ -51,6 +52,7 @@ class Blocks(NamedTuple):
     gradient_unroll: int = 1
     wide: bool = False
     apart: bool = True
+    turned: bool = False
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int) -> Blocks:
@@ -242,6 +244,11 @@ class Plan(NamedTuple):
         return self.walk is None and max(self.key_width, self.value_width) > 32 and self.blocks.apart
 
     @property
+    def turned(self) -> bool:
+        """Whether the walk forward has tokens and keys for rows."""
+        return self.blocks.turned and self.lossy and self.apart
+
+    @property
     def states_shape(self) -> tuple[int, ...]:
         """States ahead of chunks, which walks side by side leave with values for rows."""
         sizes = (self.key_width, self.value_width)
@@ -290,7 +297,8 @@ def scores_shape(plan: Plan) -> tuple[int, ...]:
 
 
 def levels(plan: Plan) -> dict[str, int]:
-    """Rounds in which a chunk's pairs fade by channel: one a border of blocks, or one a block of 16 where not exact."""
+    """Rounds in which a chunk's pairs fade by channel: one for each size of blocks of tokens, of one token or, where not exact,
+    of 16."""
     if plan.flags["CHAIN"] == "ieee":
         return {"LEVELS": plan.blocks.chunk.bit_length() - 1}
-    return {"LEVELS": plan.blocks.chunk // 16}
+    return {"LEVELS": (plan.blocks.chunk // 16).bit_length()}
