@@ -348,7 +348,8 @@ LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block":
 
 
 def choices() -> Iterator[Any]:
-    """What tables may name, for every kind of inputs: random ones, those that fade slowly, and repeated keys."""
+    """What tables may name, for every kind of inputs: random ones, those that fade slowly, repeated keys, and channels that
+    fade by any size from token to token."""
     named = (
         [(name, choice) for name in ("plain", "head", "channel", "pair_channel") for choice in ({"lossy": True}, QUICK)]
         + [(name, LONG | {"early": early}) for name in ("plain", "head") for early in (True, False)]
@@ -359,7 +360,8 @@ def choices() -> Iterator[Any]:
         + [(name, LONG | {"pair_block": 32, "sums": sums}) for name in ("channel", "pair_channel") for sums in (True, False)]
     )
     for variant, choice in named:
-        for case in ("random", "repeated") if variant == "plain" else ("random", "slow", "repeated"):
+        fading = () if variant == "plain" else ("slow",) if variant == "head" else ("slow", "jumps")
+        for case in ("random", "repeated", *fading):
             said = " ".join(f"{name}={value}" for name, value in choice.items())
             yield pytest.param(variant, choice, case, id=f"{variant} {said} {case}")
 
@@ -370,13 +372,13 @@ def choices() -> Iterator[Any]:
 def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     variant: str,
     choice: dict[str, Any],
-    case: Literal["random", "slow", "repeated"],
+    case: Literal["random", "slow", "repeated", "jumps"],
     device: str,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In bf16, on random keys, also with decays so slow that something is left after a chunk, and on two keys in turn that are
-    written with all strength and hardly fade."""
+    """In bf16, on random keys, also with decays so slow that something is left after a chunk, or that hardly fade until all is
+    gone at once, and on two keys in turn that are written with all strength and hardly fade."""
     if device == "cpu":
         request.getfixturevalue("tensor_cores")
     plan = import_module("recallmap.arch.kernels.delta.fused.plan")
@@ -386,6 +388,9 @@ def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     inputs = example(variant, 85, batch=1, heads=1, key_width=40, value_width=36)
     if case == "slow":
         inputs["log_decay"] = 0.05 * inputs["log_decay"]
+    if case == "jumps":
+        far = torch.rand(inputs["log_decay"].shape, generator=torch.Generator().manual_seed(0)) < 0.1
+        inputs["log_decay"] = torch.where(far, -100.0, 0.01 * inputs["log_decay"])
     if case == "repeated":
         inputs["k"] = inputs["k"][:, torch.arange(85) % 2]
         if "a" in inputs:
@@ -399,3 +404,33 @@ def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     assert_wide_heads_agree(
         on_device, initial.to(device), torch.bfloat16, "repeated" if case == "repeated" else "random"
     )
+
+
+def lengths() -> Iterator[Any]:
+    """Of sequences around a chunk's, and of many chunks."""
+    for variant in ("plain", "head", "channel", "pair_channel"):
+        for chunk in (32, 64):
+            for time in (1, 63, 64, 65):
+                yield pytest.param(variant, chunk, time, id=f"{variant} {chunk} {time}")
+        yield pytest.param(variant, 64, 1000, id=f"{variant} 64 1000")
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("variant", "chunk", "time"), [*lengths()])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_turned_walk_may_end_anywhere(
+    variant: str, chunk: int, time: int, device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where values do not fill its last block."""
+    if device == "cpu":
+        request.getfixturevalue("tensor_cores")
+    plan = import_module("recallmap.arch.kernels.delta.fused.plan")
+    blocks_for = plan.blocks_for
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
+    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(**TURNED | {"chunk": chunk}))
+    heads = 1 if time > 100 else 2  # the time of the interpreter is that of its programs
+    inputs = timing._on(
+        example(variant, time, batch=1, heads=heads, key_width=64, value_width=40), torch.bfloat16, torch.device(device)
+    )
+    initial = torch.randn(1, heads, 64, 40, generator=torch.Generator().manual_seed(0))
+    assert_wide_heads_agree(inputs, initial.to(device), torch.bfloat16, "random")
