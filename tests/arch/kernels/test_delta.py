@@ -343,7 +343,7 @@ def test_wide_heads_by_chunks(
 
 
 QUICK = {"lossy": True, "early": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64, "apart": True}
-TURNED = {"lossy": True, "turned": True, "value_block": 32, "chunk": 64}
+TURNED = {"lossy": True, "turned": True, "back_turned": True, "value_block": 32, "chunk": 64}
 LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True}
 
 
@@ -356,7 +356,7 @@ def choices() -> Iterator[Any]:
         + [("head", {"lossy": True, "apart": False})]
         + [(name, QUICK | {"sums": True}) for name in ("channel", "pair_channel")]
         + [(name, TURNED | {"chunk": chunk}) for name in ("plain", "head", "channel", "pair_channel") for chunk in (32, 64)]
-        + [("head", LONG | {"turned": True})]
+        + [("head", LONG | {way: True}) for way in ("turned", "back_turned")]
         + [(name, LONG | {"pair_block": 32, "sums": sums}) for name in ("channel", "pair_channel") for sums in (True, False)]
     )
     for variant, choice in named:
@@ -418,10 +418,10 @@ def lengths() -> Iterator[Any]:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("variant", "chunk", "time"), [*lengths()])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_turned_walk_may_end_anywhere(
+def test_turned_walks_may_end_anywhere(
     variant: str, chunk: int, time: int, device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where values do not fill its last block."""
+    """Also where values do not fill their last block."""
     if device == "cpu":
         request.getfixturevalue("tensor_cores")
     plan = import_module("recallmap.arch.kernels.delta.fused.plan")

@@ -26,7 +26,8 @@ class Blocks(NamedTuple):
     sums       whether pairs sum up log decays by channel by products
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
-    turned     whether the walk forward has tokens and keys for rows, not values, where it is lossy and outputs are made apart
+    turned, back_turned  whether the walks forward and backward have tokens and keys for rows, not values, where they are lossy
+               and outputs are made apart
     """
 
     chunk: int
@@ -53,6 +54,7 @@ class Blocks(NamedTuple):
     wide: bool = False
     apart: bool = True
     turned: bool = False
+    back_turned: bool = False
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int) -> Blocks:
@@ -247,6 +249,11 @@ class Plan(NamedTuple):
     def turned(self) -> bool:
         """Whether the walk forward has tokens and keys for rows."""
         return self.blocks.turned and self.lossy and self.apart
+
+    @property
+    def back_turned(self) -> bool:
+        """Whether the walk backward has tokens and keys for rows."""
+        return self.blocks.back_turned and self.lossy and self.apart
 
     @property
     def states_shape(self) -> tuple[int, ...]:

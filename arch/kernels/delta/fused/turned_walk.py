@@ -1,6 +1,7 @@
-"""The walk of a state along time with tokens and keys for rows, in bf16, by a program a head and block of value channels.
+"""Walks of a state, and of its derivative, along time with tokens and keys for rows, in bf16, by a program a head and block of
+value channels.
 
-Both products of a chunk have 64 rows or more then, of tokens and of keys, however few channels of values a program has: what
+All products of a chunk have 64 rows or more then, of tokens and of keys, however few channels of values a program has: what
 Hopper's wider products ask for.
 """
 
@@ -71,3 +72,65 @@ def delta_turned_walk_kernel(
             state_KV = add_dot(state_KV, load_columns(k, k_strides[1], t, T, d, K), e_CV, "bf16")
     if END:
         tl.store(final + head * (K * V) + place_outside, state_KV, mask=inside)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def delta_turned_back_walk_kernel(
+    q, k, b, scores, erased, d_o, d_final, d_v, d_e, d_states, d_initial,
+    q_strides, k_strides, b_strides, erased_strides, d_o_strides, T, H, scale,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr,
+    CHAIN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Derivatives by states and by E of one head, a block of value channels; time runs backward. d_v holds what comes through
+    outputs of the same chunk."""
+    head = tl.program_id(0).to(tl.int64)
+    at_b, at_h = head // H, head % H
+    q += at_b * q_strides[0] + at_h * q_strides[2]
+    d_o += at_b * d_o_strides[0] + at_h * d_o_strides[2]
+    if PAIR:
+        c, c_stride = b + at_b * b_strides[0] + at_h * b_strides[2], b_strides[1]
+    else:
+        c, c_stride = k + at_b * k_strides[0] + at_h * k_strides[2], k_strides[1]
+    KINDS: tl.constexpr = 4 if PAIR else 2
+    TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
+    SIZE: tl.constexpr = KINDS * C * C + TAIL
+    chunks = tl.cdiv(T, C)
+    scores += head * chunks * SIZE + KINDS * C * C
+    d_states += head * chunks * (K * V)
+    erased += at_b * erased_strides[0] + at_h * erased_strides[2]
+    d_v += (at_b * T * H + at_h) * V
+    d_e += (at_b * T * H + at_h) * V
+    d, w = tl.arange(0, KP), tl.program_id(1) * VB + tl.arange(0, VB)
+    place, place_outside = d[:, None] + w[None, :] * K, d[:, None] * V + w[None, :]
+    inside = (d[:, None] < K) & (w[None, :] < V)
+    d_state_KV = tl.zeros((KP, VB), tl.float32)
+    if END:
+        d_state_KV = tl.load(d_final + head * (K * V) + place_outside, mask=inside, other=0.0)
+    over = 1.0
+    if GATE == 1:
+        over = tl.load(scores + (chunks - 1) * SIZE + 4 * C - 1)
+    for back in tl.range(0, chunks, num_stages=STAGES):
+        n = chunks - 1 - back
+        t = n * C + tl.arange(0, C)
+        fades = scores + n * SIZE
+        behind_KV = d_state_KV.to(tl.bfloat16)
+        tl.store(d_states + n * (K * V) + place, behind_KV, mask=inside)
+        d_e_CV = dot(load_rows(c, c_stride, t, T, d, K), behind_KV, "bf16")
+        if GATE == 1 or (WRITE and GATE == 0):
+            d_e_CV *= tl.load(fades + 2 * C + tl.arange(0, C))[:, None]
+        d_e_CV += load_rows(d_v, H * V, t, T, w, V)
+        store_rows(d_e, H * V, t, T, w, V, d_e_CV)
+        read_CV = load_rows(d_o, d_o_strides[1], t, T, w, V)
+        if GATE == 0:
+            read_CV *= scale
+        if GATE == 1:
+            read_CV *= tl.load(fades + tl.arange(0, C))[:, None]
+            d_state_KV *= over
+            over = tl.load(fades - SIZE + 4 * C - 1, mask=n > 0, other=1.0)
+        if GATE == 2:
+            d_state_KV *= tl.load(fades + d)[:, None]
+        d_state_KV = add_dot(d_state_KV, load_columns(q, q_strides[1], t, T, d, K), read_CV, "bf16")
+        d_state_KV = add_dot(d_state_KV, load_columns(erased, erased_strides[1], t, T, d, K), -d_e_CV, "bf16")
+    if START:
+        tl.store(d_initial + head * (K * V) + place_outside, d_state_KV, mask=inside)
