@@ -357,9 +357,17 @@ def choices() -> Iterator[Any]:
         + [(name, LONG | {"early": early}) for name in ("plain", "head") for early in (True, False)]
         + [("head", {"lossy": True, "apart": False})]
         + [(name, QUICK | {"sums": True}) for name in ("channel", "pair_channel")]
-        + [(name, TURNED | {"chunk": chunk}) for name in ("plain", "head", "channel", "pair_channel") for chunk in (32, 64)]
+        + [
+            (name, TURNED | {"chunk": chunk})
+            for name in ("plain", "head", "channel", "pair_channel")
+            for chunk in (32, 64)
+        ]
         + [("head", LONG | {way: True}) for way in ("turned", "back_turned")]
-        + [(name, LONG | {"pair_block": 32, "sums": sums}) for name in ("channel", "pair_channel") for sums in (True, False)]
+        + [
+            (name, LONG | {"pair_block": 32, "sums": sums})
+            for name in ("channel", "pair_channel")
+            for sums in (True, False)
+        ]
     )
     for variant, choice in named:
         fading = () if variant == "plain" else ("slow",) if variant == "head" else ("slow", "jumps")
