@@ -31,12 +31,12 @@ def _as_tf32(x: Any) -> Any:
     return (np.ascontiguousarray(x, dtype=np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _everything(op: str, inputs: dict[str, Any], initial: Tensor | None, implementation: str) -> dict[str, Tensor]:
+def _everything(op: str, inputs: dict[str, Any], initial: Tensor | None, **how: Any) -> dict[str, Tensor]:
     """Outputs, the final state, and the gradients of a random function of both by all that has one."""
     leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "sign"}
     if initial is not None:
         leaves["initial_state"] = initial.detach().requires_grad_()
-    o, final = getattr(kernels, op)(**(inputs | leaves), return_state=True, implementation=implementation)
+    o, final = getattr(kernels, op)(**(inputs | leaves), return_state=True, **how)
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x) for x in (o, final)]
     gradients = torch.autograd.grad([o, final], [*leaves.values()], weights)
@@ -44,19 +44,19 @@ def _everything(op: str, inputs: dict[str, Any], initial: Tensor | None, impleme
 
 
 def assert_one_state_agrees(
-    op: str, inputs: dict[str, Any], initial: Tensor | None, dtype: torch.dtype, case: Case = "random"
+    op: str, inputs: dict[str, Any], initial: Tensor | None, dtype: torch.dtype, case: Case = "random", **how: Any
 ) -> None:
-    """The kernels of an op whose state is one tensor are its recurrence, with gradients or without."""
-    found = _everything(op, inputs, initial, "fused")
+    """The kernels of an op whose state is one tensor are its recurrence, with gradients or without. `how`: more arguments."""
+    found = _everything(op, inputs, initial, implementation="fused", **how)
     exact = {name: x.double() for name, x in inputs.items()}
-    expected = _everything(op, exact, None if initial is None else initial.double(), "recurrent")
+    expected = _everything(op, exact, None if initial is None else initial.double(), implementation="recurrent", **how)
     for name, x in found.items():
         of: Of = "output" if name in ("o", "final") else "gradient" if name in timing.CONTENT else "gate_gradient"
         per = (0, 1) if name in ("final", "initial_state") else (0, 2)
         allowed = max(tolerance(op, dtype, of=of, case=case), attainable(expected[name], x.dtype, per))
         assert error(x, expected[name], per) <= allowed, (name, x.shape)
     with torch.no_grad():
-        alone, _ = getattr(kernels, op)(**inputs, initial_state=initial, implementation="fused")
+        alone, _ = getattr(kernels, op)(**inputs, initial_state=initial, implementation="fused", **how)
     assert torch.equal(alone, found["o"])
 
 

@@ -321,19 +321,25 @@ def test_wide_heads_by_chunks(
 
 
 QUICK = {"lossy": True, "early": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64, "apart": True}
+TURNED = {"lossy": True, "turned": True, "value_block": 32}
+TURNS = [("plain", 32), ("plain", 64), ("head", 32), ("head", 64), ("channel", 32), ("pair_channel", 32)]
 LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True}
 
 
 def choices() -> Iterator[Any]:
-    """What tables may name, for every kind of inputs: random ones, those that fade slowly, and repeated keys."""
+    """What tables may name, for every kind of inputs: random ones, those that fade slowly, repeated keys, and channels that
+    fade by any size from token to token."""
     named = (
         [(name, choice) for name in ("plain", "head", "channel", "pair_channel") for choice in ({"lossy": True}, QUICK)]
         + [(name, LONG | {"early": early}) for name in ("plain", "head") for early in (True, False)]
         + [("head", {"lossy": True, "apart": False})]
         + [(name, QUICK | {"sums": True}) for name in ("channel", "pair_channel")]
+        + [(name, TURNED | {"chunk": chunk}) for name, chunk in TURNS]
+        + [("head", LONG | {"turned": True})]
     )
     for variant, choice in named:
-        for case in ("random", "repeated") if variant == "plain" else ("random", "slow", "repeated"):
+        fading = () if variant == "plain" else ("slow",) if variant == "head" else ("slow", "jumps")
+        for case in ("random", "repeated", *fading):
             said = " ".join(f"{name}={value}" for name, value in choice.items())
             yield pytest.param(variant, choice, case, id=f"{variant} {said} {case}")
 
@@ -344,13 +350,13 @@ def choices() -> Iterator[Any]:
 def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     variant: str,
     choice: dict[str, Any],
-    case: Literal["random", "slow", "repeated"],
+    case: Literal["random", "slow", "repeated", "jumps"],
     device: str,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In bf16, on random keys, also with decays so slow that something is left after a chunk, and on two keys in turn that are
-    written with all strength and hardly fade."""
+    """In bf16, on random keys, also with decays so slow that something is left after a chunk, or that hardly fade until all is
+    gone at once, and on two keys in turn that are written with all strength and hardly fade."""
     if device == "cpu":
         request.getfixturevalue("tensor_cores")
     plan = import_module("recallmap.arch.kernels.delta.fused.plan")
@@ -360,6 +366,9 @@ def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     inputs = example(variant, 85, batch=1, heads=1, key_width=40, value_width=36)
     if case == "slow":
         inputs["log_decay"] = 0.05 * inputs["log_decay"]
+    if case == "jumps":
+        far = torch.rand(inputs["log_decay"].shape, generator=torch.Generator().manual_seed(0)) < 0.1
+        inputs["log_decay"] = torch.where(far, -100.0, 0.01 * inputs["log_decay"])
     if case == "repeated":
         inputs["k"] = inputs["k"][:, torch.arange(85) % 2]
         if "a" in inputs:
@@ -373,3 +382,31 @@ def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
     assert_wide_heads_agree(
         on_device, initial.to(device), torch.bfloat16, "repeated" if case == "repeated" else "random"
     )
+
+
+def lengths() -> Iterator[Any]:
+    """Of sequences around a chunk's, and of many chunks."""
+    for variant, chunk in TURNS:
+        for time in (1, 63, 64, 65, *([1000] if chunk == max(each for name, each in TURNS if name == variant) else [])):
+            yield pytest.param(variant, chunk, time, id=f"{variant} {chunk} {time}")
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("variant", "chunk", "time"), [*lengths()])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_turned_walks_may_end_anywhere(
+    variant: str, chunk: int, time: int, device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where values do not fill their last block."""
+    if device == "cpu":
+        request.getfixturevalue("tensor_cores")
+    plan = import_module("recallmap.arch.kernels.delta.fused.plan")
+    blocks_for = plan.blocks_for
+    monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
+    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(**TURNED | {"chunk": chunk}))
+    heads = 1 if time > 100 else 2  # the time of the interpreter is that of its programs
+    inputs = timing._on(
+        example(variant, time, batch=1, heads=heads, key_width=64, value_width=40), torch.bfloat16, torch.device(device)
+    )
+    initial = torch.randn(1, heads, 64, 40, generator=torch.Generator().manual_seed(0))
+    assert_wide_heads_agree(inputs, initial.to(device), torch.bfloat16, "random", scale=0.3)

@@ -14,6 +14,7 @@ from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
 from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
 from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, delta_read_out_kernel
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
+from recallmap.arch.kernels.delta.fused.turned_walk import delta_turned_back_walk_kernel, delta_turned_walk_kernel
 from recallmap.arch.kernels.delta.fused.whole_sequence import delta_whole_backward_kernel, delta_whole_forward_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque, packed, padded
 from recallmap.arch.kernels.triton_tiles.shared_memory import stages_in_flight
@@ -116,13 +117,22 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
         SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
-    delta_forward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, blocks.value_block))](
-        faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
-        *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-        **plan.flags, V=plan.value_width, VB=blocks.value_block, START=x.initial is not None, KEEP=x.keep or apart,
-        END=x.return_state, APART=apart, STATE=plan.state, STAGES=stages_in_flight(blocks.stages),
-        num_warps=blocks.walk_warps,
-    )  # fmt: skip
+    form = {
+        "V": plan.value_width, "VB": blocks.value_block, "START": x.initial is not None, "END": x.return_state,
+        "STAGES": stages_in_flight(blocks.stages), "num_warps": blocks.walk_warps,
+    }  # fmt: skip
+    grid = plan.programs, triton.cdiv(plan.value_width, blocks.value_block)
+    if plan.turned:
+        delta_turned_walk_kernel[grid](
+            faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, written, states, final,
+            *_strides(faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, **plan.flags, **form,
+        )  # fmt: skip
+    else:
+        delta_forward_walk_kernel[grid](
+            faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
+            *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
+            **plan.flags, **form, KEEP=x.keep or apart, APART=apart, STATE=plan.state,
+        )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)
         delta_read_out_kernel[(plan.programs, plan.chunks, triton.cdiv(plan.value_width, block))](
@@ -178,14 +188,24 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
             **plan.flags, V=plan.value_width, VB=block, WIDE=blocks.wide, num_warps=blocks.output_warps,
         )  # fmt: skip
     block = blocks.back_block or blocks.value_block
-    delta_backward_walk_kernel[(plan.programs, triton.cdiv(plan.value_width, block))](
-        faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_e, d_states, d.initial,
-        *_strides(faded.q, faded.k, faded.b, faded.r, d_o), plan.time, plan.heads, x.scale,
-        **plan.flags, V=plan.value_width, VB=block, START=x.initial is not None, END=x.return_state,
-        APART=apart, STATE=plan.state, SOLVE=plan.applied,
-        STAGES=stages_in_flight(blocks.back_stages or blocks.stages),
-        num_warps=blocks.back_warps or blocks.walk_warps,
-    )  # fmt: skip
+    form = {
+        "V": plan.value_width, "VB": block, "START": x.initial is not None, "END": x.return_state,
+        "STAGES": stages_in_flight(blocks.back_stages or blocks.stages),
+        "num_warps": blocks.back_warps or blocks.walk_warps,
+    }  # fmt: skip
+    grid = plan.programs, triton.cdiv(plan.value_width, block)
+    strides = _strides(faded.q, faded.k, faded.b, faded.r, d_o)
+    if plan.turned:
+        delta_turned_back_walk_kernel[grid](
+            faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, d_e, d_states, d.initial,
+            *strides, plan.time, plan.heads, x.scale, **plan.flags, **form,
+        )  # fmt: skip
+    else:
+        delta_backward_walk_kernel[grid](
+            faded.q, faded.k, faded.b, scores, faded.r, d_o, d_final, d.v, z, d_e, d_states, d.initial,
+            *strides, plan.time, plan.heads, x.scale, **plan.flags, **form, APART=apart, STATE=plan.state,
+            SOLVE=plan.applied,
+        )  # fmt: skip
     delta_gradient_kernel[(plan.programs, plan.chunks)](
         *content, states, d_states, written, d_o, z, d_pairs, d.q, d.k, d.a, d.b, d.log_decay, d.beta,
         scores, faded.k, d_e, d.v, *_strides(*content, d_o, faded.k), plan.time, plan.heads, x.scale,

@@ -26,6 +26,7 @@ class Blocks(NamedTuple):
     sums       whether pairs sum up log decays by channel by products
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
+    turned     whether walks have tokens and keys for rows, not values, where they are lossy and outputs are made apart
     """
 
     chunk: int
@@ -51,6 +52,7 @@ class Blocks(NamedTuple):
     gradient_unroll: int = 1
     wide: bool = False
     apart: bool = True
+    turned: bool = False
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int) -> Blocks:
@@ -74,9 +76,9 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype:
             chunk, value_block, 32, 16, 4 if chunk == 16 else 8, 8, 4 if chunk == 16 else 8, 1, output_step=32
         )
     width = 64 if widest <= 64 else 128
-    # Chunks of 64, walks of 64 channels, or gradients by 32 channels of keys and 64 of values bring in Hopper's wider products,
-    # of which Triton 3.6 compiles some to wrong results, or to addresses out of bounds (seen on an H100 and an H200). The table
-    # names only what was checked there.
+    # Chunks of 64, turned walks, walks of 64 channels, or gradients by 32 channels of keys and 64 of values bring in Hopper's
+    # wider products, of which Triton 3.6 compiles some to wrong results, or to addresses out of bounds (seen on an H100 and an
+    # H200; of chunks of 64 by channel the pairs, and none that was right was faster). The table names only what was checked.
     if widest > 128 or (paired and not by_channel):
         gradient_block, stages = 64 if by_channel or not paired else 16, 1 if widest > 128 and many else 2
         pair_block = 32 if by_channel else 64
@@ -105,18 +107,21 @@ WIDE = {
         32, 32, 32, 64, 2, 4, 4, 3, output_block=128, back_block=64, back_warps=4, back_stages=3, gradient_values=64,
         early=True, unroll=2, gradient_unroll=2, wide=True, apart=False, lossy=True,
     ),
-    (128, NO_GATE, False): Blocks(64, 32, 64, 64, 2, 4, 4, 3, output_block=128, gradient_values=64, wide=True, lossy=True),
+    (128, NO_GATE, False): Blocks(
+        64, 32, 64, 64, 2, 4, 4, 4, output_block=128, output_step=128, back_stages=3, gradient_values=64, wide=True,
+        turned=True, lossy=True,
+    ),
     (128, HEAD_GATE, False): Blocks(
-        64, 32, 128, 64, 4, 8, 4, 3, output_block=128, back_block=32, back_warps=4, back_stages=3, gradient_values=64,
-        early=True, wide=True, lossy=True,
+        64, 16, 128, 64, 4, 4, 4, 3, output_block=128, back_block=32, gradient_values=64, early=True, wide=True, turned=True,
+        lossy=True,
     ),
     (128, CHANNEL_GATE, False): Blocks(
-        32, 16, 32, 64, 2, 2, 4, 4, output_block=128, output_warps=2, back_block=16, back_warps=4, back_stages=3,
-        gradient_values=64, early=True, unroll=2, gradient_unroll=2, lossy=True,
+        32, 32, 32, 64, 2, 4, 4, 4, output_block=128, output_warps=2, gradient_values=64, early=True, unroll=2,
+        gradient_unroll=2, turned=True, lossy=True,
     ),
     (128, CHANNEL_GATE, True): Blocks(
-        32, 16, 32, 64, 2, 4, 4, 3, output_block=128, output_warps=8, gradient_values=64, early=True, unroll=2,
-        gradient_unroll=2, wide=True, lossy=True,
+        32, 32, 32, 64, 2, 4, 4, 3, output_block=128, output_warps=8, gradient_values=64, early=True, unroll=2,
+        gradient_unroll=2, wide=True, turned=True, lossy=True,
     ),
 }  # fmt: skip
 
@@ -126,8 +131,10 @@ FEW: dict[tuple[int, int, bool], dict[str, Any]] = {
     (64, HEAD_GATE, False): {"apart": True},
     (64, CHANNEL_GATE, False): {"apart": True},
     (64, CHANNEL_GATE, True): {"apart": True},
-    (128, NO_GATE, False): {"back_block": 16, "back_warps": 4, "back_stages": 3},
-    (128, HEAD_GATE, False): {"value_block": 16, "walk_warps": 2, "back_block": 16},
+    (128, NO_GATE, False): {"value_block": 16, "back_block": 16},
+    (128, HEAD_GATE, False): {"stages": 4, "back_block": 16, "back_stages": 3},
+    (128, CHANNEL_GATE, False): {"value_block": 16},
+    (128, CHANNEL_GATE, True): {"value_block": 16},
 }
 
 
@@ -240,6 +247,11 @@ class Plan(NamedTuple):
         """Whether walks leave outputs, and derivatives by values, to programs a chunk, for which E and states are kept: where
         heads are wide. Narrow ones spare the launches."""
         return self.walk is None and max(self.key_width, self.value_width) > 32 and self.blocks.apart
+
+    @property
+    def turned(self) -> bool:
+        """Whether walks have tokens and keys for rows."""
+        return self.blocks.turned and self.lossy and self.apart
 
     @property
     def states_shape(self) -> tuple[int, ...]:
