@@ -58,7 +58,11 @@ SHAPES = {
 
 
 class Disagreement(ValueError):
-    """An implementation that does not compute its op."""
+    """An implementation that does not compute its op. `backward`: its outputs agree, and its gradients do not."""
+
+    def __init__(self, said: str, *, backward: bool) -> None:
+        super().__init__(said)
+        self.backward = backward
 
 
 def variants(op: str) -> tuple[str, ...]:
@@ -100,8 +104,8 @@ def bench(
 
     `implementations` None takes all that can serve; `beside` times other people's kernels, too (benchmark.peers); `more`
     are arguments of the op. Raises Disagreement, and times nothing more, where one differs from `recurrent` in fp64 by more
-    than `benchmark.tolerance` allows; ValueError where one cannot serve. A peer that disagrees, or refuses, is not timed:
-    its row says why.
+    than `benchmark.tolerance` allows; ValueError where one cannot serve. A peer that disagrees, or refuses, is not timed, but
+    forward where its outputs agree: its row says why.
     """
     chosen = variant or variants(op)[0]
     device = torch.device(device)
@@ -137,7 +141,8 @@ def _beside(
     inputs: dict[str, Any],
     row: Callable[..., dict[str, Any]],
 ) -> dict[str, Any]:
-    """The row of a peer. Whatever keeps it from running is its own affair, and is said."""
+    """The row of a peer, forward alone where its gradients disagree. Whatever keeps it from running is its own affair, and is
+    said."""
     name, call = other
 
     def nothing() -> None:
@@ -147,9 +152,16 @@ def _beside(
         share = _largest_error(op, f"peer {name!r}", call, inputs, PEERS_MAY)
         return row(name, share, *_calls(call, inputs))
     except Exception as error:
-        why = str(error).strip().partition("\n")[0][:200]
-        empty = row(name, float("nan"), nothing, nothing)
-        return empty | {"forward_ms": float("nan"), "forward_backward_ms": float("nan"), "note": why}
+        unknown, why = float("nan"), str(error).strip().partition("\n")[0][:200]
+        if isinstance(error, Disagreement) and error.backward:
+            forward, _ = _calls(call, inputs)
+            untimed = {"forward_backward_ms": unknown, "memory_mib": unknown, "note": why}
+            return row(name, unknown, forward, nothing) | untimed
+        return row(name, unknown, nothing, nothing) | {
+            "forward_ms": unknown,
+            "forward_backward_ms": unknown,
+            "note": why,
+        }
 
 
 def disagreement(op: str, implementation: str, inputs: dict[str, Any]) -> float:
@@ -188,7 +200,8 @@ def _largest_error(op: str, who: str, call: Peer, inputs: dict[str, Any], most: 
             what = "outputs" if name == "o" else f"gradients of {name}"
             raise Disagreement(
                 f"{who} of {op!r} in {dtype}: {what} differ from 'recurrent' in fp64 by {found:.1e}, allowed are "
-                f"{allowed:.0e}; a wrong result is not timed"
+                f"{allowed:.0e}; a wrong result is not timed",
+                backward=of != "output",
             )
         share = max(share, most * found / allowed)
     return share
