@@ -204,13 +204,14 @@ def test_no_cut_of_the_work_changes_results(
     sizes = {"batch": 2, "heads": 2, "key_width": 100, "value_width": 90}
     if device == "cpu":
         sizes = {"batch": 1, "heads": 2 if variant == "shared" else 1, "key_width": 20, "value_width": 24}
-    # The derivative by the gate of a single token is a sum that may cancel: here there are two.
-    for time, with_state in ((2, True), (70, False), (300 if device == "cuda" else 150, True)):
+    # The derivative by the gate of a single token is a sum that may cancel: here there are two. The state before many tokens is
+    # small, as rounding what the first ones read of it would outweigh all other errors.
+    for time, size in ((2, 1.0), (70, None), (300 if device == "cuda" else 150, 0.1)):
         inputs = timing._on(example(variant, time, **sizes), dtype, torch.device(device))
         if "log_decay" in inputs:
             inputs["log_decay"][:, 3::29] = -30.0
         initial = torch.randn([*sizes.values()], generator=torch.Generator().manual_seed(0)).to(device)
-        initial = initial if with_state else None
+        initial = None if size is None else size * initial
         assert_one_state_agrees("gated_linear", inputs, initial, dtype)
 
 
