@@ -112,8 +112,7 @@ WIDE = {
         turned=True, lossy=True,
     ),
     (128, HEAD_GATE, False): Blocks(
-        64, 16, 128, 64, 4, 4, 4, 3, output_block=128, back_block=32, gradient_values=64, early=True, wide=True, turned=True,
-        lossy=True,
+        64, 16, 128, 64, 4, 4, 4, 3, output_block=128, back_block=32, gradient_values=64, wide=True, turned=True, lossy=True,
     ),
     (128, CHANNEL_GATE, False): Blocks(
         32, 32, 32, 64, 2, 4, 4, 4, output_block=128, output_warps=2, gradient_values=64, early=True, unroll=2,
