@@ -137,7 +137,11 @@ def run(
         gpus = [torch.device("cuda", n) for n in range(torch.cuda.device_count())] if kind == "cuda" else []
         busy = stack.enter_context(gpu_busy.sampled(gpu_busy.reader(gpus) if address is None else None))
         at_once = cohorts_per_gpu or (cohorts_at_once(torch.device(kind)) if address is None else 1)
-        here_at_once = at_once * max(1, len(gpus)) if kind == "cuda" else len(os.sched_getaffinity(0))
+        on_gpus = at_once * max(1, len(gpus))
+        if address is None:
+            places = on_gpus if kind == "cuda" else len(os.sched_getaffinity(0))
+        else:
+            places = max(1, _places(_resources(kind, at_once)))
         driver = Driver(
             study,
             ledger,
@@ -145,7 +149,7 @@ def run(
             cohort_size=cohort_size,
             where=here,
             on=kind,
-            places=here_at_once if address is None else max(1, _places(_resources(kind, at_once))),
+            places=places,
             part=part,
             seeds=seeds,
             saved=unfinished.saved() if address is None else (),
@@ -157,7 +161,7 @@ def run(
             listeners=listeners,
         )
         own = unfinished.folder if address is None else None
-        drawers = workers_for(kind, 1 / (at_once * max(1, len(gpus)))) if address is None else None
+        drawers = workers_for(kind, 1 / on_gpus) if address is None else None
         desk = Desk(driver, kind, 1 / at_once, drawers, folder=own, lives=LIVES, rest=REST)
         if desk.prepare():
             if address is None:

@@ -190,8 +190,7 @@ def room(device: torch.device) -> Room:
 
 
 def fewest(device: torch.device) -> Room:
-    """How few members keep this device busy, so that to train fewer at once takes longer for each. A CPU takes one after
-    the other."""
+    """How few members keep this device busy, so that to train fewer at once takes longer for each. A core is busy with one."""
     return at_most(1) if device.type != "cuda" else lambda spec: max(1, _saturating(spec))
 
 

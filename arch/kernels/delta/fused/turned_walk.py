@@ -1,8 +1,8 @@
 """Walks of a state, and of its derivative, along time with tokens and keys for rows, in bf16, by a program a head and block of
 value channels.
 
-Hopper's wider products ask for 64 rows. A program has all keys, and a chunk of 64 tokens, however few channels of values it
-walks with; so walks of a few channels can be many, side by side.
+Hopper's wider products ask for 64 rows. A program has all keys, and all tokens of a chunk, of which there are 64 but for decays
+by channel, however few channels of values it walks with. So walks of a few channels can be many, side by side.
 """
 
 # mypy: disable-error-code="no-untyped-def"
