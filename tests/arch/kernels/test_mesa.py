@@ -400,3 +400,18 @@ def test_fused_reads_queries_keys_and_values_as_they_lie(device: str) -> None:
         apart = torch.stack(list(parts), axis).unbind(axis)
         for x, y in zip(everything(*apart), expected, strict=True):
             assert torch.equal(x, y)
+
+
+def test_segments_that_are_walked_side_by_side_are_one_sequence() -> None:
+    """A few sequences do not fill a GPU: of 300 tokens in chunks of 16 two halves are walked at once."""
+    inputs = {key: x.float().requires_grad_() for key, x in example("head", 300).items()}
+    state = MesaState(torch.eye(6).repeat(2, 2, 1, 1).requires_grad_(), torch.ones(2, 2, 6, 3).requires_grad_())
+
+    def everything(implementation: str) -> list[Tensor]:
+        o, last = mesa(**inputs, steps=8, initial_state=state, return_state=True, implementation=implementation)
+        assert last is not None
+        by = torch.autograd.grad(o.sin().sum() + sum(x.square().sum() for x in last), [*inputs.values(), *state])
+        return [o, *last, *by]
+
+    for x, y in zip(everything("fused"), everything("chunked"), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4 * float(y.detach().abs().max()))

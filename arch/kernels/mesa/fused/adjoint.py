@@ -8,7 +8,7 @@ import triton.language as tl
 
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
 from recallmap.arch.kernels.mesa.fused.solvers import regulariser, solve
-from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, halves, load, store
+from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, load, load_diagonal, load_halves, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
@@ -20,14 +20,14 @@ def mesa_adjoint_kernel(
 ):  # fmt: skip
     """Solve for the derivatives by the solutions of one chunk: `adjoint`, which is d_q too; d_fade is f_t df_t."""
     AHEAD: tl.constexpr = ahead_kk is not None
+    HELD: tl.constexpr = BK <= 64  # kk, through the solve; wider ones are read anew behind it, as registers are too few
     sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = sequence // H, sequence % H
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
     own = (b * T * H + h) * K
-    k += b * k_b + h % G * K
-    k_ = load(k, t, i, k_t, 1, T, K)
-    kT = load(k, i, t, 1, k_t, K, T)
+    k_ = load(k + b * k_b + h % G * K, t, i, k_t, 1, T, K)
+    kT = tl.trans(k_)
     lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
@@ -37,10 +37,10 @@ def mesa_adjoint_kernel(
     for first in range(0, V, BC):
         j = first + tl.arange(0, BC)
         d_o_ = load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V)
-        scores += dot(d_o_, load(v + b * v_b + h * V, j, t, 1, v_t, V, T), PRECISION)
+        scores += dot(d_o_, tl.trans(load(v + b * v_b + h * V, t, j, v_t, 1, T, V)), PRECISION)
         if AHEAD:
-            kvT = load(ahead_kv + (sequence * N + n) * K * V, j, i, 1, V, V, K)
-            read += dot(d_o_, kvT, PRECISION)
+            kv_high, kv_low = load_halves(ahead_kv, sequence * N + n, i, j, K, V, PRECISION)
+            read += dot_halves(d_o_, tl.trans(kv_high), tl.trans(kv_low), PRECISION)
     rhs = scale * dot(scores * weights, k_, PRECISION)
     diagonal, kk_high, kk_low = tl.zeros((BK,), tl.float32), kT, kT
     by_fade = tl.zeros((C,), tl.float32)
@@ -48,9 +48,10 @@ def mesa_adjoint_kernel(
         read = scale * fade[:, None] * read
         rhs += read
         by_fade = tl.sum(read * load(solution + own, t, i, H * K, 1, T, K), 1)
-        kk = ahead_kk + (sequence * N + n) * K * K
-        diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
-        kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
+        if not HELD:
+            tl.debug_barrier()  # or the compiler holds kk beside what comes before it
+        kk_high, kk_low = load_halves(ahead_kk, sequence * N + n, i, i, K, K, PRECISION)
+        diagonal = load_diagonal(ahead_kk, sequence * N + n, i, K, PRECISION)
     e, _ = solve(
         rhs,
         k_,
@@ -77,5 +78,7 @@ def mesa_adjoint_kernel(
         tl.store(d_lam + at, -tl.sum(x * e, 1), mask=there)
     if d_fade is not None:
         if AHEAD:
+            if not HELD:
+                kk_high, kk_low = load_halves(ahead_kk, sequence * N + n, i, i, K, K, PRECISION)
             by_fade -= fade * tl.sum(dot_halves(x, kk_high, kk_low, PRECISION) * e, 1)
         tl.store(d_fade + at, by_fade, mask=there)

@@ -32,7 +32,7 @@ def mesa_gradient_kernel(
     write = write_strengths(beta, at, there, C)
     pairs = pair_fades(log_decay, sign, at, there, C, 1, PRECISION)
     weights = pairs * write[:, None]
-    to_end = fades_to_end(log_decay, sign, at, there, H, T - n * C, C)
+    to_end = fades_to_end(log_decay, sign, at, there, H, T - n * C, C, PRECISION)
 
     by_k = dot(k_, load(solution + own, i, t, 1, H * K, K, T), PRECISION)
     values = tl.zeros((C, C), tl.float32)
@@ -45,8 +45,9 @@ def mesa_gradient_kernel(
         by_v = scale * rough_dot(weights * by_k, load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V), PRECISION)
         if BEHIND:
             state = behind_kv + place * K * V
-            behind += dot(v_, load(state, j, i, 1, V, V, K), PRECISION)
-            through = dot(k_, load(state, i, j, V, 1, K, V), PRECISION)
+            kept = load(state, i, j, V, 1, K, V)
+            behind += dot(v_, tl.trans(kept), PRECISION)
+            through = dot(k_, kept, PRECISION)
             by_end += tl.sum(through * v_.to(tl.float32), 1)
             by_v += (write * to_end)[:, None] * through
         store(d_v + (b * T * H + h) * V, by_v, t, j, H * V, 1, T, V)
@@ -56,8 +57,8 @@ def mesa_gradient_kernel(
     by_key -= rough_dot(weights * by_k, load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
     if BEHIND:
         state = behind_kk + place * K * K
-        twice = load(state, i, i, K, 1, K, K) + load(state, i, i, 1, K, K, K)
-        through = dot(k_, twice, PRECISION)
+        kept = load(state, i, i, K, 1, K, K)
+        through = dot(k_, tl.trans(kept), PRECISION) + dot(k_, kept, PRECISION)
         by_end += 0.5 * tl.sum(through * k_.to(tl.float32), 1)
         by_key += (write * to_end)[:, None] * (through + behind)
         by_end *= to_end

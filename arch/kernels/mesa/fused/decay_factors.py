@@ -31,13 +31,20 @@ def fades_from_start(log_decay, sign, at, there, C: tl.constexpr):
 
 
 @triton.jit
-def fades_to_end(log_decay, sign, at, there, H, count, C: tl.constexpr):
-    """The factors from behind each token to the chunk's end [C], of which `count` tokens are there."""
+def fades_to_end(log_decay, sign, at, there, H, count, C: tl.constexpr, PRECISION: tl.constexpr):
+    """The factors from behind each token to the chunk's end [C], of which `count` tokens are there.
+
+    Exponents sum the decays that follow, but for 16 bits, where differences of sums have digits enough.
+    """
     factor = tl.full((C,), 1.0, tl.float32)
     if log_decay is not None:
-        following = tl.arange(0, C) + 1
-        g = tl.load(log_decay + at + H, mask=(following < C) & (following < count), other=0.0)
-        factor = tl.exp(tl.cumsum(g, 0, reverse=True))
+        if PRECISION == "split":
+            g = tl.load(log_decay + at, mask=there, other=0.0)
+            factor = tl.exp(tl.sum(g, 0) - tl.cumsum(g, 0))
+        else:
+            following = tl.arange(0, C) + 1
+            g = tl.load(log_decay + at + H, mask=(following < C) & (following < count), other=0.0)
+            factor = tl.exp(tl.cumsum(g, 0, reverse=True))
     if sign is not None:
         turned, all_turned = _signs(sign, at, there)
         factor = factor * turned * all_turned
@@ -67,6 +74,18 @@ def pair_fades(
         turned, _ = _signs(sign, at, there)
         pairs = pairs * turned[:, None] * turned[None, :]
     return pairs
+
+
+@triton.jit
+def fade_over(log_decay, sign, at, there):
+    """The factor over all of a chunk."""
+    over = tl.full((), 1.0, tl.float32)
+    if log_decay is not None:
+        over = tl.exp(tl.sum(tl.load(log_decay + at, mask=there, other=0.0), 0))
+    if sign is not None:
+        _, all_turned = _signs(sign, at, there)
+        over = over * all_turned
+    return over
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 B batch, T time, H heads, N chunks, K key width, V value width
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels.mesa.fused.adjoint import mesa_adjoint_kernel
 from recallmap.arch.kernels.mesa.fused.chunk_gradients import mesa_gradient_kernel
-from recallmap.arch.kernels.mesa.fused.plan import Inputs, cut_for, passes
+from recallmap.arch.kernels.mesa.fused.plan import Cut, Inputs, cut_for, passes
 from recallmap.arch.kernels.mesa.fused.read_out import mesa_read_out_kernel
 from recallmap.arch.kernels.mesa.fused.state_walk import mesa_behind_kernel, mesa_states_kernel
 from recallmap.arch.kernels.op_interface.custom_op import opaque
@@ -76,19 +77,15 @@ def _forward(x: Inputs) -> Results:
     if passes(x, chunks):
         past = [*ahead]
         ends = [final_kk, final_kv] if x.return_state else [None, None]
-        mesa_states_kernel[(batch * heads, cut.blocks)](
-            k,
-            v,
-            *gates,
-            _full(x.kk),
-            _full(x.kv),
-            *past,
-            *ends,
-            **cut.counts,
-            G=shared,
-            **_strides(k=k, v=v),
-            **cut.of_states(),
-        )
+        widths = cut.of_states()
+        walk = partial(
+            mesa_states_kernel[(batch * heads, cut.blocks, cut.segments)],
+            **cut.counts, length=cut.length, G=shared, **_strides(k=k, v=v),
+        )  # fmt: skip
+        left = _left(x, cut)
+        if left[0] is not None:
+            walk(k, v, *gates, None, None, *left, None, None, None, None, **widths)
+        walk(k, v, *gates, _full(x.kk), _full(x.kv), *left, *past, *ends, **widths)
     mesa_read_out_kernel[(batch * heads, chunks)](
         q, k, v, _full(x.lam), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
         **_strides(q=q, k=k, v=v), **cut.widths,
@@ -96,10 +93,30 @@ def _forward(x: Inputs) -> Results:
     return results
 
 
+def _ahead(x: Inputs, cut: Cut, width: int) -> Tensor:
+    """Room for kk or kv ahead of every chunk: fp32, or two halves of it."""
+    (batch, _, heads, _), key_width = x.v.shape, x.k.shape[-1]
+    halves, dtype = ((2,), torch.bfloat16) if cut.plan.precision == "split" else ((), torch.float32)
+    there = batch if passes(x, cut.counts["N"]) else 0
+    return torch.empty((there, heads, cut.counts["N"], *halves, key_width, width), dtype=dtype, device=x.v.device)
+
+
+def _left(x: Inputs, cut: Cut) -> list[Tensor | None]:
+    """Room for what segments leave of kk and kv, and for the decay over them."""
+    if cut.segments == 1:
+        return [None] * 3
+    states = len(x.v) * x.v.shape[2] * cut.segments
+    key_width, value_width = x.k.shape[-1], x.v.shape[-1]
+    return [
+        x.v.new_empty(shape, dtype=torch.float32)
+        for shape in ((states, key_width, key_width), (states, key_width, value_width), (states,))
+    ]
+
+
 def _empty_results(x: Inputs) -> Results:
     batch, time, heads, value_width = x.v.shape
-    key_width, chunks = x.k.shape[-1], cut_for(x).counts["N"]
-    passing = passes(x, chunks)
+    cut = cut_for(x)
+    key_width = x.k.shape[-1]
 
     def new(*shape: int, there: bool = True) -> Tensor:
         return torch.empty((batch, *shape) if there else (batch, 0), dtype=torch.float32, device=x.v.device)
@@ -110,8 +127,8 @@ def _empty_results(x: Inputs) -> Results:
         final_kv=new(heads, key_width, value_width, there=x.return_state),
         solution=new(time, heads, key_width),
         taken=new(time, heads),
-        ahead_kk=new(heads, chunks, key_width, key_width, there=passing),
-        ahead_kv=new(heads, chunks, key_width, value_width, there=passing),
+        ahead_kk=_ahead(x, cut, key_width),
+        ahead_kv=_ahead(x, cut, value_width),
     )
 
 
@@ -161,22 +178,29 @@ def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
     counts: dict[str, Any] = cut.counts | {"scale": x.scale}
     passing = passes(x, chunks)
     past = ahead if passing else [None, None]
-    behind = [torch.empty_like(states, memory_format=torch.contiguous_format) if passing else None for states in ahead]
+    states = (batch, heads, chunks, k.shape[-1])
+    behind = [v.new_empty((*states, y.shape[-1]), dtype=cut.plan.kept) if passing else None for y in (k, v)]
     d_last = [by_state.contiguous() if x.return_state else None for by_state in derivatives[1:]]
     adjoint = torch.empty_like(solution)
     d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay)
     d_over = d_fade.new_empty(batch, heads, chunks, cut.blocks) if d_fade is not None and passing else None
     grid = (batch * heads, chunks)
+    widths = cut.widths | {"BC": cut.plan.adjoint_columns}
     mesa_adjoint_kernel[grid](
         d_o, k, v, _full(x.lam), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
-        **counts, **_solver(x), G=shared, **strides, **cut.widths,
+        **counts, **_solver(x), G=shared, **strides, **widths,
     )  # fmt: skip
     if passing:
-        mesa_behind_kernel[(batch * heads, cut.blocks)](
-            d_o, gates[0], gates[2], *past, solution, adjoint, *d_last, *behind, d.kk, d.kv, d_over,
-            **counts, **cut.of_states(),
+        widths = cut.of_states()
+        walk = partial(
+            mesa_behind_kernel[(batch * heads, cut.blocks, cut.segments)],
+            d_o, gates[0], gates[2], *past, solution, adjoint, **counts, length=cut.length, **widths,
         )  # fmt: skip
-    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.more_warps}
+        left = _left(x, cut)
+        if left[0] is not None:
+            walk(None, None, *left, None, None, None, None, None)
+        walk(*d_last, *left, *behind, d.kk, d.kv, d_over)
+    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.gradient_warps}
     mesa_gradient_kernel[grid](
         d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over, d.k, d.v, d.log_decay, d.beta,
         **counts, G=shared, **strides, **widths,

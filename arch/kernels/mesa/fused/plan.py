@@ -7,29 +7,31 @@ from torch import Tensor
 
 from recallmap.arch.kernels.op_interface.custom_op import padded
 
-MOST_STATE_COLUMNS = 64
-STAGES = 2  # of the walks over states
-
 
 class Plan(NamedTuple):
     """How kernels are cut.
 
-    columns    of values at a time
-    more_warps where most lies in registers
+    columns    of values at a time, and in the adjoint
     precision  of products of fp32: "ieee"; "tf32x3", three tensor-core products that keep 21 bits; "split", for bf16 inputs
                only, where an fp32 factor becomes two bf16 numbers that keep 16 bits: keys and values lose nothing by it
+    rows, state_columns  of a state that one program of a walk has
     """
 
     chunk: int
     columns: int
+    adjoint_columns: int
     precision: str
     num_warps: int
-    more_warps: int
+    gradient_warps: int
+    rows: int
+    state_columns: int
+    walk_warps: int
+    walk_stages: int = 2
 
     @property
-    def state_columns(self) -> int:
-        """Columns of a state that one program of states has."""
-        return min(MOST_STATE_COLUMNS, self.columns)
+    def kept(self) -> torch.dtype:
+        """Of derivatives by states, which no solve needs."""
+        return torch.bfloat16 if self.precision == "split" else torch.float32
 
 
 def plan_for(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
@@ -38,10 +40,24 @@ def plan_for(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
     widest = max(padded(key_width), padded(value_width))
     width, columns = padded(key_width), min(64, widest)
     if width <= 32:
-        return Plan(16, columns, precision, 1, 1)
-    if width == 128:  # 64 rows do not fit registers, nor fp32 factors of them shared memory
-        return Plan(32, min(128, padded(value_width)) if precision == "split" else columns, precision, 8, 8)
-    return Plan(64, columns, precision, 4, 8)
+        return Plan(16, columns, columns, precision, 1, 1, width, columns, 1)
+    if width <= 64:
+        return Plan(64, columns, columns, precision, 4, 4 if precision == "split" else 8, width, columns, 4)
+    if precision != "split":  # fp32 factors of 64 rows do not fit shared memory
+        return Plan(32, columns, columns, precision, 8, 8, width, columns, 8)
+    return Plan(32, min(128, padded(value_width)), columns, precision, 4, 4, 64, 64, 4, 3)
+
+
+ENOUGH = 256  # programs of a walk, to keep a GPU busy
+
+
+def segments_for(programs: int, chunks: int) -> int:
+    """How many segments of a sequence are walked side by side. They cost a launch, so that it must be worth it."""
+    segments = 1
+    if programs < ENOUGH:
+        while programs * segments < 2 * ENOUGH and chunks // (2 * segments) >= 8:
+            segments *= 2
+    return segments
 
 
 class Inputs(NamedTuple):
@@ -70,26 +86,36 @@ class Inputs(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The arguments of every kernel: counts and constants of compilation; and the number of programs per state."""
+    """The arguments of every kernel: counts and constants of compilation; programs a state; segments of chunks, and chunks
+    of one."""
 
     counts: dict[str, int]
     widths: dict[str, int | str]
     blocks: int
+    segments: int
+    length: int
     plan: Plan
 
     def of_states(self) -> dict[str, int | str]:
-        return self.widths | {"BC": self.plan.state_columns, "num_stages": STAGES}
+        plan = self.plan
+        return {name: width for name, width in self.widths.items() if name != "BK"} | {
+            "BR": plan.rows, "BC": plan.state_columns, "num_warps": plan.walk_warps, "num_stages": plan.walk_stages
+        }  # fmt: skip
 
 
 def cut_for(x: Inputs) -> Cut:
     """The cut of one call."""
-    (_, time, _, key_width), (heads, value_width) = x.k.shape, x.v.shape[2:]
+    (batch, time, _, key_width), (heads, value_width) = x.k.shape, x.v.shape[2:]
     plan = plan_for(key_width, value_width, x.k.dtype)
-    counts = {"T": time, "H": heads, "N": -(-time // plan.chunk)}
+    chunks = -(-time // plan.chunk)
+    counts = {"T": time, "H": heads, "N": chunks}
     widths: dict[str, int | str] = {"K": key_width, "V": value_width, "BK": padded(key_width), "BC": plan.columns}
     widths |= {"C": plan.chunk, "PRECISION": plan.precision, "num_warps": plan.num_warps, "num_stages": 1}
     blocks = -(-key_width // plan.state_columns) + -(-value_width // plan.state_columns)
-    return Cut(counts, widths, blocks, plan)
+    blocks *= -(-key_width // plan.rows)
+    segments = segments_for(batch * heads * blocks, chunks)
+    length = -(-chunks // segments)
+    return Cut(counts, widths, blocks, -(-chunks // length), length, plan)
 
 
 def passes(x: Inputs, chunks: int) -> bool:

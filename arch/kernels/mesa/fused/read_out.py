@@ -8,7 +8,7 @@ import triton.language as tl
 
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
 from recallmap.arch.kernels.mesa.fused.solvers import regulariser, solve
-from recallmap.arch.kernels.mesa.fused.tiles import dot, halves, load, rough_dot, store
+from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, load, load_diagonal, load_halves, rough_dot, store
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
@@ -24,17 +24,15 @@ def mesa_read_out_kernel(
     b, h = sequence // H, sequence % H
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
-    k += b * k_b + h % G * K
-    k_ = load(k, t, i, k_t, 1, T, K)
-    kT = load(k, i, t, 1, k_t, K, T)
+    k_ = load(k + b * k_b + h % G * K, t, i, k_t, 1, T, K)
+    kT = tl.trans(k_)
     lam_ = regulariser(lam, (b // members) * H + h, at, there, i, K, ridge)
     weights = pair_fades(log_decay, sign, at, there, C, 0, PRECISION) * write_strengths(beta, at, there, C)[None, :]
     fade, _ = fades_from_start(log_decay, sign, at, there, C)
     diagonal, kk_high, kk_low = tl.zeros((BK,), tl.float32), kT, kT
     if AHEAD:
-        kk = ahead_kk + (sequence * N + n) * K * K
-        diagonal = tl.load(kk + i * (K + 1), mask=i < K, other=0.0)
-        kk_high, kk_low = halves(load(kk, i, i, K, 1, K, K), PRECISION)
+        kk_high, kk_low = load_halves(ahead_kk, sequence * N + n, i, i, K, K, PRECISION)
+        diagonal = load_diagonal(ahead_kk, sequence * N + n, i, K, PRECISION)
     rhs = load(q + b * q_b + h % G * K, t, i, q_t, 1, T, K).to(tl.float32)
     x, used = solve(
         rhs,
@@ -60,6 +58,6 @@ def mesa_read_out_kernel(
         j = first + tl.arange(0, BC)
         read = rough_dot(scores, load(v + b * v_b + h * V, t, j, v_t, 1, T, V), PRECISION)
         if AHEAD:
-            kv = load(ahead_kv + (sequence * N + n) * K * V, i, j, V, 1, K, V)
-            read += fade[:, None] * dot(x, kv, PRECISION)
+            kv_high, kv_low = load_halves(ahead_kv, sequence * N + n, i, j, K, V, PRECISION)
+            read += fade[:, None] * dot_halves(x, kv_high, kv_low, PRECISION)
         store(o + (b * T * H + h) * V, read * scale, t, j, H * V, 1, T, V)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.mesa.conjugate import DRIFTED, FRESH
-from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, rough_dot
+from recallmap.arch.kernels.mesa.fused.tiles import direction, dot, dot_halves, high_of, low_of, rough_dot, rounded
 
 _FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
 
@@ -28,10 +28,30 @@ def regulariser(lam, head, at, there, i, K: tl.constexpr, ridge):
 def _multiply(
     x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """x A, of one chunk or of many."""
-    image = dot(dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
-    if AHEAD:
-        image += tl.expand_dims(fade, -1) * dot_halves(x, kk_high, kk_low, PRECISION)
+    """x A, of one chunk or of many; where products are split, of x in bf16's numbers."""
+    if PRECISION == "split":
+        x_ = x.to(tl.bfloat16)
+        scores = tl.dot(x_, kT) * weights
+        image = x * lam
+        if AHEAD:
+            image += tl.expand_dims(fade, -1) * tl.dot(x_, kk_high, tl.dot(x_, kk_low))
+        image = tl.dot(high_of(scores), k, tl.dot(low_of(scores), k, image))
+    else:
+        image = dot(dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
+        if AHEAD:
+            image += tl.expand_dims(fade, -1) * dot_halves(x, kk_high, kk_low, PRECISION)
+    return image
+
+
+@triton.jit
+def _multiply_all(
+    x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """x A of any x."""
+    image = _multiply(direction(x, PRECISION), k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+    if PRECISION == "split":
+        rest = direction(x - rounded(x), PRECISION)
+        image += _multiply(rest, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
     return image
 
 
@@ -91,9 +111,9 @@ def _conjugate(
     if X0 != "zero":
         x = rhs
         if X0 == "diag":
-            x = _start(rhs, k, weights, fade, lam, diagonal, PRECISION)
+            x = direction(_start(rhs, k, weights, fade, lam, diagonal, PRECISION), PRECISION)
         r = rhs - _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-    p = r
+    p = direction(r, PRECISION)
     square = tl.sum(r * r, COLUMNS)
     enough = square * enough
     taken = tl.zeros_like(square)
@@ -110,12 +130,14 @@ def _conjugate(
             onward = active
             if X0 == "q":
                 if step % _FRESH == _FRESH - 1:
-                    image = _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+                    image = _multiply_all(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
                     drift = tl.where(tl.expand_dims(active, -1), rhs - image - r, 0.0)
                     onward = active & (tl.sum(drift * drift, COLUMNS) <= tl.sum(r * r, COLUMNS) * _DRIFTED)
                     r += drift
             following = tl.sum(r * r, COLUMNS)
-            p = r + tl.expand_dims(tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0), -1) * p
+            p = direction(
+                r + tl.expand_dims(tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0), -1) * p, PRECISION
+            )
             square = following
             taken += active.to(tl.float32)
             step += 1

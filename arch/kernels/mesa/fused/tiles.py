@@ -11,20 +11,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _rounded(x):
+def rounded(x):
     """x to the nearest number that bf16 has, still in fp32: bit arithmetic, as a conversion there and back takes far longer."""
     return ((x.to(tl.int32, bitcast=True) + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _high(x):
-    return _rounded(x).to(tl.bfloat16)
+def high_of(x):
+    return rounded(x).to(tl.bfloat16)
 
 
 @triton.jit
-def _low(x):
+def low_of(x):
     """The rest of x that bf16 loses."""
-    return (x - _rounded(x)).to(tl.bfloat16)
+    return (x - rounded(x)).to(tl.bfloat16)
 
 
 @triton.jit
@@ -33,32 +33,64 @@ def dot(x, y, PRECISION: tl.constexpr):
     if PRECISION != "split":
         product = tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
     elif x.dtype == tl.float32 and y.dtype == tl.float32:
-        product = dot_halves(x, _high(y), _low(y), PRECISION)
+        product = dot_halves(x, high_of(y), low_of(y), PRECISION)
     elif x.dtype == tl.float32:
-        product = tl.dot(_high(x), y, tl.dot(_low(x), y))
+        product = tl.dot(high_of(x), y, tl.dot(low_of(x), y))
     elif y.dtype == tl.float32:
-        product = tl.dot(x, _high(y), tl.dot(x, _low(y)))
+        product = tl.dot(x, high_of(y), tl.dot(x, low_of(y)))
     else:
         product = tl.dot(x, y)
     return product
 
 
 @triton.jit
-def halves(y, PRECISION: tl.constexpr):
-    """The parts of y that `dot_halves` needs: all of it at once unless products are split."""
-    high, low = y, y
+def load_halves(pointer, place, i, j, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr):
+    """What is of a state at a place, [K, V], in the parts that `dot_halves` needs."""
     if PRECISION == "split":
-        high, low = _high(y), _low(y)
+        high = load(pointer + place * 2 * K * V, i, j, V, 1, K, V)
+        low = load(pointer + place * 2 * K * V + K * V, i, j, V, 1, K, V)
+    else:
+        high = load(pointer + place * K * V, i, j, V, 1, K, V)
+        low = high
     return high, low
 
 
 @triton.jit
-def dot_halves(x, high, low, PRECISION: tl.constexpr):
+def load_diagonal(pointer, place, i, K: tl.constexpr, PRECISION: tl.constexpr):
+    pointer += place * (2 if PRECISION == "split" else 1) * K * K
+    diagonal = tl.load(pointer + i * (K + 1), mask=i < K, other=0.0).to(tl.float32)
     if PRECISION == "split":
-        product = tl.dot(_high(x), high, tl.dot(_high(x), low, tl.dot(_low(x), high)))
+        diagonal += tl.load(pointer + K * K + i * (K + 1), mask=i < K, other=0.0).to(tl.float32)
+    return diagonal
+
+
+@triton.jit
+def store_halves(pointer, place, x, i, j, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr):
+    """x to a place of states, as `load_halves` reads it."""
+    if PRECISION == "split":
+        store(pointer + place * 2 * K * V, high_of(x), i, j, V, 1, K, V)
+        store(pointer + place * 2 * K * V + K * V, low_of(x), i, j, V, 1, K, V)
     else:
+        store(pointer + place * K * V, x, i, j, V, 1, K, V)
+
+
+@triton.jit
+def dot_halves(x, high, low, PRECISION: tl.constexpr):
+    if PRECISION != "split":
         product = dot(x, high, PRECISION)
+    elif x.dtype == tl.bfloat16:
+        product = tl.dot(x, high, tl.dot(x, low))
+    else:
+        product = tl.dot(high_of(x), high, tl.dot(high_of(x), low, tl.dot(low_of(x), high)))
     return product
+
+
+@triton.jit
+def direction(x, PRECISION: tl.constexpr):
+    """x as a direction of steps: where products are split, of bf16's numbers, so that one product has all of it."""
+    if PRECISION == "split":
+        x = rounded(x)
+    return x
 
 
 @triton.jit
