@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels import MesaState, delta, gated_linear, mesa, mesa_steps_taken
 from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.benchmark.tolerance import error
 from recallmap.arch.kernels.mesa.chunked import CHUNKS
 from recallmap.arch.kernels.mesa.conjugate import Gradient, Start
 
@@ -415,3 +416,24 @@ def test_segments_that_are_walked_side_by_side_are_one_sequence() -> None:
 
     for x, y in zip(everything("fused"), everything("chunked"), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4 * float(y.detach().abs().max()))
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_in_bf16_a_gradient_of_two_keys_that_repeat_keeps_its_digits() -> None:
+    """The solver may not stop before the smallest eigenvalues are served, nor its directions lose what they were rounded by."""
+    inputs = example("from_query", 200, batch=1, heads=1, key_width=16, value_width=16)
+    inputs["k"] = inputs["k"][:, torch.arange(200) % 2]
+    inputs |= {
+        "log_decay": 0.002 * inputs["log_decay"].clamp(min=-1),
+        "beta": torch.full((1, 200, 1), 0.99),
+        "steps": 24,
+    }
+    rounded = {key: x.bfloat16() if isinstance(x, Tensor) else x for key, x in inputs.items()}
+
+    def by_query(implementation: str, dtype: torch.dtype) -> Tensor:
+        given = {key: x.to(dtype) if isinstance(x, Tensor) else x for key, x in rounded.items()}
+        given["q"].requires_grad_()
+        o, _ = mesa(**given, implementation=implementation)
+        return torch.autograd.grad((o * torch.ones_like(o).cumsum(1).cos()).sum(), given["q"])[0]
+
+    assert error(by_query("fused", torch.bfloat16), by_query("recurrent", torch.float64), (0, 2)) < 0.02

@@ -30,7 +30,7 @@ from recallmap.arch.kernels.op_interface.input_checks import promoted
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
 ROUNDING = 0.01 * torch.finfo(torch.float32).eps  # a residual that fell below it carries no information
-SPLIT_ROUNDING = 2**-14  # nor, of bf16 inputs, one a thirtieth as large as their own rounding
+SPLIT_ROUNDING = 0.1 * 2**-16  # nor one below it where products keep 16 bits
 
 
 def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, sizes: Mapping[str, int]) -> str | None:

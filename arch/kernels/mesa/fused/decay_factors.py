@@ -22,7 +22,7 @@ def fades_from_start(log_decay, sign, at, there, C: tl.constexpr):
     """The factors from the chunk's start to behind each token [C], and over all of it."""
     fade, over = tl.full((C,), 1.0, tl.float32), tl.full((), 1.0, tl.float32)
     if log_decay is not None:
-        g = tl.load(log_decay + at, mask=there, other=0.0)
+        g = tl.load(log_decay + at, mask=there, other=0.0).to(tl.float32)
         fade, over = tl.exp(tl.cumsum(g, 0)), tl.exp(tl.sum(g, 0))
     if sign is not None:
         turned, all_turned = _signs(sign, at, there)
@@ -39,11 +39,11 @@ def fades_to_end(log_decay, sign, at, there, H, count, C: tl.constexpr, PRECISIO
     factor = tl.full((C,), 1.0, tl.float32)
     if log_decay is not None:
         if PRECISION == "split":
-            g = tl.load(log_decay + at, mask=there, other=0.0)
+            g = tl.load(log_decay + at, mask=there, other=0.0).to(tl.float32)
             factor = tl.exp(tl.sum(g, 0) - tl.cumsum(g, 0))
         else:
             following = tl.arange(0, C) + 1
-            g = tl.load(log_decay + at + H, mask=(following < C) & (following < count), other=0.0)
+            g = tl.load(log_decay + at + H, mask=(following < C) & (following < count), other=0.0).to(tl.float32)
             factor = tl.exp(tl.cumsum(g, 0, reverse=True))
     if sign is not None:
         turned, all_turned = _signs(sign, at, there)
@@ -63,7 +63,7 @@ def pair_fades(
     ahead = rows - columns if TIME == 0 else columns - rows
     pairs = (ahead >= 0).to(tl.float32)
     if log_decay is not None:
-        g = tl.load(log_decay + at, mask=there, other=0.0)
+        g = tl.load(log_decay + at, mask=there, other=0.0).to(tl.float32)
         if PRECISION == "split":
             sums = tl.cumsum(g, 0)
             apart = tl.expand_dims(sums, 1 - TIME) - tl.expand_dims(sums, TIME)
@@ -81,7 +81,7 @@ def fade_over(log_decay, sign, at, there):
     """The factor over all of a chunk."""
     over = tl.full((), 1.0, tl.float32)
     if log_decay is not None:
-        over = tl.exp(tl.sum(tl.load(log_decay + at, mask=there, other=0.0), 0))
+        over = tl.exp(tl.sum(tl.load(log_decay + at, mask=there, other=0.0).to(tl.float32), 0))
     if sign is not None:
         _, all_turned = _signs(sign, at, there)
         over = over * all_turned
@@ -92,5 +92,5 @@ def fade_over(log_decay, sign, at, there):
 def write_strengths(beta, at, there, C: tl.constexpr):
     write = tl.full((C,), 1.0, tl.float32)
     if beta is not None:
-        write = tl.load(beta + at, mask=there, other=0.0)
+        write = tl.load(beta + at, mask=there, other=0.0).to(tl.float32)
     return write

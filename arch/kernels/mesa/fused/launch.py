@@ -60,7 +60,7 @@ def _strides(**tensors: Tensor) -> dict[str, int]:
 
 
 def _gates(x: Inputs) -> list[Tensor | None]:
-    return [_full(gate) for gate in (x.log_decay, x.beta, x.sign)]
+    return [None if gate is None else gate.contiguous() for gate in (x.log_decay, x.beta, x.sign)]
 
 
 def _solver(x: Inputs) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _forward(x: Inputs) -> Results:
             walk(k, v, *gates, None, None, *left, None, None, None, None, **widths)
         walk(k, v, *gates, _full(x.kk), _full(x.kv), *left, *past, *ends, **widths)
     mesa_read_out_kernel[(batch * heads, chunks)](
-        q, k, v, _full(x.lam), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
+        q, k, v, x.lam.contiguous(), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
         **_strides(q=q, k=k, v=v), **cut.widths,
     )  # fmt: skip
     return results
@@ -162,8 +162,8 @@ def _room(x: Inputs) -> _Gradients:
         k=new(time, heads, key_width, dtype=content),
         v=new(*x.v.shape[1:], dtype=x.v.dtype),
         lam=new(heads, cut_for(x).counts["N"], key_width) if x.ridge is None else new(time, heads),
-        log_decay=None if x.log_decay is None else new(time, heads),
-        beta=None if x.beta is None else new(time, heads),
+        log_decay=None if x.log_decay is None else new(time, heads, dtype=x.log_decay.dtype),
+        beta=None if x.beta is None else new(time, heads, dtype=x.beta.dtype),
         kk=None if x.kk is None else new(*x.kk.shape[1:]),
         kv=None if x.kv is None else new(*x.kv.shape[1:]),
     )
@@ -182,12 +182,12 @@ def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Ten
     behind = [v.new_empty((*states, y.shape[-1]), dtype=cut.plan.kept) if passing else None for y in (k, v)]
     d_last = [by_state.contiguous() if x.return_state else None for by_state in derivatives[1:]]
     adjoint = torch.empty_like(solution)
-    d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay)
+    d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay, dtype=torch.float32)
     d_over = d_fade.new_empty(batch, heads, chunks, cut.blocks) if d_fade is not None and passing else None
     grid = (batch * heads, chunks)
     widths = cut.widths | {"BC": cut.plan.adjoint_columns}
     mesa_adjoint_kernel[grid](
-        d_o, k, v, _full(x.lam), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
+        d_o, k, v, x.lam.contiguous(), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
         **counts, **_solver(x), G=shared, **strides, **widths,
     )  # fmt: skip
     if passing:

@@ -19,9 +19,9 @@ _FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
 def regulariser(lam, head, at, there, i, K: tl.constexpr, ridge):
     """lam as a row [1, K], which all tokens of a head have; a column [C, 1] where it is a share of each token's norm."""
     if ridge is None:
-        return tl.load(lam + head * K + i, mask=i < K, other=1.0)[None, :]
+        return tl.load(lam + head * K + i, mask=i < K, other=1.0).to(tl.float32)[None, :]
     else:
-        return tl.load(lam + at, mask=there, other=0.0)[:, None]
+        return tl.load(lam + at, mask=there, other=0.0).to(tl.float32)[:, None]
 
 
 @triton.jit
