@@ -131,6 +131,16 @@ def fisher(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
     return float(fisher_exact([[count, of - count] for count, of in (ours, theirs)]).pvalue)
 
 
+def told(p: float | None) -> str:
+    """p in three decimals, and in as many more as tell it from the level that decides."""
+    if p is None:
+        return ""
+    if p < 0.001:
+        return "<0.001"
+    decides = round(ALPHA, 9)
+    return next(text for digits in range(3, 18) if (float(text := f"{p:.{digits}f}") < decides) == (p < decides))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p values, in the order of the raw ones: below 0.05 at most one family in twenty decides wrongly."""
     adjusted = [1.0] * len(p_values)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recallmap.results.analysis.comparison import told
 from recallmap.results.analysis.labels import counted, devices_of
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
@@ -178,7 +179,7 @@ def _summary(judged: Mapping[str, Judged]) -> str:
         counts = Counter(SIDES[one.verdict] for one in judgement.evidence)
         said = ", ".join(f"{counts[side]} {side}" for side in SIDES.values() if counts[side]) or "no records yet"
         text = f"[{claim.text}](#{name})" if files else claim.text
-        figures = f"{_p(judgement.p)} | {_p(judgement.adjusted)}"
+        figures = f"{told(judgement.p)} | {told(judgement.adjusted)}"
         lines.append(f"| {text} | {claim.source} | **{judgement.verdict}** | {said} | {figures} |")
     verdicts = Counter(one.judgement.verdict for one in judged.values())
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in SIDES if verdicts[verdict])
@@ -191,17 +192,11 @@ def _section(title: str, judged: Judged) -> str:
     lines = [f"## {title}\n", f"{claim.text} ({claim.source}): **{judgement.verdict}**.\n"]
     lines += ["| who | where | figures | p | adjusted | records | |", "| --- | --- | --- | ---: | ---: | --- | --- |"]
     lines += [
-        f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | {_p(one.p)} | {_p(one.adjusted)} | "
+        f"| {escaped(one.who)} | {escaped(one.where)} | {one.figures} | {told(one.p)} | {told(one.adjusted)} | "
         f"[{name}]({FOLDER}/{name}.md) | {one.verdict}{f': {escaped(one.silent)}' if one.silent else ''} |"
         for name, one in zip(files, judgement.evidence, strict=True)
     ]
     return "\n".join([*lines, "", *([f"{claim.remark}\n"] if claim.remark else [])])
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def _untraceable(files: Mapping[str, Sequence[Record]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from recallmap.results.analysis.comparison import told
 from recallmap.results.analysis.validity import (
     FEWEST_ARCHITECTURES,
     FEWEST_PAPERS,
@@ -79,8 +80,7 @@ def cells(one: Agreement) -> list[str]:
     if one.correlation is None or one.leaving_out is None:
         return [*known, "", "", "", ""]
     low, high = one.leaving_out
-    ps = ("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in (one.p, one.adjusted))
-    return [*known, _correlation(one), f"[{low:+.2f}, {high:+.2f}]", *ps]
+    return [*known, _correlation(one), f"[{low:+.2f}, {high:+.2f}]", told(one.p), told(one.adjusted)]
 
 
 def _correlation(one: Agreement) -> str:

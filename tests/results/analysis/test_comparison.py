@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from recallmap.results.analysis.comparison import benjamini_hochberg, compared, fisher, holm, spread
+from recallmap.results.analysis.comparison import benjamini_hochberg, compared, fisher, holm, spread, told
 
 A, B = [0.9, 0.95, 0.91, 0.99, 0.93], [0.5, 0.7, 0.61, 0.4, 0.9]
 
@@ -130,3 +130,19 @@ def test_dependent_seeds_have_a_wider_interval_and_a_p_value_that_agrees_with_it
 def test_dependent_seeds_that_do_not_vary_count_as_fewer() -> None:
     assert compared([1.0] * 10, [0.5] * 10, paired=True, dependent=(True, True)).p_above(0.0) == 0.5  # as two of them
     assert compared([1.0] * 10, [0.5] * 10, paired=True).p_above(0.0) == pytest.approx(2 / 1024)
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (None, ""),
+        (0.0004, "<0.001"),
+        (0.0361, "0.036"),
+        (0.04962, "0.0496"),
+        (0.0499996, "0.0499996"),
+        (0.0503, "0.050"),
+        (1.0, "1.000"),
+    ],
+)
+def test_a_p_is_told_so_that_one_sees_what_it_decides(p: float | None, said: str) -> None:
+    assert told(p) == said
