@@ -24,9 +24,10 @@ types:
 	$(BIN)/mypy
 
 # Tests of one file run in one process, which computes what they share once. Many start processes: the first one to import a
-# module keeps its bytecode, also for who forbids that elsewhere, because to compile torch takes longer than to import it.
+# module keeps its bytecode, also for who forbids that elsewhere, because to compile torch takes longer than to import it. Three
+# processes for two cores, because tests that start a browser or a process of their own leave their core idle.
 tests:
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 
 stamp:
 	@commit=$$(git rev-parse HEAD) && changes=$$(git status --porcelain -uno) && echo "$$commit$${changes:++}" > .commit

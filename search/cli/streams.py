@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import shutil
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,16 @@ def made_ready() -> Iterator[None]:
             sys.exit(1)
         complain(f"the output cannot be written: {error.strerror}; free some space, or write elsewhere")
         sys.exit(2)
+
+
+def settle() -> None:
+    """Let streams whose terminal was closed lead nowhere from here on: what is written when the process ends would fail there,
+    and change its exit code."""
+    for number in (1, 2):
+        look = select.poll()
+        look.register(number, select.POLLOUT)
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in look.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def _open_all_three() -> None:

@@ -34,7 +34,7 @@ from recallmap.search.cli.app import (
 from recallmap.search.cli.durations import seconds_in
 from recallmap.search.cli.next_command import training, words_given
 from recallmap.search.cli.parts import part_of
-from recallmap.search.cli.streams import complain, say
+from recallmap.search.cli.streams import complain, say, settle
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +223,8 @@ def run(
                 status, why, code = "failed", f": {error}", 1
             under_way = display.last.under_way if display.last is not None else ()
             saved = saved_of(spec, path, (trial for work in under_way for trial in work.specs))
-            with suppress(OSError):  # a terminal that was closed
+            settle()  # a terminal that was closed
+            with suppress(OSError):
                 display.close()
                 display.end(End(status=status, code=code, ledger=path, next=_same_command(), why=why, saved=saved))
             raise typer.Exit(code) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +125,19 @@ def test_a_study_without_any_open_stream_trains_and_writes_nothing_into_its_ledg
     assert done.returncode == 0
     with Ledger.open(folder / "runs" / "story.sqlite") as ledger:
         assert [record.status for record in ledger.all()] == ["done"]
+
+
+def test_what_is_written_to_a_closed_terminal_does_not_change_the_exit_code() -> None:
+    program = (
+        "import sys; from recallmap.search.cli.streams import made_ready, settle\n"
+        "with made_ready():\n"
+        "    input(); settle(); print('to nobody'); print('to nobody', file=sys.stderr); sys.exit(129)"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment(), stdin=subprocess.PIPE, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        os.close(ours)
+        process.communicate(b"go\n")
+    assert process.returncode == 129
