@@ -15,6 +15,7 @@ from recallmap.arch.kernels.benchmark import timing
 from recallmap.arch.kernels.benchmark.tolerance import error
 from recallmap.arch.kernels.mesa.chunked import CHUNKS
 from recallmap.arch.kernels.mesa.conjugate import Gradient, Start
+from recallmap.arch.kernels.mesa.fused.plan import segments_for
 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["recurrent", "chunked"])
 
@@ -405,6 +406,7 @@ def test_fused_reads_queries_keys_and_values_as_they_lie(device: str) -> None:
 
 def test_segments_that_are_walked_side_by_side_are_one_sequence() -> None:
     """A few sequences do not fill a GPU: of 300 tokens in chunks of 16 two halves are walked at once."""
+    assert segments_for(programs=2 * 2 * 2, chunks=19) == 2
     inputs = {key: x.float().requires_grad_() for key, x in example("head", 300).items()}
     state = MesaState(torch.eye(6).repeat(2, 2, 1, 1).requires_grad_(), torch.ones(2, 2, 6, 3).requires_grad_())
 

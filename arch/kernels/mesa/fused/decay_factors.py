@@ -77,18 +77,6 @@ def pair_fades(
 
 
 @triton.jit
-def fade_over(log_decay, sign, at, there):
-    """The factor over all of a chunk."""
-    over = tl.full((), 1.0, tl.float32)
-    if log_decay is not None:
-        over = tl.exp(tl.sum(tl.load(log_decay + at, mask=there, other=0.0).to(tl.float32), 0))
-    if sign is not None:
-        _, all_turned = _signs(sign, at, there)
-        over = over * all_turned
-    return over
-
-
-@triton.jit
 def write_strengths(beta, at, there, C: tl.constexpr):
     write = tl.full((C,), 1.0, tl.float32)
     if beta is not None:

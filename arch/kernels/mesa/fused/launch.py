@@ -170,7 +170,7 @@ def _room(x: Inputs) -> _Gradients:
 
 
 def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...], d: _Gradients) -> None:
-    """The three launches, which leave their derivatives in `d`."""
+    """The launches, which leave their derivatives in `d`."""
     cut, gates = cut_for(x), _gates(x)
     (solution, _, *ahead), d_o, k, v = rest, derivatives[0].contiguous(), _side_by_side(x.k), _side_by_side(x.v)
     strides = _strides(k=k, v=v)

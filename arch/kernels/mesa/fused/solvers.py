@@ -50,8 +50,7 @@ def _multiply_all(
     """x A of any x."""
     image = _multiply(direction(x, PRECISION), k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
     if PRECISION == "split":
-        rest = direction(x - rounded(x), PRECISION)
-        image += _multiply(rest, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+        image += _multiply(rounded(x - rounded(x)), k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
     return image
 
 

@@ -11,8 +11,19 @@ value width, W the one or the other
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.mesa.fused.decay_factors import fade_over, fades_from_start, fades_to_end, write_strengths
+from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, fades_to_end, write_strengths
 from recallmap.arch.kernels.mesa.fused.tiles import dot, load, load_halves, store, store_halves
+
+
+@triton.jit
+def _part(K: tl.constexpr, V: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
+    """The rows and columns of this program, and whether they are of kk."""
+    blocks_of_kk: tl.constexpr = (K + BC - 1) // BC
+    blocks: tl.constexpr = blocks_of_kk + (V + BC - 1) // BC
+    block = tl.program_id(1) % blocks
+    of_kk = block < blocks_of_kk
+    column = tl.where(of_kk, block, block - blocks_of_kk) * BC
+    return tl.program_id(1) // blocks * BR + tl.arange(0, BR), column + tl.arange(0, BC), of_kk
 
 
 @triton.jit
@@ -36,7 +47,7 @@ def _walk_states(
             store_halves(ahead, sequence * N + n, state, i, j, K, W, PRECISION)
         t = n * C + tl.arange(0, C)
         at, there = b * T * H + h + t * H, t < T
-        over = fade_over(log_decay, sign, at, there)
+        _, over = fades_from_start(log_decay, sign, at, there, C)
         write = fades_to_end(log_decay, sign, at, there, H, T - n * C, C, PRECISION)
         write *= write_strengths(beta, at, there, C)
         written = load(k, i, t, 1, k_t, K, T).to(tl.float32) * write[None, :]
@@ -60,19 +71,15 @@ def mesa_states_kernel(
     """States ahead of the chunks and behind the last; without `ahead_kk`, what segments of `length` chunks leave."""
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
-    of_kk: tl.constexpr = (K + BC - 1) // BC
-    of_both: tl.constexpr = of_kk + (V + BC - 1) // BC
-    column = tl.program_id(1) % of_both
-    i, j = tl.program_id(1) // of_both * BR + tl.arange(0, BR), column * BC + tl.arange(0, BC)
+    i, j, of_kk = _part(K, V, BR, BC)
     k += b * k_b + h % G * K
     v += b * v_b + h * V
-    if column < of_kk:
+    if of_kk:
         _walk_states(
             k, k, log_decay, beta, sign, initial_kk, left_kk, faded, ahead_kk, final_kk, i, j, T, H, N, length, k_t, k_t,
             K, K, C, PRECISION,
         )  # fmt: skip
     else:
-        j -= of_kk * BC
         _walk_states(
             k, v, log_decay, beta, sign, initial_kv, left_kv, faded, ahead_kv, final_kv, i, j, T, H, N, length, k_t, v_t,
             K, V, C, PRECISION,
@@ -131,17 +138,13 @@ def mesa_behind_kernel(
     K: tl.constexpr, V: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by the states behind the chunks and by the first: `mesa_states_kernel` backward."""
-    of_kk: tl.constexpr = (K + BC - 1) // BC
-    of_both: tl.constexpr = of_kk + (V + BC - 1) // BC
-    column = tl.program_id(1) % of_both
-    i, j = tl.program_id(1) // of_both * BR + tl.arange(0, BR), column * BC + tl.arange(0, BC)
-    if column < of_kk:
+    i, j, of_kk = _part(K, V, BR, BC)
+    if of_kk:
         _walk_behind(
             solution, adjoint, log_decay, sign, ahead_kk, d_final_kk, left_kk, faded, behind_kk, d_initial_kk, d_over, i, j,
             T, H, N, length, -1.0, K, K, C, PRECISION,
         )  # fmt: skip
     else:
-        j -= of_kk * BC
         _walk_behind(
             solution, d_o, log_decay, sign, ahead_kv, d_final_kv, left_kv, faded, behind_kv, d_initial_kv, d_over, i, j,
             T, H, N, length, scale, K, V, C, PRECISION,
