@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.mesa.conjugate import DRIFTED, FRESH
-from recallmap.arch.kernels.mesa.fused.tiles import direction, dot, dot_halves, high_of, low_of, rough_dot, rounded
+from recallmap.arch.kernels.mesa.fused.tiles import direction, dot, dot_halves, rough_dot, rounded, truncated
 
 _FRESH, _DRIFTED = tl.constexpr(FRESH), tl.constexpr(DRIFTED**2)
 
@@ -35,7 +35,8 @@ def _multiply(
         image = x * lam
         if AHEAD:
             image += tl.expand_dims(fade, -1) * tl.dot(x_, kk_high, tl.dot(x_, kk_low))
-        image = tl.dot(high_of(scores), k, tl.dot(low_of(scores), k, image))
+        high = truncated(scores)
+        image = tl.dot(high.to(tl.bfloat16), k, tl.dot((scores - high).to(tl.bfloat16), k, image))
     else:
         image = dot(dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
         if AHEAD:
@@ -140,5 +141,7 @@ def _conjugate(
             square = following
             taken += active.to(tl.float32)
             step += 1
-        busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
+        busy = step < steps
+        if step % 2 == 0:
+            busy = busy & (tl.max((square > enough).to(tl.int32)) > 0)
     return x, taken

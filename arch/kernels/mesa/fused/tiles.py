@@ -17,6 +17,12 @@ def rounded(x):
 
 
 @triton.jit
+def truncated(x):
+    """x to the next number toward zero that bf16 has: half as many instructions as `rounded`, and one bit less."""
+    return (x.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def high_of(x):
     return rounded(x).to(tl.bfloat16)
 
