@@ -73,7 +73,8 @@ def mesa_adjoint_kernel(
     store(adjoint + own, e, t, i, H * K, 1, T, K)
     store(d_q + own, e, t, i, H * K, 1, T, K)
     if ridge is None:
-        tl.store(d_lam + (sequence * N + n) * K + i, -tl.sum(x * e, 0), mask=i < K)
+        row = ((b // members) * H + h) * K + i
+        tl.store(d_lam + (row * members + b % members) * N + n, -tl.sum(x * e, 0), mask=i < K)
     else:
         tl.store(d_lam + at, -tl.sum(x * e, 1), mask=there)
     if d_fade is not None:

@@ -69,10 +69,13 @@ def mesa_gradient_kernel(
         tl.store(d_beta + at, tl.sum(by_pair, 1) + by_end, mask=there)
     if d_log_decay is not None:
         s_, t_ = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-        later = tl.cumsum(by_pair * write[:, None], 1, reverse=True)
-        by_decay = tl.sum(tl.where(s_ < t_, later + (by_end * write)[:, None], 0.0), 0)
-        fading = tl.load(d_fade + at, mask=there, other=0.0)
-        by_decay += tl.sum(tl.where(s_ >= t_, fading[:, None], 0.0), 0)
+        within, over, fading = by_pair * write[:, None], by_end * write, tl.load(d_fade + at, mask=there, other=0.0)
+        if PRECISION == "split":  # differences of sums have digits enough
+            within = tl.where(s_ < t_, within, 0.0)
+            by_decay = tl.cumsum(tl.sum(within, 0) - tl.sum(within, 1) + fading, 0, reverse=True) + tl.cumsum(over, 0) - over
+        else:
+            later = tl.cumsum(within, 1, reverse=True)
+            by_decay = tl.sum(tl.where(s_ < t_, later + over[:, None], fading[:, None]), 0)
         if d_over is not None:
             for block in range(BLOCKS):
                 by_decay += tl.load(d_over + place * BLOCKS + block)

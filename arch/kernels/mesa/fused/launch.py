@@ -30,8 +30,8 @@ class Results(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """Derivatives as kernels leave them: by queries and keys of every head, by lam of every chunk, or of every
-    token."""
+    """Derivatives as kernels leave them: by queries and keys of every head, by lam of every chunk that has it in common,
+    or of every token."""
 
     q: Tensor
     k: Tensor
@@ -139,8 +139,7 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     d_q, d_k = d.q, d.k
     if x.k.shape[2] != x.v.shape[2]:
         d_q, d_k = (by_head.sum(2, keepdim=True).to(x.k.dtype) for by_head in (d_q, d_k))
-    groups = len(x.lam)
-    d_lam = d.lam if x.ridge is not None else d.lam.unflatten(0, (groups, len(x.v) // groups)).sum((1, 3))
+    d_lam = d.lam if x.ridge is not None else d.lam.sum(-1)
     d_sign = None if x.sign is None else torch.zeros_like(x.sign, memory_format=torch.contiguous_format)
     found = (d_q, d_k, d.v, d_lam, d.log_decay, d.beta, d_sign, d.kk, d.kv)
     return tuple(
@@ -155,13 +154,14 @@ def _room(x: Inputs) -> _Gradients:
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty((batch, *shape), dtype=dtype, device=x.v.device)
 
+    parts = batch // len(x.lam) * cut_for(x).counts["N"]
     # Derivatives of inputs that heads share are summed over heads before they are rounded.
     content = x.k.dtype if x.k.shape[2] == heads else torch.float32
     return _Gradients(
         q=new(time, heads, key_width, dtype=content),
         k=new(time, heads, key_width, dtype=content),
         v=new(*x.v.shape[1:], dtype=x.v.dtype),
-        lam=new(heads, cut_for(x).counts["N"], key_width) if x.ridge is None else new(time, heads),
+        lam=new(time, heads) if x.ridge is not None else torch.empty((*x.lam.shape, parts), device=x.v.device),
         log_decay=None if x.log_decay is None else new(time, heads, dtype=x.log_decay.dtype),
         beta=None if x.beta is None else new(time, heads, dtype=x.beta.dtype),
         kk=None if x.kk is None else new(*x.kk.shape[1:]),
