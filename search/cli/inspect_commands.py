@@ -237,7 +237,8 @@ def bench(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="OP[/VARIANT]", help="Only such rows of kernels, as in --only delta --only attention/full."
+            metavar="OP[/VARIANT]",
+            help="Only such rows of kernels or growth, as in --only delta --only attention/full.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
@@ -280,8 +281,8 @@ def bench(
     share = part_of(part)
     if share != (1, 1) and what not in ("kernels", "growth"):
         refuse(f"bench {what}: got --part {part}, which is for bench kernels and bench growth; leave it out")
-    if only and what != "kernels":
-        refuse(f"bench {what}: got --only {only[0][:60]}, which is for bench kernels alone; leave it out")
+    if only and what not in ("kernels", "growth"):
+        refuse(f"bench {what}: got --only {only[0][:60]}, which is for bench kernels and bench growth; leave it out")
 
     if what == "tasks":
         from recallmap.search.cli import task_table
@@ -320,7 +321,7 @@ def bench(
                     only=only or (),
                 )
                 if what == "kernels"
-                else bench_growth(dtype=dtype.value, device=where, part=share)
+                else bench_growth(dtype=dtype.value, device=where, part=share, only=only or ())
             ):
                 rows.append(row)
                 write_rows(output, rows)  # row by row: it takes minutes

@@ -168,17 +168,14 @@ def members_of(
     return [replace(base, seed=s, training=replace(training, lr=1e-3 * (1 + s % 4))) for s in range(members)]
 
 
-def bench_growth(*, dtype: str, device: str, part: tuple[int, int] = (1, 1)) -> Iterator[Row]:
+def bench_growth(*, dtype: str, device: str, part: tuple[int, int] = (1, 1), only: Sequence[str] = ()) -> Iterator[Row]:
     """Rows of time and memory of every op by sequence length, width of heads and members, and of Mesa's by steps, for the
-    implementation that "auto" takes. One that cannot be timed has a row with the reason. `part` (i, n): every n-th row from
-    the i-th on."""
-    asked = [
-        (axis, op, variant, dict[str, int](), text)
-        for op, variant in _kinds()
-        for axis in GROWTH
-        for text in GROWTH[axis]
-    ]
-    asked += [("steps", "mesa", "head", {"steps": steps}, GROWTH["T"][2]) for steps in CG_STEPS]
+    implementation that "auto" takes. One that cannot be timed has a row with the reason. `only` as for `bench_kernels`;
+    `part` (i, n): every n-th row from the i-th on. Raises ValueError where no kind has such a name."""
+    kinds = dict.fromkeys((op, variant) for op, variant, _ in _chosen(only))
+    asked = [(axis, *kind, dict[str, int](), text) for kind in kinds for axis in GROWTH for text in GROWTH[axis]]
+    if ("mesa", "head") in kinds:
+        asked += [("steps", "mesa", "head", {"steps": steps}, GROWTH["T"][2]) for steps in CG_STEPS]
     first, parts = part
     for axis, op, variant, more, text in asked[first - 1 :: parts]:
         for row in _rows_of(op, variant, more, [text], dtype=dtype, device=device, beside=False):
@@ -207,18 +204,18 @@ def bench_kernels(
     on a GPU for another library's, where an op has it for its first kind.
     One that cannot be timed has a row with the reason, so that the table is complete. `only`: kinds by OP or OP/VARIANT, none
     for all; `part` (i, n): every n-th of them from the i-th on. Raises ValueError where no kind has such a name."""
-    known = sorted({op for op, *_ in KERNELS} | {f"{op}/{variant}" for op, variant, _ in KERNELS})
-    for name in only:
-        if name not in known:
-            raise ValueError(f"only: got {name[:60]!r}, expected one of {', '.join(known)}")
-    kinds = [kind for kind in KERNELS if not only or kind[0] in only or f"{kind[0]}/{kind[1]}" in only]
+    kinds = _chosen(only)
     first, parts = part
     for op, variant, more in kinds[first - 1 :: parts]:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
 
 
-def _kinds() -> list[tuple[str, str]]:
-    return list(dict.fromkeys((op, variant) for op, variant, _ in KERNELS))
+def _chosen(only: Sequence[str]) -> list[tuple[str, str, dict[str, int]]]:
+    known = sorted({op for op, *_ in KERNELS} | {f"{op}/{variant}" for op, variant, _ in KERNELS})
+    for name in only:
+        if name not in known:
+            raise ValueError(f"only: got {name[:60]!r}, expected one of {', '.join(known)}")
+    return [kind for kind in KERNELS if not only or kind[0] in only or f"{kind[0]}/{kind[1]}" in only]
 
 
 def _rows_of(

@@ -385,7 +385,7 @@ COMPLAINTS = {
     ),
     "some kinds of a bench of one op": (
         ("bench", "attention", "--only", "delta"),
-        "bench attention: got --only delta, which is for bench kernels alone; leave it out",
+        "bench attention: got --only delta, which is for bench kernels and bench growth; leave it out",
     ),
     "a kind of kernels that is not there": (
         ("bench", "kernels", "--only", "delta/haed"),

@@ -38,6 +38,11 @@ def test_a_table_of_some_kinds_has_their_rows_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(benchmarks, "bench", lambda op, shapes, **more: [{"op": op, **more}])
     rows = bench_kernels(["S1"], dtype="float32", device="cpu", only=["delta/head", "mlstm"])
     assert [(row["op"], row["variant"]) for row in rows] == [("delta", "head"), ("mlstm", "head")]
+    grown = [*bench_growth(dtype="float32", device="cpu", only=["mesa/head", "mlstm"])]
+    assert {(row["op"], row["variant"]) for row in grown} == {("mesa", "head"), ("mlstm", "head")}
+    assert {row["axis"] for row in grown if row["op"] == "mesa"} == {"T", "K", "members", "steps"}
+    with pytest.raises(ValueError, match="only: got 'mesa/tail', expected one of"):
+        next(bench_growth(dtype="float32", device="cpu", only=["mesa/tail"]))
 
 
 def test_parts_of_a_table_are_the_whole_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,9 @@ def mesa_gradient_kernel(
         within, over, fading = by_pair * write[:, None], by_end * write, tl.load(d_fade + at, mask=there, other=0.0)
         if PRECISION == "split":  # differences of sums have digits enough
             within = tl.where(s_ < t_, within, 0.0)
-            by_decay = tl.cumsum(tl.sum(within, 0) - tl.sum(within, 1) + fading, 0, reverse=True) + tl.cumsum(over, 0) - over
+            by_decay = (
+                tl.cumsum(tl.sum(within, 0) - tl.sum(within, 1) + fading, 0, reverse=True) + tl.cumsum(over, 0) - over
+            )
         else:
             later = tl.cumsum(within, 1, reverse=True)
             by_decay = tl.sum(tl.where(s_ < t_, later + over[:, None], fading[:, None]), 0)
