@@ -28,19 +28,19 @@ def regulariser(lam, head, at, there, i, K: tl.constexpr, ridge):
 def _multiply(
     x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """x A, of one chunk or of many; where products are split, of x in bf16's numbers."""
+    """x A; where products are split, of x in bf16's numbers."""
     if PRECISION == "split":
         x_ = x.to(tl.bfloat16)
         scores = tl.dot(x_, kT) * weights
         image = x * lam
         if AHEAD:
-            image += tl.expand_dims(fade, -1) * tl.dot(x_, kk_high, tl.dot(x_, kk_low))
+            image += fade[:, None] * tl.dot(x_, kk_high, tl.dot(x_, kk_low))
         high = truncated(scores)
         image = tl.dot(high.to(tl.bfloat16), k, tl.dot((scores - high).to(tl.bfloat16), k, image))
     else:
         image = dot(dot(x, kT, PRECISION) * weights, k, PRECISION) + x * lam
         if AHEAD:
-            image += tl.expand_dims(fade, -1) * dot_halves(x, kk_high, kk_low, PRECISION)
+            image += fade[:, None] * dot_halves(x, kk_high, kk_low, PRECISION)
     return image
 
 
@@ -59,7 +59,7 @@ def _multiply_all(
 def _start(rhs, k, weights, fade, lam, diagonal, PRECISION: tl.constexpr):
     """q / diag A; where the solver starts needs no more digits than the inputs have."""
     square_k = k.to(tl.float32) * k.to(tl.float32)
-    return rhs / (rough_dot(weights, square_k, PRECISION) + tl.expand_dims(fade, -1) * diagonal + lam)
+    return rhs / (rough_dot(weights, square_k, PRECISION) + fade[:, None] * diagonal + lam)
 
 
 @triton.jit
@@ -103,10 +103,9 @@ def _conjugate(
 ):  # fmt: skip
     """Conjugate gradients for all rows, as `conjugate.iterate` takes them, and the number of steps each row took.
 
-    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. For a stack of
-    chunks all warps must be asked, which pays only at every other step.
+    A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. To ask all warps
+    pays only at every other step.
     """
-    COLUMNS: tl.constexpr = len(rhs.shape) - 1
     x, r = tl.zeros_like(rhs), rhs
     if X0 != "zero":
         x = rhs
@@ -114,33 +113,30 @@ def _conjugate(
             x = direction(_start(rhs, k, weights, fade, lam, diagonal, PRECISION), PRECISION)
         r = rhs - _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
     p = direction(r, PRECISION)
-    square = tl.sum(r * r, COLUMNS)
+    square = tl.sum(r * r, 1)
     enough = square * enough
     taken = tl.zeros_like(square)
     step = 0
     busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
     while busy:
-        for _ in tl.static_range(COLUMNS):
-            image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-            curvature = tl.sum(p * image, COLUMNS)
-            active = (square > enough) & (curvature > 0) & (step < steps)
-            length = tl.expand_dims(tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0), -1)
-            x += length * p
-            r -= length * image
-            onward = active
-            if X0 == "q":
-                if step % _FRESH == _FRESH - 1:
-                    image = _multiply_all(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-                    drift = tl.where(tl.expand_dims(active, -1), rhs - image - r, 0.0)
-                    onward = active & (tl.sum(drift * drift, COLUMNS) <= tl.sum(r * r, COLUMNS) * _DRIFTED)
-                    r += drift
-            following = tl.sum(r * r, COLUMNS)
-            p = direction(
-                r + tl.expand_dims(tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0), -1) * p, PRECISION
-            )
-            square = following
-            taken += active.to(tl.float32)
-            step += 1
+        image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+        curvature = tl.sum(p * image, 1)
+        active = (square > enough) & (curvature > 0) & (step < steps)
+        length = (tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0))[:, None]
+        x += length * p
+        r -= length * image
+        onward = active
+        if X0 == "q":
+            if step % _FRESH == _FRESH - 1:
+                image = _multiply_all(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
+                drift = tl.where(active[:, None], rhs - image - r, 0.0)
+                onward = active & (tl.sum(drift * drift, 1) <= tl.sum(r * r, 1) * _DRIFTED)
+                r += drift
+        following = tl.sum(r * r, 1)
+        p = direction(r + (tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0))[:, None] * p, PRECISION)
+        square = following
+        taken += active.to(tl.float32)
+        step += 1
         busy = step < steps
         if step % 2 == 0:
             busy = busy & (tl.max((square > enough).to(tl.int32)) > 0)
