@@ -77,7 +77,7 @@ def one_cell(records: Iterable[Record]) -> list[Record]:
     found: list[Record] = []
     for cells in groups.values():
         judged = (
-            {cell: _over_settings(cells[cell]) for cell in sorted(cells)} if len(cells) > 1 else dict.fromkeys(cells)
+            {cell: over_settings(cells[cell]) for cell in sorted(cells)} if len(cells) > 1 else dict.fromkeys(cells)
         )
         found += cells[max(judged, key=lambda cell: judged[cell] or (0, ()))]
     return found
@@ -95,7 +95,7 @@ _OF_SETTING = (
 )  # parts of a spec that say what is asked, or are chosen
 
 
-def _over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
+def over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
     """The number of settings on which a seed finished, and the mean criterion over them."""
     by_setting: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in trials:

@@ -170,6 +170,8 @@ def run(
         refuse(
             "--part: only a whole grid shows its edges; add --set extend=false, merge the parts, then run without --part"
         )
+    if spec.race is not None and share != (1, 1):
+        refuse("--part: only a whole grid is raced, because the best of all decide who goes on; leave it out")
     if seeds and share != (1, 1):
         refuse("--seeds: only a whole grid has a winner; merge its parts, then use --seeds without --part")
     if seeds and seeds * len(spec.trials()) > MOST_POINTS:
@@ -432,7 +434,7 @@ def _say_plan(
     from recallmap.search.cli.listings import plan_of
     from recallmap.search.engines import pricing
     from recallmap.search.engines.plan import plan
-    from recallmap.search.engines.trial_sources import extension_of, most_further
+    from recallmap.search.engines.trial_sources import extension_of, most_further, race_of
     from recallmap.search.space.search_space import Search
     from recallmap.search.training.packing import at_most, room
 
@@ -454,6 +456,8 @@ def _say_plan(
     train = f"{len(work.missing)} to train in {counted(len(work.cohorts), 'cohort')}"
     where = f"{path} and --known" if elsewhere else path
     say(f"{counted(len(work.trials), 'trial')}, {known} known in {where}, {train}")
+    if study.race is not None:
+        say(race_of(study, study.race))
     if study.extend:
         say(extension_of(study, ledger, elsewhere))
     if seeds:

@@ -90,6 +90,8 @@ class Driver:
             raise ValueError("further seeds need a whole grid: not a search, nor a part")
         if study.extend and part != (1, 1):
             raise ValueError("only a whole grid is extended, not a part")
+        if study.race is not None and part != (1, 1):
+            raise ValueError("only a whole grid is raced, not a part")
         self.part = part
         self.places = 1 if isinstance(study.space, Search) else places
         self.saved = saved
@@ -120,7 +122,7 @@ class Driver:
         else:
             self._refill()
             # Without these the plan is complete before the first cohort.
-            self._ended = self._ended or not (seeds or study.extend)
+            self._ended = self._ended or not (seeds or study.extend or study.race is not None)
         self._tell()
 
     @property

@@ -1,4 +1,4 @@
-"""Sources of trials: a grid, what lies beyond its edges and the further seeds of its winners, or a search."""
+"""Sources of trials: a grid, raced or whole, what lies beyond its edges and the further seeds of its winners, or a search."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from recallmap.results.ledger import Ledger
 from recallmap.results.record import Record
 from recallmap.search.documents import content_key
 from recallmap.search.engines.grid_extension import OCTAVES, beyond
+from recallmap.search.engines.grid_race import GridRace
 from recallmap.search.proposers.generations import Book, Inquiry, told_points
 from recallmap.search.proposers.journal import Journal, journal_of
 from recallmap.search.proposers.proposer import point_of
 from recallmap.search.space.search_space import Search
+from recallmap.search.study.race import Race
 from recallmap.search.study.spec import StudySpec
 from recallmap.search.trials import Trial
 
@@ -75,6 +77,15 @@ def extension_of(study: StudySpec, ledger: Ledger, known: Mapping[str, Record] |
     return (
         f"then {then}where the best learning rate is at the edge of the grid: an octave further at a time, at most {OCTAVES} "
         "octaves"
+    )
+
+
+def race_of(study: StudySpec, race: Race) -> str:
+    """A line on the trials of a grid that a race trains."""
+    raced = GridRace(study.trials(), race)
+    return (
+        f"raced: {counted(len(raced.first), 'trial')} with all hyper-parameters, then those of {raced.most:,} others whose "
+        f"hyper-parameters are within {race.within:g} of the best of their architecture on the task"
     )
 
 
@@ -140,14 +151,15 @@ class LedgerBook(Mapping[str, Record]):
 
 
 class GridSource:
-    """A grid as a source of trials: all at once, then, if they are wanted, those beyond its edges, octave by octave, and
-    further seeds of the winners.
+    """A grid as a source of trials: all at once, or in a race; then, if they are wanted, those beyond its edges, octave by
+    octave, and further seeds of the winners.
 
     answered, under_way  shares of the effort: of earlier trials, and of those asked for last
     """
 
-    def __init__(self, grid: tuple[Trial, ...], seeds: int, *, extend: bool = False) -> None:
-        self.grid = self.trials = grid
+    def __init__(self, grid: tuple[Trial, ...], seeds: int, *, extend: bool = False, race: Race | None = None) -> None:
+        self.race = None if race is None else GridRace(grid, race)
+        self.grid = self.trials = grid if self.race is None else self.race.first
         self.seeds = seeds
         self.extend = extend
         self.begun = self.reseeded = False
@@ -156,13 +168,15 @@ class GridSource:
 
     def wanted(self, book: Book, *, busy: bool = False) -> tuple[Trial, ...] | None:
         """The grid, then what lies beyond its edges, then further seeds of its winners, then None. Each needs all results of
-        what was before: there is none while trials are under way (`busy`)."""
-        if busy:
-            return ()
+        what was before: there is none while trials are under way (`busy`). In a race each architecture goes on by itself."""
         if not self.begun:
             self.begun = True
             self.under_way = self._share(book) if self.seeds else 1.0
             return self.grid
+        if self.race is not None and (added := self._gone_on(self.race, book)):
+            return added
+        if busy:
+            return ()
         if self.extend and (added := self._beyond(book)):
             return added
         if self.seeds and not self.reseeded:
@@ -175,6 +189,16 @@ class GridSource:
         """Lines about the further seeds since the last call."""
         notes, self.notes = self.notes, []
         return notes
+
+    def _gone_on(self, race: GridRace, book: Book) -> tuple[Trial, ...]:
+        """The trials of the cells that have gone on since."""
+        own = set(map(id, self.grid))
+        added = tuple(trial for trial in race.going_on(book) if id(trial) not in own)
+        if missing := [trial for trial in added if content_key.key(trial) not in book]:
+            self.notes.append(f"{counted(len(missing), 'trial')} of hyper-parameters that are still in the race")
+        self.grid += added
+        self.trials += added
+        return added
 
     def _beyond(self, book: Book) -> tuple[Trial, ...]:
         """The trials beyond the edges of the grid that were not asked for yet."""
@@ -207,4 +231,4 @@ def source_of(
 ) -> Inquiry | GridSource:
     if isinstance(study.space, Search):
         return Inquiry(study, Journal(journal_of(ledger_path)), measure)
-    return GridSource(study.trials(), seeds, extend=study.extend)
+    return GridSource(study.trials(), seeds, extend=study.extend, race=study.race)

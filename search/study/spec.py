@@ -17,6 +17,7 @@ from recallmap.search.space.grid import Grid
 from recallmap.search.space.parameters import Choices, words_of
 from recallmap.search.space.search_space import ANCHORS, Search, Space
 from recallmap.search.study.goals import SPEED, STATIC, Constraints, Goal
+from recallmap.search.study.race import Race
 from recallmap.search.study.reading import TrialReader, at_their_axes, is_within
 from recallmap.search.study.trial_filter import filtered
 from recallmap.search.trials import Trial
@@ -39,6 +40,7 @@ class StudySpec:
     only     train only grid trials that match, such as {task: mqar, arch: {name: mesa, width: [64, 128]}}; any value of a
              list matches, and a name or a kind stands for the whole part
     extend   of a grid: where the best learning rate is at the edge, train one an octave further, and so on
+    race     of a grid: train all hyper-parameters on some settings of a task, and on the others those near the best alone
     """
 
     name: str
@@ -54,6 +56,7 @@ class StudySpec:
     budget: str | None = None
     only: Node = field(default_factory=lambda: Node({}, Place("only")))
     extend: bool = field(default=False, metadata={"later": True})
+    race: Race | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -63,6 +66,10 @@ class StudySpec:
         if self.extend and isinstance(self.space, Search):
             raise ValueError(
                 "extend is for a grid, got a search, whose range of learning rates is its own: leave it out"
+            )
+        if self.race is not None and isinstance(self.space, Search):
+            raise ValueError(
+                "race is for a grid, got a search, which tries few points as it is: leave it out, or use rungs"
             )
         for sampler in self.space.samplers if isinstance(self.space, Search) else ():
             if len(self.goals) > 1 and not sampler.several_goals:

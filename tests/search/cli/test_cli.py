@@ -429,7 +429,7 @@ COMPLAINTS = {
     "a key that lies deeper": (
         ("run", "story.yaml", "--set", "steps=3"),
         "--set: steps: unknown key, expected name, description, trial, space, goals, constraints, budgets, budget, only, "
-        "extend, uses (did you mean 'trial.training.steps'?)",
+        "extend, race, uses (did you mean 'trial.training.steps'?)",
     ),
     "a name longer than names are": (("check", "a" * 5000), "no file, and no built-in study"),
 }
