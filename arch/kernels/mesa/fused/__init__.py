@@ -88,9 +88,10 @@ def fused(
             x0=solver.x0,
             scale=float(scale),
             return_state=return_state,
+            keep=torch.is_grad_enabled(),
         )
     )
-    o, final_kk, final_kv, _, taken, _, _ = results
+    o, final_kk, final_kv, _, taken, *_ = results
     if alpha is not None:  # what reads is q + alpha (x - q): by q it is gated linear attention
         plain, *_ = gated_linear_op(
             *Linear(q.to(dtype), k.to(dtype), v.to(dtype), log_decay, beta, None, kv, float(scale), False)

@@ -8,20 +8,30 @@ import triton.language as tl
 
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_from_start, pair_fades, write_strengths
 from recallmap.arch.kernels.mesa.fused.solvers import regulariser, solve
-from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, load, load_diagonal, load_halves, store
+from recallmap.arch.kernels.mesa.fused.tiles import (
+    dot,
+    dot_halves,
+    high_of,
+    load,
+    load_diagonal,
+    load_halves,
+    low_of,
+    store,
+)
 
 
-@triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps"])
+@triton.jit(do_not_specialize=["T", "H", "G", "N", "members", "steps", "start"])
 def mesa_adjoint_kernel(
-    d_o, k, v, lam, log_decay, beta, sign, ahead_kk, ahead_kv, solution, adjoint, d_q, d_lam, d_fade,
-    T, H, G, N, members, steps, enough, ridge, scale, k_b, k_t, v_b, v_t,
+    d_o, k, v, lam, log_decay, beta, sign, ahead_kk, low_kk, ahead_kv, low_kv, solution, adjoint, low_adjoint, d_q, d_lam,
+    d_fade, T, H, G, N, members, steps, enough, ridge, scale, start, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, X0: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Solve for the derivatives by the solutions of one chunk: `adjoint`, which is d_q too; d_fade is f_t df_t."""
+    """Solve for the derivatives by the solutions of one chunk: `adjoint`, whole or in halves; d_fade is f_t df_t."""
     AHEAD: tl.constexpr = ahead_kk is not None
     HELD: tl.constexpr = BK <= 64  # kk, through the solve; wider ones are read anew behind it, as registers are too few
-    sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = tl.program_id(0).to(tl.int64) * N + tl.program_id(1)
+    sequence, n = start + tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = sequence // H, sequence % H
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
@@ -39,7 +49,7 @@ def mesa_adjoint_kernel(
         d_o_ = load(d_o + (b * T * H + h) * V, t, j, H * V, 1, T, V)
         scores += dot(d_o_, tl.trans(load(v + b * v_b + h * V, t, j, v_t, 1, T, V)), PRECISION)
         if AHEAD:
-            kv_high, kv_low = load_halves(ahead_kv, sequence * N + n, i, j, K, V, PRECISION)
+            kv_high, kv_low = load_halves(ahead_kv, low_kv, place, i, j, K, V)
             read += dot_halves(d_o_, tl.trans(kv_high), tl.trans(kv_low), PRECISION)
     rhs = scale * dot(scores * weights, k_, PRECISION)
     diagonal, kk_high, kk_low = tl.zeros((BK,), tl.float32), kT, kT
@@ -50,8 +60,8 @@ def mesa_adjoint_kernel(
         by_fade = tl.sum(read * load(solution + own, t, i, H * K, 1, T, K), 1)
         if not HELD:
             tl.debug_barrier()  # or the compiler holds kk beside what comes before it
-        kk_high, kk_low = load_halves(ahead_kk, sequence * N + n, i, i, K, K, PRECISION)
-        diagonal = load_diagonal(ahead_kk, sequence * N + n, i, K, PRECISION)
+        kk_high, kk_low = load_halves(ahead_kk, low_kk, place, i, i, K, K)
+        diagonal = load_diagonal(ahead_kk, low_kk, place, i, K)
     e, _ = solve(
         rhs,
         k_,
@@ -70,8 +80,13 @@ def mesa_adjoint_kernel(
         PRECISION,
     )
     x = load(solution + own, t, i, H * K, 1, T, K)
-    store(adjoint + own, e, t, i, H * K, 1, T, K)
-    store(d_q + own, e, t, i, H * K, 1, T, K)
+    if low_adjoint is None:
+        store(adjoint + own, e, t, i, H * K, 1, T, K)
+    else:
+        store(adjoint + own, high_of(e), t, i, H * K, 1, T, K)
+        store(low_adjoint + own, low_of(e), t, i, H * K, 1, T, K)
+    if d_q is not None:
+        store(d_q + own, e, t, i, H * K, 1, T, K)
     if ridge is None:
         row = ((b // members) * H + h) * K + i
         tl.store(d_lam + (row * members + b % members) * N + n, -tl.sum(x * e, 0), mask=i < K)
@@ -80,6 +95,6 @@ def mesa_adjoint_kernel(
     if d_fade is not None:
         if AHEAD:
             if not HELD:
-                kk_high, kk_low = load_halves(ahead_kk, sequence * N + n, i, i, K, K, PRECISION)
+                kk_high, kk_low = load_halves(ahead_kk, low_kk, place, i, i, K, K)
             by_fade -= fade * tl.sum(dot_halves(x, kk_high, kk_low, PRECISION) * e, 1)
         tl.store(d_fade + at, by_fade, mask=there)

@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 
 from recallmap.arch.kernels.mesa.fused.decay_factors import fades_to_end, pair_fades, write_strengths
-from recallmap.arch.kernels.mesa.fused.tiles import dot, load, rough_dot, store
+from recallmap.arch.kernels.mesa.fused.tiles import dot, dot_halves, load, rough_dot, store
 
 
-@triton.jit(do_not_specialize=["T", "H", "G", "N"])
+@triton.jit(do_not_specialize=["T", "H", "G", "N", "start"])
 def mesa_gradient_kernel(
-    d_o, k, v, log_decay, beta, sign, solution, adjoint, behind_kk, behind_kv, d_fade, d_over,
-    d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale, k_b, k_t, v_b, v_t,
+    d_o, k, v, log_decay, beta, sign, solution, adjoint, low_adjoint, behind_kk, behind_kv, d_fade, d_over,
+    d_k, d_v, d_log_decay, d_beta, T, H, G, N, scale, start, k_b, k_t, v_b, v_t,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr, C: tl.constexpr, BLOCKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -22,9 +22,9 @@ def mesa_gradient_kernel(
     Scores are [s, t]: what is written at s and read at t.
     """
     BEHIND: tl.constexpr = behind_kk is not None
-    sequence, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = tl.program_id(0).to(tl.int64) * N + tl.program_id(1)
+    sequence, n = start + tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = sequence // H, sequence % H
-    place = sequence * N + n
     i, t = tl.arange(0, BK), n * C + tl.arange(0, C)
     at, there = b * T * H + h + t * H, t < T
     own = (b * T * H + h) * K
@@ -51,7 +51,11 @@ def mesa_gradient_kernel(
             by_end += tl.sum(through * v_.to(tl.float32), 1)
             by_v += (write * to_end)[:, None] * through
         store(d_v + (b * T * H + h) * V, by_v, t, j, H * V, 1, T, V)
-    values -= dot(k_, load(adjoint + own, i, t, 1, H * K, K, T), PRECISION)
+    adjoint_ = load(adjoint + own, i, t, 1, H * K, K, T)
+    if low_adjoint is None:
+        values -= dot(k_, adjoint_, PRECISION)
+    else:
+        values -= dot_halves(k_, adjoint_, load(low_adjoint + own, i, t, 1, H * K, K, T), PRECISION)
 
     by_key = rough_dot(weights * values, load(solution + own, t, i, H * K, 1, T, K), PRECISION)
     by_key -= rough_dot(weights * by_k, load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
@@ -81,4 +85,5 @@ def mesa_gradient_kernel(
         if d_over is not None:
             for block in range(BLOCKS):
                 by_decay += tl.load(d_over + place * BLOCKS + block)
+        tl.debug_barrier()  # d_fade is read, which may lie there
         tl.store(d_log_decay + at, by_decay, mask=there)

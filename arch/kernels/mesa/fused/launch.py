@@ -3,6 +3,7 @@
 B batch, T time, H heads, N chunks, K key width, V value width
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from recallmap.arch.kernels.op_interface.custom_op import opaque
 
 
 class Results(NamedTuple):
-    """o, final kk and kv; then for backward solutions, steps taken, and kk and kv ahead of every chunk."""
+    """o, final kk and kv; then for backward solutions, steps taken, and where they are saved kk and kv ahead of every chunk,
+    whole or in halves."""
 
     o: Tensor
     final_kk: Tensor
@@ -26,7 +28,22 @@ class Results(NamedTuple):
     solution: Tensor
     taken: Tensor
     ahead_kk: Tensor
+    low_kk: Tensor
     ahead_kv: Tensor
+    low_kv: Tensor
+
+
+class _States(NamedTuple):
+    """kk and kv ahead of every chunk of some sequences: whole in fp32, or the two halves of that; none where none is passed."""
+
+    kk: Tensor | None = None
+    low_kk: Tensor | None = None
+    kv: Tensor | None = None
+    low_kv: Tensor | None = None
+
+    @staticmethod
+    def of(saved: Sequence[Tensor]) -> "_States":
+        return _States(*(x if len(x) else None for x in saved))
 
 
 class _Gradients(NamedTuple):
@@ -69,43 +86,59 @@ def _solver(x: Inputs) -> dict[str, Any]:
 
 
 def _forward(x: Inputs) -> Results:
-    cut, results = cut_for(x), _empty_results(x)
-    o, final_kk, final_kv, solution, taken, *ahead = results
-    batch, heads, chunks, shared = x.v.shape[0], x.v.shape[2], cut.counts["N"], x.k.shape[2]
+    results = _empty_results(x)
     q, k, v, gates = _side_by_side(x.q), _side_by_side(x.k), _side_by_side(x.v), _gates(x)
-    past: list[Tensor | None] = [None, None]
-    if passes(x, chunks):
-        past = [*ahead]
-        ends = [final_kk, final_kv] if x.return_state else [None, None]
-        widths = cut.of_states()
-        walk = partial(
-            mesa_states_kernel[(batch * heads, cut.blocks, cut.segments)],
-            **cut.counts, length=cut.length, G=shared, **_strides(k=k, v=v),
+    cut, states = cut_for(x), _States.of(results[5:])
+    if states.kk is None:
+        states = _room_for_states(x, cut)
+    for start, count in cut.groups:
+        if states.kk is not None:
+            _walk_states(x, cut, start, count, states, results.final_kk, results.final_kv)
+        mesa_read_out_kernel[(count, cut.counts["N"])](
+            q, k, v, x.lam.contiguous(), *gates, *states, results.o, results.solution, results.taken, **cut.counts,
+            G=x.k.shape[2], **_solver(x), scale=x.scale, start=start, **_strides(q=q, k=k, v=v), **cut.widths,
         )  # fmt: skip
-        left = _left(x, cut)
-        if left[0] is not None:
-            walk(k, v, *gates, None, None, *left, None, None, None, None, **widths)
-        walk(k, v, *gates, _full(x.kk), _full(x.kv), *left, *past, *ends, **widths)
-    mesa_read_out_kernel[(batch * heads, chunks)](
-        q, k, v, x.lam.contiguous(), *gates, *past, o, solution, taken, **cut.counts, G=shared, **_solver(x), scale=x.scale,
-        **_strides(q=q, k=k, v=v), **cut.widths,
-    )  # fmt: skip
     return results
 
 
-def _ahead(x: Inputs, cut: Cut, width: int) -> Tensor:
-    """Room for kk or kv ahead of every chunk: fp32, or two halves of it."""
-    (batch, _, heads, _), key_width = x.v.shape, x.k.shape[-1]
-    halves, dtype = ((2,), torch.bfloat16) if cut.plan.precision == "split" else ((), torch.float32)
-    there = batch if passes(x, cut.counts["N"]) else 0
-    return torch.empty((there, heads, cut.counts["N"], *halves, key_width, width), dtype=dtype, device=x.v.device)
+def _walk_states(
+    x: Inputs, cut: Cut, start: int, count: int, states: _States, final_kk: Tensor | None, final_kv: Tensor | None
+) -> None:
+    """Fill `states` of `count` sequences from `start` on, and what is wanted of their last ones."""
+    k, v, gates = _side_by_side(x.k), _side_by_side(x.v), _gates(x)
+    ends = [final_kk, final_kv] if x.return_state else [None, None]
+    walk = partial(
+        mesa_states_kernel[(count, cut.blocks, cut.segments)],
+        **cut.counts, length=cut.length, start=start, G=x.k.shape[2], **_strides(k=k, v=v), **cut.of_states(),
+    )  # fmt: skip
+    left = _left(x, cut, count)
+    if left[0] is not None:
+        walk(k, v, *gates, None, None, *left, *_States(), None, None)
+    walk(k, v, *gates, _full(x.kk), _full(x.kv), *left, *states, *ends)
 
 
-def _left(x: Inputs, cut: Cut) -> list[Tensor | None]:
+def _room_for_states(x: Inputs, cut: Cut) -> _States:
+    """Room for the states of a group of sequences; none where none is passed."""
+    if not passes(x, cut.counts["N"]):
+        return _States()
+    count = cut.groups[0][1]
+    key_width, value_width = x.k.shape[-1], x.v.shape[-1]
+    split = cut.plan.precision == "split"
+
+    def new(width: int) -> Tensor:
+        return torch.empty((count, cut.counts["N"], key_width, width), dtype=cut.plan.kept, device=x.v.device)
+
+    return _States(
+        kk=new(key_width), low_kk=new(key_width) if split else None,
+        kv=new(value_width), low_kv=new(value_width) if split else None,
+    )  # fmt: skip
+
+
+def _left(x: Inputs, cut: Cut, count: int) -> list[Tensor | None]:
     """Room for what segments leave of kk and kv, and for the decay over them."""
     if cut.segments == 1:
         return [None] * 3
-    states = len(x.v) * x.v.shape[2] * cut.segments
+    states = count * cut.segments
     key_width, value_width = x.k.shape[-1], x.v.shape[-1]
     return [
         x.v.new_empty(shape, dtype=torch.float32)
@@ -116,10 +149,16 @@ def _left(x: Inputs, cut: Cut) -> list[Tensor | None]:
 def _empty_results(x: Inputs) -> Results:
     batch, time, heads, value_width = x.v.shape
     cut = cut_for(x)
-    key_width = x.k.shape[-1]
+    chunks, key_width = cut.counts["N"], x.k.shape[-1]
+    saved = x.keep and cut.plan.saves and passes(x, chunks)
+    split = cut.plan.precision == "split"
 
     def new(*shape: int, there: bool = True) -> Tensor:
         return torch.empty((batch, *shape) if there else (batch, 0), dtype=torch.float32, device=x.v.device)
+
+    def ahead(width: int, there: bool = True) -> Tensor:
+        shape = batch if saved and there else 0, heads, chunks, key_width, width
+        return torch.empty(shape, dtype=cut.plan.kept, device=x.v.device)
 
     return Results(
         o=torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device),
@@ -127,15 +166,16 @@ def _empty_results(x: Inputs) -> Results:
         final_kv=new(heads, key_width, value_width, there=x.return_state),
         solution=new(time, heads, key_width),
         taken=new(time, heads),
-        ahead_kk=_ahead(x, cut, key_width),
-        ahead_kv=_ahead(x, cut, value_width),
+        ahead_kk=ahead(key_width),
+        low_kk=ahead(key_width, split),
+        ahead_kv=ahead(value_width),
+        low_kv=ahead(value_width, split),
     )
 
 
 def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The derivatives by q, k, v, lam, log_decay, beta, sign, kk and kv."""
-    d = _room(x)
-    _launch_backward(derivatives, x, rest, d)
+    d = _launch_backward(derivatives, x, rest)
     d_q, d_k = d.q, d.k
     if x.k.shape[2] != x.v.shape[2]:
         d_q, d_k = (by_head.sum(2, keepdim=True).to(x.k.dtype) for by_head in (d_q, d_k))
@@ -148,63 +188,76 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     )
 
 
-def _room(x: Inputs) -> _Gradients:
-    (batch, time, heads, _), key_width = x.v.shape, x.k.shape[-1]
+def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> _Gradients:
+    """The launches. Nothing is made before it is filled: what is there at once is what a call takes of memory."""
+    cut, gates = cut_for(x), _gates(x)
+    (solution, _, *saved), d_o, k, v = rest, derivatives[0].contiguous(), _side_by_side(x.k), _side_by_side(x.v)
+    strides, (batch, time, heads, value_width) = _strides(k=k, v=v), v.shape
+    chunks, shared, split = cut.counts["N"], k.shape[2], cut.plan.precision == "split"
+    counts: dict[str, Any] = cut.counts | {"scale": x.scale}
+    d_last = [by_state.contiguous() if x.return_state else None for by_state in derivatives[1:]]
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty((batch, *shape), dtype=dtype, device=x.v.device)
+        return torch.empty((batch, *shape), dtype=dtype, device=v.device)
 
-    parts = batch // len(x.lam) * cut_for(x).counts["N"]
     # Derivatives of inputs that heads share are summed over heads before they are rounded.
-    content = x.k.dtype if x.k.shape[2] == heads else torch.float32
-    return _Gradients(
-        q=new(time, heads, key_width, dtype=content),
-        k=new(time, heads, key_width, dtype=content),
-        v=new(*x.v.shape[1:], dtype=x.v.dtype),
-        lam=new(time, heads) if x.ridge is not None else torch.empty((*x.lam.shape, parts), device=x.v.device),
-        log_decay=None if x.log_decay is None else new(time, heads, dtype=x.log_decay.dtype),
-        beta=None if x.beta is None else new(time, heads, dtype=x.beta.dtype),
-        kk=None if x.kk is None else new(*x.kk.shape[1:]),
-        kv=None if x.kv is None else new(*x.kv.shape[1:]),
-    )
+    content = k.dtype if shared == heads else torch.float32
+    halves = torch.bfloat16 if split else torch.float32
+    d_q = new(time, heads, k.shape[-1], dtype=content)
+    adjoint = d_q if content == halves else new(time, heads, k.shape[-1], dtype=halves)
+    low_adjoint = torch.empty_like(adjoint) if split else None
+    parts = batch // len(x.lam) * chunks
+    d_lam = new(time, heads) if x.ridge is not None else torch.empty((*x.lam.shape, parts), device=v.device)
+    d_log_decay = None if x.log_decay is None else new(time, heads, dtype=x.log_decay.dtype)
+    d_beta = None if x.beta is None else new(time, heads, dtype=x.beta.dtype)
+    d_kk, d_kv = (None if state is None else new(*state.shape[1:]) for state in (x.kk, x.kv))
+    d_fade = d_k = d_v = None
+    if d_log_decay is not None:  # the last kernel reads the one where it leaves the other
+        d_fade = d_log_decay if d_log_decay.dtype == torch.float32 else new(time, heads)
 
-
-def _launch_backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...], d: _Gradients) -> None:
-    """The launches, which leave their derivatives in `d`."""
-    cut, gates = cut_for(x), _gates(x)
-    (solution, _, *ahead), d_o, k, v = rest, derivatives[0].contiguous(), _side_by_side(x.k), _side_by_side(x.v)
-    strides = _strides(k=k, v=v)
-    batch, heads, chunks, shared = v.shape[0], v.shape[2], cut.counts["N"], k.shape[2]
-    counts: dict[str, Any] = cut.counts | {"scale": x.scale}
-    passing = passes(x, chunks)
-    past = ahead if passing else [None, None]
-    states = (batch, heads, chunks, k.shape[-1])
-    behind = [v.new_empty((*states, y.shape[-1]), dtype=cut.plan.kept) if passing else None for y in (k, v)]
-    d_last = [by_state.contiguous() if x.return_state else None for by_state in derivatives[1:]]
-    adjoint = torch.empty_like(solution)
-    d_fade = None if d.log_decay is None else torch.empty_like(d.log_decay, dtype=torch.float32)
-    d_over = d_fade.new_empty(batch, heads, chunks, cut.blocks) if d_fade is not None and passing else None
-    grid = (batch * heads, chunks)
-    widths = cut.widths | {"BC": cut.plan.adjoint_columns}
-    mesa_adjoint_kernel[grid](
-        d_o, k, v, x.lam.contiguous(), *gates, *past, solution, adjoint, d.q, d.lam, d_fade,
-        **counts, **_solver(x), G=shared, **strides, **widths,
-    )  # fmt: skip
-    if passing:
-        widths = cut.of_states()
-        walk = partial(
-            mesa_behind_kernel[(batch * heads, cut.blocks, cut.segments)],
-            d_o, gates[0], gates[2], *past, solution, adjoint, **counts, length=cut.length, **widths,
+    states = _States.of(saved)
+    ours = states.kk is None
+    if ours:
+        states = _room_for_states(x, cut)
+    passing = states.kk is not None
+    behind: list[Tensor | None] = [states.kk, states.kv]  # a state is read before its derivative takes its place
+    if passing and not ours:
+        behind = [torch.empty(y.shape, dtype=cut.plan.kept, device=v.device) for y in behind if y is not None]
+    d_over = None
+    if d_fade is not None and passing:
+        d_over = d_fade.new_empty(cut.groups[0][1], chunks, cut.blocks)
+    for start, count in cut.groups:
+        if passing and ours:
+            _walk_states(x._replace(return_state=False), cut, start, count, states, None, None)
+        mesa_adjoint_kernel[(count, chunks)](
+            d_o, k, v, x.lam.contiguous(), *gates, *states, solution, adjoint, low_adjoint,
+            None if adjoint is d_q else d_q, d_lam, d_fade, **counts, **_solver(x), G=shared, start=start, **strides,
+            **cut.widths | {"BC": cut.plan.adjoint_columns},
         )  # fmt: skip
-        left = _left(x, cut)
-        if left[0] is not None:
-            walk(None, None, *left, None, None, None, None, None)
-        walk(*d_last, *left, *behind, d.kk, d.kv, d_over)
-    widths = cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.gradient_warps}
-    mesa_gradient_kernel[grid](
-        d_o, k, v, *gates, solution, adjoint, *behind, d_fade, d_over, d.k, d.v, d.log_decay, d.beta,
-        **counts, G=shared, **strides, **widths,
-    )  # fmt: skip
+        if passing:
+            walk = partial(
+                mesa_behind_kernel[(count, cut.blocks, cut.segments)],
+                d_o, gates[0], gates[2], *states, solution, adjoint, low_adjoint, **counts, length=cut.length, start=start,
+                OVER=ours, **cut.of_states(),
+            )  # fmt: skip
+            left = _left(x, cut, count)
+            if left[0] is not None:
+                walk(None, None, *left, None, None, None, None, None)
+            walk(*d_last, *left, *behind, d_kk, d_kv, d_over)
+            del walk, left
+        if ours and start + count == batch * heads:
+            states = _States()
+        if d_k is None or d_v is None:
+            d_k = new(time, heads, k.shape[-1], dtype=content)
+            d_v = new(time, heads, value_width, dtype=v.dtype)
+        mesa_gradient_kernel[(count, chunks)](
+            d_o, k, v, *gates, solution, adjoint, low_adjoint, *behind, d_fade, d_over, d_k, d_v, d_log_decay, d_beta,
+            **counts, G=shared, start=start, **strides,
+            **cut.widths | {"BLOCKS": cut.blocks, "num_warps": cut.plan.gradient_warps},
+        )  # fmt: skip
+    assert d_k is not None
+    assert d_v is not None
+    return _Gradients(d_q, d_k, d_v, d_lam, d_log_decay, d_beta, d_kk, d_kv)
 
 
 def _empty_gradients(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -15,6 +15,8 @@ class Plan(NamedTuple):
     precision  of products of fp32: "ieee"; "tf32x3", three tensor-core products that keep 21 bits; "split", for bf16 inputs
                only, where an fp32 factor becomes two bf16 numbers that keep 16 bits: keys and values lose nothing by it
     rows, state_columns  of a state that one program of a walk has
+    saves      states are saved for backward, which else makes them anew: they are what takes memory
+    groups     of sequences that take turns, where gradients are asked for, so that states of one group are there at a time
     """
 
     chunk: int
@@ -27,10 +29,12 @@ class Plan(NamedTuple):
     state_columns: int
     walk_warps: int
     walk_stages: int = 2
+    saves: bool = True
+    groups: int = 1
 
     @property
     def kept(self) -> torch.dtype:
-        """Of derivatives by states, which no solve needs."""
+        """Of states, each half for itself, and of derivatives by them, which no solve needs."""
         return torch.bfloat16 if self.precision == "split" else torch.float32
 
 
@@ -40,12 +44,12 @@ def plan_for(key_width: int, value_width: int, dtype: torch.dtype) -> Plan:
     widest = max(padded(key_width), padded(value_width))
     width, columns = padded(key_width), min(64, widest)
     if width <= 32:
-        return Plan(16, columns, columns, precision, 1, 1, width, columns, 1)
+        return Plan(16, columns, columns, precision, 1, 1, width, columns, 1, saves=precision != "split")
     if width <= 64:
         return Plan(64, columns, columns, precision, 4, 4 if precision == "split" else 8, width, columns, 4)
     if precision != "split":  # fp32 factors of 64 rows do not fit shared memory
         return Plan(32, columns, columns, precision, 8, 8, width, columns, 8)
-    return Plan(32, min(128, padded(value_width)), columns, precision, 4, 4, 64, 64, 4, 3)
+    return Plan(32, min(128, padded(value_width)), columns, precision, 4, 4, 64, 64, 4, 3, saves=False, groups=2)
 
 
 ENOUGH = 256  # programs of a walk, to keep a GPU busy
@@ -62,7 +66,7 @@ def segments_for(programs: int, chunks: int) -> int:
 
 class Inputs(NamedTuple):
     """Inputs of the custom op: content in one dtype; lam [groups, H, K], or [B, T, H] with `ridge`; the first state; the
-    solver; whether a last state is wanted."""
+    solver; whether a last state is wanted; whether gradients may be asked for."""
 
     q: Tensor
     k: Tensor
@@ -79,6 +83,7 @@ class Inputs(NamedTuple):
     x0: str
     scale: float
     return_state: bool
+    keep: bool
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -87,7 +92,7 @@ class Inputs(NamedTuple):
 
 class Cut(NamedTuple):
     """The arguments of every kernel: counts and constants of compilation; programs a state; segments of chunks, and chunks
-    of one."""
+    of one; groups of sequences by their first and their number."""
 
     counts: dict[str, int]
     widths: dict[str, int | str]
@@ -95,6 +100,7 @@ class Cut(NamedTuple):
     segments: int
     length: int
     plan: Plan
+    groups: tuple[tuple[int, int], ...]
 
     def of_states(self) -> dict[str, int | str]:
         plan = self.plan
@@ -113,9 +119,11 @@ def cut_for(x: Inputs) -> Cut:
     widths |= {"C": plan.chunk, "PRECISION": plan.precision, "num_warps": plan.num_warps, "num_stages": 1}
     blocks = -(-key_width // plan.state_columns) + -(-value_width // plan.state_columns)
     blocks *= -(-key_width // plan.rows)
-    segments = segments_for(batch * heads * blocks, chunks)
+    most = max(1, -(-batch * heads // (plan.groups if x.keep else 1)))
+    groups = tuple((start, min(most, batch * heads - start)) for start in range(0, batch * heads, most))
+    segments = segments_for(most * blocks, chunks)
     length = -(-chunks // segments)
-    return Cut(counts, widths, blocks, -(-chunks // length), length, plan)
+    return Cut(counts, widths, blocks, -(-chunks // length), length, plan, groups)
 
 
 def passes(x: Inputs, chunks: int) -> bool:

@@ -50,34 +50,32 @@ def dot(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_halves(pointer, place, i, j, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr):
-    """What is of a state at a place, [K, V], in the parts that `dot_halves` needs."""
-    if PRECISION == "split":
-        high = load(pointer + place * 2 * K * V, i, j, V, 1, K, V)
-        low = load(pointer + place * 2 * K * V + K * V, i, j, V, 1, K, V)
-    else:
-        high = load(pointer + place * K * V, i, j, V, 1, K, V)
-        low = high
+def load_halves(first, second, place, i, j, K: tl.constexpr, V: tl.constexpr):
+    """What is of a state at a place, [K, V], in the parts that `dot_halves` needs; without `second` it is whole."""
+    high = load(first + place * K * V, i, j, V, 1, K, V)
+    low = high
+    if second is not None:
+        low = load(second + place * K * V, i, j, V, 1, K, V)
     return high, low
 
 
 @triton.jit
-def load_diagonal(pointer, place, i, K: tl.constexpr, PRECISION: tl.constexpr):
-    pointer += place * (2 if PRECISION == "split" else 1) * K * K
-    diagonal = tl.load(pointer + i * (K + 1), mask=i < K, other=0.0).to(tl.float32)
-    if PRECISION == "split":
-        diagonal += tl.load(pointer + K * K + i * (K + 1), mask=i < K, other=0.0).to(tl.float32)
+def load_diagonal(first, second, place, i, K: tl.constexpr):
+    at = place * K * K + i * (K + 1)
+    diagonal = tl.load(first + at, mask=i < K, other=0.0).to(tl.float32)
+    if second is not None:
+        diagonal += tl.load(second + at, mask=i < K, other=0.0).to(tl.float32)
     return diagonal
 
 
 @triton.jit
-def store_halves(pointer, place, x, i, j, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr):
+def store_halves(first, second, place, x, i, j, K: tl.constexpr, V: tl.constexpr):
     """x to a place of states, as `load_halves` reads it."""
-    if PRECISION == "split":
-        store(pointer + place * 2 * K * V, high_of(x), i, j, V, 1, K, V)
-        store(pointer + place * 2 * K * V + K * V, low_of(x), i, j, V, 1, K, V)
+    if second is None:
+        store(first + place * K * V, x, i, j, V, 1, K, V)
     else:
-        store(pointer + place * K * V, x, i, j, V, 1, K, V)
+        store(first + place * K * V, high_of(x), i, j, V, 1, K, V)
+        store(second + place * K * V, low_of(x), i, j, V, 1, K, V)
 
 
 @triton.jit
