@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels.delta.fused.chunk_gradients import delta_gradient_kernel
 from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
-from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, plan_for, scores_shape
+from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, pairs_shape, plan_for, scores_shape
 from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, delta_read_out_kernel
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
 from recallmap.arch.kernels.delta.fused.turned_walk import delta_turned_back_walk_kernel, delta_turned_walk_kernel
@@ -178,8 +178,10 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
     content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart
     d_o, d_final, scores, erased, written, states = results
     z = d.v if x.a is None else torch.empty_like(written)
-    d_e = torch.empty_like(written) if apart else None
-    d_states, d_pairs = torch.empty_like(states), torch.empty_like(scores)
+    # The last kernel reads a chunk's derivatives by E before it leaves those by q, which may then take their place.
+    over = d.q.shape == written.shape and d.q.dtype == written.dtype and d.q.is_contiguous()
+    d_e = None if not apart else d.q if over else torch.empty_like(written)
+    d_states, d_pairs = torch.empty_like(states), scores.new_empty(pairs_shape(plan))
     faded = _Faded.of(x, erased)
     if apart:
         block = min(blocks.output_block, values)

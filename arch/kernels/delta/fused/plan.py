@@ -295,9 +295,15 @@ def scores_shape(plan: Plan) -> tuple[int, ...]:
     """The shape of what is kept of chunks' pairs: with the whole sequence in a program the inverse alone."""
     if plan.walk is not None:
         return plan.batch, plan.heads, plan.chunks, plan.walk.chunk**2
-    kinds = 4 if plan.flags["PAIR"] else 2
+    *chunks, pairs = pairs_shape(plan)
     tail = plan.flags["KP"] if plan.flags["GATE"] == CHANNEL_GATE else 4 * plan.blocks.chunk
-    return plan.batch, plan.heads, plan.chunks, kinds * plan.blocks.chunk**2 + tail
+    return *chunks, pairs + tail
+
+
+def pairs_shape(plan: Plan) -> tuple[int, int, int, int]:
+    """The shape of a number for every pair of tokens of a chunk, and every kind of pairs."""
+    kinds = 4 if plan.flags["PAIR"] else 2
+    return plan.batch, plan.heads, plan.chunks, kinds * plan.blocks.chunk**2
 
 
 def levels(plan: Plan) -> dict[str, int]:
