@@ -15,9 +15,9 @@ from recallmap.arch.kernels.newton_schulz import newton_schulz
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 SHAPES = [
-    *((16, 16), (5, 20), (64, 16), (33, 7), (8, 8), (5, 3), (3, 3)),  # in registers: wide, tall, odd, several together
+    *((16, 16), (5, 20), (32, 16), (64, 17), (8, 8), (5, 3), (3, 3)),  # in registers: wide, tall, odd, several together
     *((64, 64), (70, 33)),  # in tiles: square, tall and odd
-    *((20, 100), (153, 16), (3, 300)),  # by squares of the short side: wide, tall
+    *((20, 100), (153, 16), (3, 300), (64, 16), (33, 7)),  # by squares of the short side: wide, tall, odd
 ]
 
 

@@ -101,13 +101,12 @@ def _faded_by_head(
 def _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C: tl.constexpr, PAIR: tl.constexpr):
     """Left in memory and read again, also the other way around: there are too many for registers."""
     i = tl.arange(0, C)
-    below = i[:, None] > i[None, :]
     place = i[:, None] * C + i[None, :]
-    tl.store(d_pairs + place, tl.where(below, d_erases, 0.0))
-    tl.store(d_pairs + C * C + place, tl.where(below, d_reads, 0.0))
+    tl.store(d_pairs + place, d_erases)
+    tl.store(d_pairs + C * C + place, d_reads)
     if PAIR:
-        tl.store(d_pairs + 2 * C * C + place, tl.where(below, d_sees, 0.0))
-        tl.store(d_pairs + 3 * C * C + place, tl.where(below, d_hears, 0.0))
+        tl.store(d_pairs + 2 * C * C + place, d_sees)
+        tl.store(d_pairs + 3 * C * C + place, d_hears)
     tl.debug_barrier()
 
 
@@ -161,6 +160,18 @@ def _gradients_through_pairs(
 
 
 @triton.jit
+def _gradients_through_held_pairs(
+    d_q_CK, d_r_CK, d_c_CK, q_CK, r_CK, c_CK, d_erases, d_reads, INTRA: tl.constexpr
+):  # fmt: skip
+    """The same of pairs in registers, without a and b."""
+    d_q_CK = add_dot(d_q_CK, d_reads, c_CK, INTRA)
+    d_r_CK = add_dot(d_r_CK, d_erases, c_CK, INTRA)
+    d_c_CK = add_dot(d_c_CK, tl.trans(d_reads), q_CK, INTRA)
+    d_c_CK = add_dot(d_c_CK, tl.trans(d_erases), r_CK, INTRA)
+    return d_q_CK, d_r_CK, d_c_CK
+
+
+@triton.jit
 def _gradients_through_levels(
     d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until_CK, d_pairs,
     C: tl.constexpr, LEVELS: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
@@ -198,10 +209,11 @@ def delta_gradient_kernel(
     q_strides, k_strides, v_strides, a_strides, b_strides, g_strides, beta_strides, d_o_strides, faded_k_strides,
     T, H, scale, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, KP: tl.constexpr,
     KB: tl.constexpr, VP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr,
-    APART: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, APPLY: tl.constexpr, UNROLL: tl.constexpr,
+    APART: tl.constexpr, HOLD: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, APPLY: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by q, k, a, b and the gates of one chunk of one head. Where APART, Z and derivatives by values are made here,
-    of those by E."""
+    of those by E. Where HOLD, derivatives by pairs stay in registers."""
     head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -221,7 +233,8 @@ def delta_gradient_kernel(
     states += (head * tl.num_programs(1) + n) * (K * V)
     d_states += (head * tl.num_programs(1) + n) * (K * V)
     KINDS: tl.constexpr = 4 if PAIR else 2
-    d_pairs += (head * tl.num_programs(1) + n) * (KINDS * C * C)
+    if not HOLD:
+        d_pairs += (head * tl.num_programs(1) + n) * (KINDS * C * C)
     t = n * C + tl.arange(0, C)
     if APART:
         scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + (KP if GATE == 2 else 4 * C))
@@ -246,7 +259,12 @@ def delta_gradient_kernel(
         to_end = fades_to_end(g_C)[:, None]
         over = tl.exp(tl.sum(g_C, 0))
         d_erases, d_reads, d_sees, d_hears = _faded_by_head(d_erases, d_reads, d_sees, d_hears, high, low, g_C, C, PAIR)
-    _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C, PAIR)
+    below = tl.arange(0, C)[:, None] > tl.arange(0, C)[None, :]
+    d_erases, d_reads = tl.where(below, d_erases, 0.0), tl.where(below, d_reads, 0.0)
+    if PAIR:
+        d_sees, d_hears = tl.where(below, d_sees, 0.0), tl.where(below, d_hears, 0.0)
+    if not HOLD:
+        _leave_pair_gradients(d_pairs, d_erases, d_reads, d_sees, d_hears, C, PAIR)
     if WRITE:
         beta_C = load_gates(beta + at_b * beta_strides[0] + at_h * beta_strides[2], beta_strides[1], t, T)
     d_beta_C = tl.zeros((C,), tl.float32)
@@ -297,9 +315,14 @@ def delta_gradient_kernel(
         if GATE < 2:
             # A fade's derivative is a difference between the two tokens of a pair.
             INTRA: tl.constexpr = CHAIN if GATE == 1 else PRECISION
-            d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_pairs(
-                d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, d_pairs, C, PAIR, INTRA
-            )
+            if HOLD:
+                d_q_CK, d_r_CK, d_c_CK = _gradients_through_held_pairs(
+                    d_q_CK, d_r_CK, d_c_CK, q_CK, r_CK, c_CK, d_erases, d_reads, INTRA
+                )
+            else:
+                d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_pairs(
+                    d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, d_pairs, C, PAIR, INTRA
+                )
         else:
             d_q_CK, d_r_CK, d_c_CK, d_k_CK = _gradients_through_levels(
                 d_q_CK, d_r_CK, d_c_CK, d_k_CK, q_CK, r_CK, c_CK, k_CK, g_CK, until, d_pairs,

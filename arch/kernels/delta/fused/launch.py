@@ -181,7 +181,8 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
     # The last kernel reads a chunk's derivatives by E before it leaves those by q, which may then take their place.
     over = d.q.shape == written.shape and d.q.dtype == written.dtype and d.q.is_contiguous()
     d_e = None if not apart else d.q if over else torch.empty_like(written)
-    d_states, d_pairs = torch.empty_like(states), scores.new_empty(pairs_shape(plan))
+    d_states = torch.empty_like(states)
+    d_pairs = None if plan.holds else scores.new_empty(pairs_shape(plan))
     faded = _Faded.of(x, erased)
     if apart:
         block = min(blocks.output_block, values)
@@ -213,7 +214,7 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
         scores, faded.k, d_e, d.v, *_strides(*content, d_o, faded.k), plan.time, plan.heads, x.scale,
         **plan.flags, **levels(plan), V=plan.value_width, VP=values,
         VB=min(blocks.gradient_values, values), KB=min(blocks.gradient_block, plan.flags["KP"]), APART=apart,
-        APPLY=plan.applied, UNROLL=blocks.gradient_unroll, num_warps=blocks.gradient_warps,
+        HOLD=plan.holds, APPLY=plan.applied, UNROLL=blocks.gradient_unroll, num_warps=blocks.gradient_warps,
         num_stages=blocks.gradient_stages,
     )  # fmt: skip
 

@@ -253,6 +253,12 @@ class Plan(NamedTuple):
         return self.blocks.turned and self.lossy and self.apart
 
     @property
+    def holds(self) -> bool:
+        """Whether derivatives by pairs stay in registers, which they fit where chunks are short and a chunk has few of them:
+        what is left in memory is the most that the backward pass takes there."""
+        return self.blocks.chunk <= 32 and self.flags["GATE"] != CHANNEL_GATE and not self.flags["PAIR"]
+
+    @property
     def states_shape(self) -> tuple[int, ...]:
         """States ahead of chunks, which walks side by side leave with values for rows."""
         sizes = (self.key_width, self.value_width)

@@ -29,8 +29,10 @@ class Form(NamedTuple):
 
 def form_for(rows: int, columns: int) -> Form:
     """The form for matrices of so many rows and columns, powers of two."""
+    if rows <= 16 and columns >= 64:
+        return Form("tf32x3", 1, block=64)
     if rows <= 32 and rows * columns <= 2048:
         return Form("tf32x3", rows * columns // 256)
     if rows <= 32:
-        return Form("tf32x3", 1 if rows <= 16 else 4, block=32)
+        return Form("tf32x3", 4, block=32)
     return Form("tf32x3", 4, (32, min(rows, 64), 16))  # not 64 rows: Triton 3.6 gets those wrong on Hopper
