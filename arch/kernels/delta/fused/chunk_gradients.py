@@ -22,6 +22,7 @@ from recallmap.arch.kernels.delta.fused.tiles import (
     load_rows,
     load_square,
     load_square_transposed,
+    size_of_pairs,
     store_columns,
     store_rows,
 )
@@ -237,7 +238,7 @@ def delta_gradient_kernel(
         d_pairs += (head * tl.num_programs(1) + n) * (KINDS * C * C)
     t = n * C + tl.arange(0, C)
     if APART:
-        scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + (KP if GATE == 2 else 4 * C))
+        scores += (head * tl.num_programs(1) + n) * (size_of_pairs(C, PAIR, PRECISION) + (KP if GATE == 2 else 4 * C))
         if PAIR:
             faded_k += at_b * faded_k_strides[0] + at_h * faded_k_strides[2]
             d_v += own_head * V

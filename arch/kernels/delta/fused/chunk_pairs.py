@@ -15,7 +15,17 @@ from recallmap.arch.kernels.delta.fused.decay_factors import (
     sums_behind,
     sums_until,
 )
-from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_gates, load_rows, load_square, store_rows
+from recallmap.arch.kernels.delta.fused.tiles import (
+    add_dot,
+    dot,
+    load_gates,
+    load_rows,
+    load_square,
+    reads_of,
+    size_of_pairs,
+    store_rows,
+    store_square,
+)
 from recallmap.arch.kernels.delta.fused.triangular_inverse import invert_in_memory, invert_unit_lower
 
 
@@ -86,9 +96,9 @@ def delta_pairs_kernel(
         b += at_b * b_strides[0] + at_h * b_strides[2]
     if GATE > 0:
         g += at_b * g_strides[0] + at_h * g_strides[2]
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    scores += (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
+    scores += (head * tl.num_programs(1) + n) * (PAIRS + TAIL)
     i = tl.arange(0, C)
     t = n * C + i
 
@@ -132,7 +142,7 @@ def delta_pairs_kernel(
             until = sums_until(g_CK, C, SUMS)
             if EARLY:
                 _store_faded(
-                    erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
+                    erased, scores + PAIRS + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
                     PAIR, SUMS,
                 )  # fmt: skip
                 store_rows(erased, H * K, t, T, d, K, r_CK * _to_read(g_CK, until, PAIR))
@@ -147,7 +157,7 @@ def delta_pairs_kernel(
     if WRITE:
         reads *= strength[None, :]
         erases *= strength[None, :]
-    fades = scores + KINDS * C * C + i
+    fades = scores + PAIRS + i
     if GATE == 1:
         g_C = load_gates(g, g_strides[1], t, T)
         high, low = cumulative_sums(g_C, CHAIN == "ieee")
@@ -169,11 +179,11 @@ def delta_pairs_kernel(
         tl.store(fades + 2 * C, strength)
     place = i[:, None] * C + i[None, :]
     until_now, before_now = i[:, None] >= i[None, :], i[:, None] > i[None, :]
-    tl.store(scores + C * C + place, tl.where(until_now, reads * scale, 0.0))
+    store_square(reads_of(scores, C, PAIR, PRECISION), tl.where(until_now, reads * scale, 0.0), C)
     if PAIR:
-        tl.store(scores + 2 * C * C + place, tl.where(until_now, sees * scale, 0.0))
+        store_square(scores + 2 * C * C, tl.where(until_now, sees * scale, 0.0), C)
         hears = tl.where(before_now, hears, 0.0)
-        tl.store(scores + 3 * C * C + place, hears)
+        store_square(scores + 3 * C * C, hears, C)
     erases = tl.where(before_now, erases, 0.0)
     if IN_MEMORY:
         tl.store(scores + place, erases)
@@ -219,7 +229,7 @@ def delta_pairs_kernel(
             if PAIR:
                 c_CK = load_rows(b, b_strides[1], t, T, d, K)
             _store_faded(
-                erased, scores + KINDS * C * C + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
+                erased, scores + PAIRS + d, q_CK, c_CK, k_CK, g_CK, until, strength, scale, t, T, H, d, K, C,
                 PAIR, SUMS,
             )  # fmt: skip
         store_rows(erased, H * K, t, T, d, K, dot(inverse, r_CK, APPLY))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recallmap.arch.kernels.delta.fused.chunk_gradients import delta_gradient_kernel
 from recallmap.arch.kernels.delta.fused.chunk_pairs import delta_pairs_kernel
-from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, pairs_shape, plan_for, scores_shape
+from recallmap.arch.kernels.delta.fused.plan import Inputs, Plan, levels, pair_gradients_shape, plan_for, scores_shape
 from recallmap.arch.kernels.delta.fused.read_out import delta_read_back_kernel, delta_read_out_kernel
 from recallmap.arch.kernels.delta.fused.state_walk import delta_backward_walk_kernel, delta_forward_walk_kernel
 from recallmap.arch.kernels.delta.fused.turned_walk import delta_turned_back_walk_kernel, delta_turned_walk_kernel
@@ -182,7 +182,7 @@ def _backward_by_chunks(x: Inputs, plan: Plan, results: Results, d: Gradients) -
     over = d.q.shape == written.shape and d.q.dtype == written.dtype and d.q.is_contiguous()
     d_e = None if not apart else d.q if over else torch.empty_like(written)
     d_states = torch.empty_like(states)
-    d_pairs = None if plan.holds else scores.new_empty(pairs_shape(plan))
+    d_pairs = None if plan.holds else scores.new_empty(pair_gradients_shape(plan))
     faded = _Faded.of(x, erased)
     if apart:
         block = min(blocks.output_block, values)

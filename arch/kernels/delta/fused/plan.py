@@ -6,6 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
+from recallmap.arch.kernels.delta.fused.tiles import size_of_pairs
 from recallmap.arch.kernels.op_interface.custom_op import padded
 
 NO_GATE, HEAD_GATE, CHANNEL_GATE = 0, 1, 2
@@ -301,13 +302,13 @@ def scores_shape(plan: Plan) -> tuple[int, ...]:
     """The shape of what is kept of chunks' pairs: with the whole sequence in a program the inverse alone."""
     if plan.walk is not None:
         return plan.batch, plan.heads, plan.chunks, plan.walk.chunk**2
-    *chunks, pairs = pairs_shape(plan)
-    tail = plan.flags["KP"] if plan.flags["GATE"] == CHANNEL_GATE else 4 * plan.blocks.chunk
-    return *chunks, pairs + tail
+    chunk, flags = plan.blocks.chunk, plan.flags
+    tail = flags["KP"] if flags["GATE"] == CHANNEL_GATE else 4 * chunk
+    return plan.batch, plan.heads, plan.chunks, size_of_pairs(chunk, flags["PAIR"], flags["PRECISION"]) + tail
 
 
-def pairs_shape(plan: Plan) -> tuple[int, int, int, int]:
-    """The shape of a number for every pair of tokens of a chunk, and every kind of pairs."""
+def pair_gradients_shape(plan: Plan) -> tuple[int, ...]:
+    """The shape of a derivative by every pair of tokens of a chunk, and every kind of pairs."""
     kinds = 4 if plan.flags["PAIR"] else 2
     return plan.batch, plan.heads, plan.chunks, kinds * plan.blocks.chunk**2
 

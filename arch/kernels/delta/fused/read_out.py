@@ -13,6 +13,8 @@ from recallmap.arch.kernels.delta.fused.tiles import (
     load_square,
     load_square_transposed,
     out_of_blocks,
+    reads_of,
+    size_of_pairs,
     store_columns,
 )
 
@@ -33,7 +35,9 @@ def add_reads_within(
     o_VC, e_VC, v_VC, pairs, C: tl.constexpr, PAIR: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Outputs [V, C], in blocks where SPLIT, and what is read of tokens of the same chunk."""
-    o_VC = grow_state(o_VC, e_VC, load_square_transposed(pairs + C * C, None, C), SPLIT, PRECISION)
+    o_VC = grow_state(
+        o_VC, e_VC, load_square_transposed(reads_of(pairs, C, PAIR, PRECISION), None, C), SPLIT, PRECISION
+    )
     if PAIR:
         o_VC = grow_state(o_VC, v_VC, load_square_transposed(pairs + 2 * C * C, None, C), SPLIT, PRECISION)
     return o_VC
@@ -52,13 +56,13 @@ def delta_read_out_kernel(
     q += at_b * q_strides[0] + at_h * q_strides[2]
     written += (at_b * T * H + at_h) * V
     o += (at_b * T * H + at_h) * V
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
     SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32 and not WIDE
     at = head * tl.num_programs(1) + n
     states += at * (K * V)
-    pairs = scores + at * (KINDS * C * C + TAIL)
-    fades = pairs + KINDS * C * C + tl.arange(0, C)
+    pairs = scores + at * (PAIRS + TAIL)
+    fades = pairs + PAIRS + tl.arange(0, C)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
     o_VC = in_blocks(tl.zeros((VB, C), tl.float32), SPLIT)
     for start in tl.range(0, KP, KB, num_stages=2):
@@ -86,12 +90,12 @@ def delta_read_back_kernel(
     at_b, at_h = head // H, head % H
     d_o += at_b * d_o_strides[0] + at_h * d_o_strides[2]
     d_e += (at_b * T * H + at_h) * V
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
     SPLIT: tl.constexpr = CHAIN != "ieee" and VB > 32 and not WIDE
-    pairs = scores + (head * tl.num_programs(1) + n) * (KINDS * C * C + TAIL)
+    pairs = scores + (head * tl.num_programs(1) + n) * (PAIRS + TAIL)
     t, w = n * C + tl.arange(0, C), tl.program_id(2) * VB + tl.arange(0, VB)
     d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)
     d_e_VC = in_blocks(tl.zeros((VB, C), tl.float32), SPLIT)
-    d_e_VC = grow_state(d_e_VC, d_o_VC, load_square(pairs + C * C, None, C), SPLIT, PRECISION)
+    d_e_VC = grow_state(d_e_VC, d_o_VC, load_square(reads_of(pairs, C, PAIR, PRECISION), None, C), SPLIT, PRECISION)
     store_columns(d_e, H * V, t, T, w, V, out_of_blocks(d_e_VC, SPLIT))

@@ -17,6 +17,8 @@ from recallmap.arch.kernels.delta.fused.tiles import (
     load_columns,
     load_rows,
     load_square,
+    reads_of,
+    size_of_pairs,
     store_columns,
 )
 
@@ -38,10 +40,10 @@ def delta_forward_walk_kernel(
     if PAIR:
         v += at_b * v_strides[0] + at_h * v_strides[2]
         b += at_b * b_strides[0] + at_h * b_strides[2]
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * (KINDS * C * C + TAIL)
+    scores += head * chunks * (PAIRS + TAIL)
     states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     wanted += (at_b * T * H + at_h) * V
@@ -56,11 +58,11 @@ def delta_forward_walk_kernel(
     FADE_WRITES: tl.constexpr = STATE == "bf16" and not PAIR and (GATE == 1 or (WRITE and GATE == 0))
     over = 1.0
     if GATE == 1:
-        over = tl.load(scores + KINDS * C * C + 4 * C - 1)
+        over = tl.load(scores + PAIRS + 4 * C - 1)
     for n in tl.range(0, chunks, num_stages=STAGES):
         t = n * C + tl.arange(0, C)
-        pairs = scores + n * (KINDS * C * C + TAIL)
-        fades = pairs + KINDS * C * C + tl.arange(0, C)
+        pairs = scores + n * (PAIRS + TAIL)
+        fades = pairs + PAIRS + tl.arange(0, C)
         ahead_VK = state_VK
         if KEEP:
             tl.store(states + n * (K * V) + place, ahead_VK.to(states.dtype.element_ty), mask=inside)
@@ -87,9 +89,9 @@ def delta_forward_walk_kernel(
                 k_CK *= to_end
         if GATE == 1:
             state_VK *= over
-            over = tl.load(pairs + KINDS * C * C + TAIL + KINDS * C * C + 4 * C - 1, mask=n + 1 < chunks, other=1.0)
+            over = tl.load(pairs + PAIRS + TAIL + PAIRS + 4 * C - 1, mask=n + 1 < chunks, other=1.0)
         if GATE == 2:
-            state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
+            state_VK *= tl.load(pairs + PAIRS + d)[None, :]
         state_VK = add_dot(state_VK, write_VC, c_CK, STATE)
         if PAIR:
             state_VK = add_dot(state_VK, v_VC, k_CK, STATE)
@@ -119,10 +121,10 @@ def delta_backward_walk_kernel(
     d_o += at_b * d_o_strides[0] + at_h * d_o_strides[2]
     if PAIR:
         b += at_b * b_strides[0] + at_h * b_strides[2]
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * (KINDS * C * C + TAIL)
+    scores += head * chunks * (PAIRS + TAIL)
     d_states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     d_v += (at_b * T * H + at_h) * V
@@ -137,15 +139,15 @@ def delta_backward_walk_kernel(
     if END:
         d_state_VK = tl.load(d_final + head * (K * V) + place_outside, mask=inside, other=0.0)
     FADE_WRITES: tl.constexpr = STATE == "bf16" and not PAIR and (GATE == 1 or (WRITE and GATE == 0))
-    SIZE: tl.constexpr = KINDS * C * C + TAIL
+    SIZE: tl.constexpr = PAIRS + TAIL
     over = 1.0
     if GATE == 1:
-        over = tl.load(scores + (chunks - 1) * SIZE + KINDS * C * C + 4 * C - 1)
+        over = tl.load(scores + (chunks - 1) * SIZE + PAIRS + 4 * C - 1)
     for back in tl.range(0, chunks, num_stages=STAGES):
         n = chunks - 1 - back
         t = n * C + tl.arange(0, C)
-        pairs = scores + n * (KINDS * C * C + TAIL)
-        fades = pairs + KINDS * C * C + tl.arange(0, C)
+        pairs = scores + n * (PAIRS + TAIL)
+        fades = pairs + PAIRS + tl.arange(0, C)
         behind_VK = d_state_VK
         tl.store(d_states + n * (K * V) + place, behind_VK.to(d_states.dtype.element_ty), mask=inside)
         d_o_VC = load_columns(d_o, d_o_strides[1], t, T, w, V)
@@ -160,19 +162,19 @@ def delta_backward_walk_kernel(
             else:
                 q_CK *= tl.load(fades)[:, None]
             d_state_VK *= over
-            over = tl.load(pairs - SIZE + KINDS * C * C + 4 * C - 1, mask=n > 0, other=1.0)
+            over = tl.load(pairs - SIZE + PAIRS + 4 * C - 1, mask=n > 0, other=1.0)
         if GATE == 0:
             if FADE_WRITES:
                 read_VC *= scale
             else:
                 q_CK *= scale
         if GATE == 2:
-            d_state_VK *= tl.load(pairs + KINDS * C * C + d)[None, :]
+            d_state_VK *= tl.load(pairs + PAIRS + d)[None, :]
 
         if APART:
             d_e_VC = load_columns(d_v, H * V, t, T, w, V)
         else:
-            d_e_VC = dot(d_o_VC, load_square(pairs + C * C, None, C), PRECISION)
+            d_e_VC = dot(d_o_VC, load_square(reads_of(pairs, C, PAIR, PRECISION), None, C), PRECISION)
         if FADE_WRITES:
             d_e_VC += dot(behind_VK, c_KC, STATE) * tl.load(fades + 2 * C)[None, :]
         else:

@@ -93,6 +93,33 @@ def load_square_transposed(x, inside, C: tl.constexpr):
 
 
 @triton.jit
+def store_square(x, square, C: tl.constexpr):
+    i = tl.arange(0, C)
+    tl.store(x + i[:, None] * C + i[None, :], square.to(x.dtype.element_ty))
+
+
+@triton.constexpr_function
+def rounds_reads(PAIR, PRECISION):
+    """Whether reads within a chunk are kept in bf16, as products round them: not with a and b, where registers would spill."""
+    return PRECISION == "bf16" and not PAIR
+
+
+@triton.constexpr_function
+def size_of_pairs(C, PAIR, PRECISION):
+    """Floats of what is kept of a chunk's pairs: the inverse and reads, with a and b also sees and hears."""
+    return C * C // 2 * (3 if rounds_reads(PAIR, PRECISION) else 8 if PAIR else 4)
+
+
+@triton.jit
+def reads_of(pairs, C: tl.constexpr, PAIR: tl.constexpr, PRECISION: tl.constexpr):
+    """Where a chunk's reads lie, behind its inverse."""
+    reads = pairs + C * C
+    if rounds_reads(PAIR, PRECISION):
+        reads = reads.to(tl.pointer_type(tl.bfloat16))
+    return reads
+
+
+@triton.jit
 def in_blocks(x, SPLIT: tl.constexpr):
     """[K, N] as [K / 32, 32, N] where SPLIT: with 64 rows or more Hopper's wider products would come in (`plan.blocks_for`)."""
     return tl.reshape(x, (x.shape[0] // 32, 32, x.shape[1])) if SPLIT else x

@@ -11,7 +11,14 @@ by channel, however few channels of values it walks with. So walks of a few chan
 import triton
 import triton.language as tl
 
-from recallmap.arch.kernels.delta.fused.tiles import add_dot, dot, load_columns, load_rows, store_rows
+from recallmap.arch.kernels.delta.fused.tiles import (
+    add_dot,
+    dot,
+    load_columns,
+    load_rows,
+    size_of_pairs,
+    store_rows,
+)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -30,11 +37,11 @@ def delta_turned_walk_kernel(
     if PAIR:
         v += at_b * v_strides[0] + at_h * v_strides[2]
         b += at_b * b_strides[0] + at_h * b_strides[2]
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SIZE: tl.constexpr = KINDS * C * C + TAIL
+    SIZE: tl.constexpr = PAIRS + TAIL
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * SIZE + KINDS * C * C
+    scores += head * chunks * SIZE + PAIRS
     states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     wanted += (at_b * T * H + at_h) * V
@@ -92,11 +99,11 @@ def delta_turned_back_walk_kernel(
         c, c_stride = b + at_b * b_strides[0] + at_h * b_strides[2], b_strides[1]
     else:
         c, c_stride = k + at_b * k_strides[0] + at_h * k_strides[2], k_strides[1]
-    KINDS: tl.constexpr = 4 if PAIR else 2
+    PAIRS: tl.constexpr = size_of_pairs(C, PAIR, PRECISION)
     TAIL: tl.constexpr = KP if GATE == 2 else 4 * C
-    SIZE: tl.constexpr = KINDS * C * C + TAIL
+    SIZE: tl.constexpr = PAIRS + TAIL
     chunks = tl.cdiv(T, C)
-    scores += head * chunks * SIZE + KINDS * C * C
+    scores += head * chunks * SIZE + PAIRS
     d_states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     d_v += (at_b * T * H + at_h) * V
