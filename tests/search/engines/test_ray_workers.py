@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -338,18 +339,16 @@ def test_a_study_ends_where_ray_itself_is_gone_and_not_with_what_ray_can_do_with
     assert fake.ended != lost  # Ray would wait for what is gone
 
 
-def test_who_waits_for_what_is_gone_is_told_of_it(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_waits_for_what_is_gone_is_told_of_it(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's own code may wait for ever, which nothing interrupts; then Ray ends the process."""
     monkeypatch.setattr("recallmap.search.engines.ray_workers.LOOK", 0.01)
     monkeypatch.setattr("recallmap.search.engines.ray_workers.PATIENCE", 0.01)
-    said = ""
+    told = io.StringIO()  # to read and empty what pytest captures may lose what another thread writes meanwhile
+    monkeypatch.setattr("sys.stderr", told)
 
     def wait_for_ray() -> None:
-        nonlocal said
-        while not said:
-            said = capsys.readouterr().err
+        while not told.getvalue():
+            time.sleep(0.01)
         raise KeyboardInterrupt
 
     with _sleeping(tmp_path) as process:
@@ -358,7 +357,7 @@ def test_who_waits_for_what_is_gone_is_told_of_it(
         with pytest.raises(EngineError), ray_workers._watched(desk, tmp_path):
             wait_for_ray()
     expected = "Ray is gone: its process raylet was ended by SIGKILL"
-    assert said == f"{expected}. Finished trials are kept, the same command resumes.\n"
+    assert told.getvalue() == f"{expected}. Finished trials are kept, the same command resumes.\n"
 
 
 @pytest.mark.parametrize(
