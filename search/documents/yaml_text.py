@@ -59,6 +59,9 @@ _WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
 
 _ZEROS = re.compile(r"[-+]?0\d", re.ASCII)
 
+# libyaml reads ten times as fast as the parser in Python does, where PyYAML was built with it.
+_QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 # The parser's words and ours.
 _PLAIN_WORDS = {
     "found character '\\t'": "a tab, expected spaces",
@@ -88,9 +91,27 @@ def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
         column = error.start - before.rfind(b"\n")
         place = Place(source, before.count(b"\n") + 1, column)
         raise fault(place, "", f"byte 0x{data[error.start]:02x} is not UTF-8, save the file as UTF-8") from None
-    parser = _Parser(text, source)
+    parser = _Parser(
+        text, source, yaml.SafeLoader if "\t" in text else _QUICK
+    )  # libyaml takes tabs where spaces belong
     try:
         node = parser.document()
+    except SpecError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError):  # the parser in Python has the words for it, and the place
+        parser, node = _slowly(text, source)
+    if parser.faults:
+        raise SpecError(parser.faults)
+    if node is None and empty is None:
+        raise fault(Place(source, 1, 1), "", "is empty, expected a mapping")
+    return node or empty  # type: ignore[return-value]
+
+
+def _slowly(text: str, source: str) -> tuple[_Parser, Node | None]:
+    """The document by YAML's parser in Python. Raises SpecError."""
+    parser = _Parser(text, source, yaml.SafeLoader)
+    try:
+        return parser, parser.document()
     except yaml.reader.ReaderError as error:
         before_text = text[: error.position]
         place = Place(source, before_text.count("\n") + 1, error.position - before_text.rfind("\n"))
@@ -101,11 +122,6 @@ def parse(data: bytes, source: str, *, empty: Node | None = None) -> Node:
         if isinstance(error, SpecError):
             raise
         raise SpecError([*parser.faults, Fault(parser.here, "", "is no YAML: a number that is too large")]) from None
-    if parser.faults:
-        raise SpecError(parser.faults)
-    if node is None and empty is None:
-        raise fault(Place(source, 1, 1), "", "is empty, expected a mapping")
-    return node or empty  # type: ignore[return-value]
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, source: str) -> Fault:
@@ -119,9 +135,9 @@ def _syntax_fault(error: yaml.MarkedYAMLError, source: str) -> Fault:
 class _Parser:
     """Parser events to nodes. Faults that leave the structure readable are gathered; others end the parsing."""
 
-    def __init__(self, text: str, source: str) -> None:
-        self.source = source
-        self.events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
+    def __init__(self, text: str, source: str, loader: Any) -> None:
+        self.source, self.loader = source, loader
+        self.events: Iterator[yaml.Event] = yaml.parse(text, Loader=loader)
         self.faults: list[Fault] = []
         self.here = Place(source, 1, 1)  # where the last key or value began
 
@@ -195,11 +211,13 @@ class _Parser:
 
     def scalar(self, event: yaml.ScalarEvent, path: str) -> Node:
         text: str = event.value
+        if not text and not event.style and self.loader is not yaml.SafeLoader:
+            raise yaml.YAMLError("libyaml has no value stand where the next one begins")
         if not _is_text(text):
             self.refuse(event, path, "holds half of a character (a surrogate), write the character itself")
             return Node(None, self.place(event))
-        if event.style is not None or not isinstance(value := plain_scalar(text), str):
-            return Node(text if event.style is not None else value, self.place(event), text=text)
+        if event.style or not isinstance(value := plain_scalar(text), str):
+            return Node(text if event.style else value, self.place(event), text=text)
         if _NUMBER.fullmatch(text):  # looks like a number, is none: too many digits, or leading zeros
             self.refuse(event, path, f"got {_no_number(text)}")
         return Node(text, self.place(event), text=text)

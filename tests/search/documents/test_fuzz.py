@@ -22,6 +22,7 @@ import yaml
 
 from recallmap.search import codec
 from recallmap.search.cli.file_summary import check
+from recallmap.search.documents import yaml_text
 from recallmap.search.documents.nodes import SpecError
 
 SECONDS = 2.0  # of the processor, beyond what the document takes that is mutated
@@ -306,6 +307,36 @@ def test_a_mutant_is_right_or_refused_with_a_place(seed: int, tmp_path: Path) ->
         if said := broken(path, allowed(0.5)):
             found[str(path)] = said
     assert not found
+
+
+def read_twice(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a document says with all places, or what it is refused for: by libyaml, and by the parser in Python."""
+    said = []
+    for loader in (yaml.CSafeLoader, yaml.SafeLoader):
+        monkeypatch.setattr("recallmap.search.documents.yaml_text._QUICK", loader)
+        try:
+            said.append(repr(yaml_text.parse(text.encode("utf-8", "surrogatepass"), "it")))
+        except SpecError as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML without libyaml")
+@pytest.mark.parametrize("seed", range(2))
+def test_libyaml_reads_what_the_parser_in_python_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        quickly, slowly = read_twice(mutant(rng.choice(FAST)[2], rng), monkeypatch)
+        assert quickly == slowly
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML without libyaml")
+@pytest.mark.parametrize(
+    "text", ["a:\nb: 1\n", "a: 1\t\nb: 2\n", "a:\t1\n", "- \n- x\n", "a: {b: , c: 1}\n", "a: ''\nb: x\n"]
+)
+def test_libyaml_s_tabs_and_empty_values_are_read_by_the_other(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly, slowly = read_twice(text, monkeypatch)
+    assert quickly == slowly
 
 
 def main(count: int, seed: int) -> None:
