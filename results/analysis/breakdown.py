@@ -6,7 +6,6 @@ The parameter belongs to the architecture (window, degree, cg_steps, those of an
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.labels import canonical_text, differing, words
 from recallmap.results.analysis.measures import Measure, is_error
 from recallmap.results.analysis.natural_order import by_number
 
@@ -63,7 +62,7 @@ def by_parts(measures: Sequence[Measure], *, but: Collection[str] = ()) -> list[
                 continue
             metrics[by] = metric
             rest = {name: value for name, value in measure.dials.items() if name != by}
-            place = json.dumps([measure.row, rest], sort_keys=True, default=str)
+            place = canonical_text([measure.row, rest])
             if len(values) > len(cells[by].get(place, (measure, {}))[1]):
                 cells[by][place] = measure, {value: measure.of(f"{metric}/{by}={value}") for value in values}
     cuts = []
@@ -148,7 +147,7 @@ def by_every_setting(measures: Sequence[Measure], metric: str | None = None) -> 
         rows: dict[tuple[str, str], dict[str, Measure]] = defaultdict(dict)
         for measure in measures:
             rest = {name: value for name, value in measure.dials.items() if name != dial}
-            place = measure.row, json.dumps([measure.task, rest], sort_keys=True, default=str)
+            place = measure.row, canonical_text([measure.task, rest])
             if measure.values:
                 rows[place][_said(measure.dials.get(dial))] = measure
         strands = [Strand(row=row, setting="", cells=cells) for (row, _), cells in rows.items() if len(cells) > 1]
@@ -246,7 +245,7 @@ def _alike(own: Sequence[Measure], name: str, shown: Sequence[str]) -> list[dict
         below = tuple(f"{parent}." for parent in without)
         ignored = {"name", *paths, *without}
         kept = {n: v for n, v in measure.leaves.items() if n not in ignored and not n.startswith(below)}
-        return json.dumps(kept, sort_keys=True, default=str)
+        return canonical_text(kept)
 
     groups: dict[str, dict[str, Measure]] = defaultdict(dict)
     for measure, value in whole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recallmap.results.analysis.labels import differing
+from recallmap.results.analysis.labels import canonical_text, differing
 
 MOST_DIALS = 12
 
@@ -60,7 +59,7 @@ def importance(
         for path in differing([leaves[n] for n in own]):
             groups: dict[str, list[int]] = defaultdict(list)
             for number in own:
-                groups[json.dumps(leaves[number].get(path), sort_keys=True, default=str)].append(number)
+                groups[canonical_text(leaves[number].get(path))].append(number)
             if len(groups) * 2 <= len(own) or len(groups) == len(own) == 2:
                 name = path.rsplit(".", 1)[-1]
                 within[name] = max(within.get(name, 0.0), _between(values, list(groups.values())))

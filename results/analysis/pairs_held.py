@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recallmap.results.analysis.labels import differing, words
+from recallmap.results.analysis.labels import canonical_text, differing, words
 from recallmap.results.analysis.measures import Measure
 from recallmap.results.analysis.pareto import largest_pairs
 
@@ -48,9 +47,9 @@ def holdings(measures: Sequence[Measure], probed: Sequence[Row] = ()) -> dict[st
     asked = [m for m in measures if isinstance(m.dials.get("pairs"), int) and m.values]
     rest = [{n: v for n, v in m.dials.items() if n not in ("pairs", "length")} for m in asked]
     shown = differing(rest)
-    settings = {json.dumps(dials, sort_keys=True, default=str): dials for dials in rest}
+    settings = {canonical_text(dials): dials for dials in rest}
     for measure, dials in zip(asked, rest, strict=True):
-        found[json.dumps(dials, sort_keys=True, default=str)][measure.row].append(measure)
+        found[canonical_text(dials)][measure.row].append(measure)
     untrained: dict[str, list[Row]] = defaultdict(list)
     for row in probed:
         untrained[row["arch"]].append(row)
