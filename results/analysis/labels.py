@@ -106,8 +106,6 @@ def flatten(value: Any, path: str = "", *, empty: bool = False) -> Iterator[tupl
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
-_EXACT = frozenset({str, int, bool})  # of which two that differ have different texts
-
 
 def words(dials: Mapping[str, Any], paths: Iterable[str], link: str = " ") -> list[str]:
     """Parameters as text, such as "length 64": each by the last part of its path, once. Those that are None are left out."""
@@ -127,20 +125,16 @@ def differing(leaves: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values are the same in canonical JSON. Most are told without JSON: pages compare millions."""
-    if type(one) is type(other) and (one == other or type(one) in _EXACT):
-        return bool(one == other)
-    return canonical_text(one) == canonical_text(other)
+    """Whether two values are the same in canonical JSON. Equal values are recognised without JSON: pages compare millions."""
+    return (type(one) is type(other) and one == other) or canonical_text(one) == canonical_text(other)
 
 
 def telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str], *, always: Collection[str] = ()) -> list[str]:
     """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike. Those of
     `always` are chosen before."""
 
-    told_apart = {tuple((type(value), str(value)) for value in map(leaf.get, paths)): leaf for leaf in leaves}
-
     def groups(chosen: Sequence[str]) -> int:
-        return len({tuple(words(leaf, chosen)) for leaf in told_apart.values()})
+        return len({tuple(words(leaf, chosen)) for leaf in leaves})
 
     chosen = [path for path in paths if path in always]
     while groups(chosen) < groups(paths):
