@@ -322,8 +322,14 @@ def test_wide_heads_by_chunks(
 
 QUICK = {"lossy": True, "early": True, "unroll": 2, "gradient_unroll": 2, "gradient_values": 64, "apart": True}
 TURNED = {"lossy": True, "turned": True, "value_block": 32}
-TURNS = [("plain", 32), ("plain", 64), ("head", 32), ("head", 64), ("channel", 32), ("pair_channel", 32)]
+TURNS = [
+    *((name, TURNED | {"chunk": 32}) for name in ("plain", "head", "channel", "pair_channel")),
+    *((name, TURNED | {"chunk": 64, "reads": reads}) for name in ("plain", "head") for reads in (False, True)),
+]
 LONG = QUICK | {"chunk": 64, "pair_block": 128, "value_block": 64, "back_block": 32, "wide": True}
+
+
+SHORT = TURNS[:2]  # of variants that have longer ones: the time of the interpreter is that of its programs
 
 
 def choices() -> Iterator[Any]:
@@ -334,14 +340,17 @@ def choices() -> Iterator[Any]:
         + [(name, LONG | {"early": early}) for name in ("plain", "head") for early in (True, False)]
         + [("head", {"lossy": True, "apart": False})]
         + [(name, QUICK | {"sums": True}) for name in ("channel", "pair_channel")]
-        + [(name, TURNED | {"chunk": chunk}) for name, chunk in TURNS]
+        + TURNS
         + [("head", LONG | {"turned": True})]
     )
     for variant, choice in named:
         fading = () if variant == "plain" else ("slow",) if variant == "head" else ("slow", "jumps")
         for case in ("random", "repeated", *fading):
-            said = " ".join(f"{name}={value}" for name, value in choice.items())
-            yield pytest.param(variant, choice, case, id=f"{variant} {said} {case}")
+            yield pytest.param(variant, choice, case, id=f"{variant} {said(choice)} {case}")
+
+
+def said(choice: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in choice.items())
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -386,16 +395,21 @@ def test_what_tables_of_wide_heads_may_name_keeps_the_digits(
 
 def lengths() -> Iterator[Any]:
     """Of sequences around a chunk's, and of many chunks."""
-    for variant, chunk in TURNS:
-        for time in (1, 63, 64, 65, *([1000] if chunk == max(each for name, each in TURNS if name == variant) else [])):
-            yield pytest.param(variant, chunk, time, id=f"{variant} {chunk} {time}")
+    for variant, choice in TURNS:
+        for time in (1, 63, 64, 65, *([1000] if (variant, choice) not in SHORT else [])):
+            yield pytest.param(variant, choice, time, id=f"{variant} {said(choice)} {time}")
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(("variant", "chunk", "time"), [*lengths()])
+@pytest.mark.parametrize(("variant", "choice", "time"), [*lengths()])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_turned_walks_may_end_anywhere(
-    variant: str, chunk: int, time: int, device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    variant: str,
+    choice: dict[str, Any],
+    time: int,
+    device: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where values do not fill their last block."""
     if device == "cpu":
@@ -403,7 +417,7 @@ def test_turned_walks_may_end_anywhere(
     plan = import_module("recallmap.arch.kernels.delta.fused.plan")
     blocks_for = plan.blocks_for
     monkeypatch.setattr(plan, "walk_for", lambda *sizes: None)
-    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(**TURNED | {"chunk": chunk}))
+    monkeypatch.setattr(plan, "blocks_for", lambda *sizes: blocks_for(*sizes)._replace(**choice))
     heads = 1 if time > 100 else 2  # the time of the interpreter is that of its programs
     inputs = timing._on(
         example(variant, time, batch=1, heads=heads, key_width=64, value_width=40), torch.bfloat16, torch.device(device)

@@ -83,8 +83,10 @@ def delta_pairs_kernel(
 ):  # fmt: skip
     """(I + A)^-1, X, with a and b also W and P, and (I + A)^-1 times r and times V or -P V, of one chunk of one head;
     behind that times r, where decays go by channel, what walks and gradients take of q, c and k with their fades. Where EARLY,
-    values, and where ROWS also q and k, come ahead of all products, and decays by channel are summed up once."""
-    head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    values, and where ROWS also q and k, come ahead of all products, and decays by channel are summed up once.
+
+    The last chunk comes first: so what a walk asks for first was written last, and is near."""
+    head, n = tl.program_id(0).to(tl.int64), tl.num_programs(1) - 1 - tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
     k += at_b * k_strides[0] + at_h * k_strides[2]

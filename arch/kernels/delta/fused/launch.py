@@ -102,36 +102,38 @@ def _forward(x: Inputs) -> Results:
 
 
 def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
-    content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart
+    content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart and not plan.reads
     o, final, scores, erased, written, states = results
     if not x.keep:
         scores, erased = scores.new_empty(scores_shape(plan)), x.k.new_empty(plan.erased_shape)
         if apart:
             written, states = torch.empty_like(o), states.new_empty(plan.states_shape)
+    keep = x.keep or apart
     wanted = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
     delta_pairs_kernel[(plan.programs, plan.chunks)](
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
         **plan.flags, **levels(plan), V=plan.value_width, VP=values,
         VB=values if blocks.early else min(blocks.pair_block, values), KB=min(blocks.pair_block, plan.flags["KP"]),
         SOLVE=plan.solve, APPLY=plan.applied, IN_MEMORY=plan.in_memory, EARLY=blocks.early, UNROLL=blocks.unroll,
-        SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1,
+        SUMS=plan.sums, num_warps=blocks.pair_warps, num_stages=1, maxnreg=blocks.pair_registers,
     )  # fmt: skip
     faded = _Faded.of(x, erased)
     form = {
-        "V": plan.value_width, "VB": blocks.value_block, "START": x.initial is not None, "END": x.return_state,
-        "STAGES": stages_in_flight(blocks.stages), "num_warps": blocks.walk_warps,
+        "V": plan.value_width, "VB": blocks.value_block, "START": x.initial is not None, "KEEP": keep,
+        "END": x.return_state, "STAGES": stages_in_flight(blocks.stages), "num_warps": blocks.walk_warps,
     }  # fmt: skip
     grid = plan.programs, triton.cdiv(plan.value_width, blocks.value_block)
     if plan.turned:
         delta_turned_walk_kernel[grid](
-            faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, written, states, final,
-            *_strides(faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, **plan.flags, **form,
+            faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
+            *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
+            **plan.flags, **form, READ=plan.reads,
         )  # fmt: skip
     else:
         delta_forward_walk_kernel[grid](
             faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
             *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-            **plan.flags, **form, KEEP=x.keep or apart, APART=apart, STATE=plan.state,
+            **plan.flags, **form, APART=apart, STATE=plan.state,
         )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)

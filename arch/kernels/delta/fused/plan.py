@@ -28,6 +28,8 @@ class Blocks(NamedTuple):
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
     turned     whether walks have tokens and keys for rows, not values, where they are lossy and outputs are made apart
+    reads      whether turned walks make outputs none the less, where decays do not go by channel and without a and b
+    pair_registers  most registers of a thread of pairs, so that more programs fit
     """
 
     chunk: int
@@ -54,6 +56,8 @@ class Blocks(NamedTuple):
     wide: bool = False
     apart: bool = True
     turned: bool = False
+    reads: bool = False
+    pair_registers: int | None = None
 
 
 def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype: torch.dtype, sequences: int) -> Blocks:
@@ -114,6 +118,7 @@ WIDE = {
     ),
     (128, HEAD_GATE, False): Blocks(
         64, 16, 128, 64, 4, 4, 4, 3, output_block=128, back_block=32, gradient_values=64, wide=True, turned=True, lossy=True,
+        pair_registers=168,
     ),
     (128, CHANNEL_GATE, False): Blocks(
         32, 32, 32, 64, 2, 4, 4, 4, output_block=128, output_warps=2, gradient_values=64, early=True, unroll=2,
@@ -252,6 +257,11 @@ class Plan(NamedTuple):
     def turned(self) -> bool:
         """Whether walks have tokens and keys for rows."""
         return self.blocks.turned and self.lossy and self.apart
+
+    @property
+    def reads(self) -> bool:
+        """Whether turned walks make outputs: the derivatives are made apart as ever."""
+        return self.blocks.reads and self.turned
 
     @property
     def holds(self) -> bool:

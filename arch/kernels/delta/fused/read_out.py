@@ -50,8 +50,8 @@ def delta_read_out_kernel(
     PAIR: tl.constexpr, GATE: tl.constexpr, WRITE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of one chunk of one head, of what the walk left."""
-    head, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Outputs of one chunk of one head, of what the walk left, which left that of the last chunk last: this comes first."""
+    head, n = tl.program_id(0).to(tl.int64), tl.num_programs(1) - 1 - tl.program_id(1)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
     written += (at_b * T * H + at_h) * V

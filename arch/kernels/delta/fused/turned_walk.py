@@ -16,6 +16,8 @@ from recallmap.arch.kernels.delta.fused.tiles import (
     dot,
     load_columns,
     load_rows,
+    load_square,
+    reads_of,
     size_of_pairs,
     store_rows,
 )
@@ -23,16 +25,17 @@ from recallmap.arch.kernels.delta.fused.tiles import (
 
 @triton.jit(do_not_specialize=["T", "H"])
 def delta_turned_walk_kernel(
-    k, v, b, scores, erased, wanted, initial, written, states, final,
-    k_strides, v_strides, b_strides, erased_strides, T, H,
+    q, k, v, b, scores, erased, wanted, initial, o, written, states, final,
+    q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
-    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, PRECISION: tl.constexpr,
-    CHAIN: tl.constexpr, STAGES: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
+    READ: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """States and E of one head, a block of value channels. Keys stay as they are, and what they write fades; with a and b
-    decays go by channel."""
+    """States and E of one head, a block of value channels, and where READ outputs. Keys stay as they are, and what they write
+    fades; with a and b decays go by channel."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
+    q += at_b * q_strides[0] + at_h * q_strides[2]
     k += at_b * k_strides[0] + at_h * k_strides[2]
     if PAIR:
         v += at_b * v_strides[0] + at_h * v_strides[2]
@@ -45,6 +48,7 @@ def delta_turned_walk_kernel(
     states += head * chunks * (K * V)
     erased += at_b * erased_strides[0] + at_h * erased_strides[2]
     wanted += (at_b * T * H + at_h) * V
+    o += (at_b * T * H + at_h) * V
     written += (at_b * T * H + at_h) * V
     d, w = tl.arange(0, KP), tl.program_id(1) * VB + tl.arange(0, VB)
     # States are kept as walks with values for rows leave them: neighbours are keys, of which a program has all.
@@ -60,10 +64,20 @@ def delta_turned_walk_kernel(
         t = n * C + tl.arange(0, C)
         fades = scores + n * SIZE
         ahead_KV = state_KV.to(tl.bfloat16)
-        tl.store(states + n * (K * V) + place, ahead_KV, mask=inside)
+        if KEEP:
+            tl.store(states + n * (K * V) + place, ahead_KV, mask=inside)
         r_CK = load_rows(erased, erased_strides[1], t, T, d, K)
         e_CV = load_rows(wanted, H * V, t, T, w, V) - dot(r_CK, ahead_KV, "bf16")
-        store_rows(written, H * V, t, T, w, V, e_CV)
+        if KEEP:
+            store_rows(written, H * V, t, T, w, V, e_CV)
+        if READ:
+            o_CV = dot(load_rows(q, q_strides[1], t, T, d, K), ahead_KV, "bf16")
+            if GATE == 1:
+                o_CV *= tl.load(fades + tl.arange(0, C))[:, None]
+            else:
+                o_CV *= scale
+            reads = load_square(reads_of(fades - PAIRS, C, PAIR, PRECISION), None, C)
+            store_rows(o, H * V, t, T, w, V, add_dot(o_CV, reads, e_CV, "bf16"))
         if GATE == 1:
             state_KV *= over
             over = tl.load(fades + SIZE + 4 * C - 1, mask=n + 1 < chunks, other=1.0)
