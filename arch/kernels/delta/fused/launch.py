@@ -102,13 +102,14 @@ def _forward(x: Inputs) -> Results:
 
 
 def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
-    content, blocks, values, apart = _content(x), plan.blocks, padded(plan.value_width), plan.apart and not plan.reads
+    content, blocks, values = _content(x), plan.blocks, padded(plan.value_width)
+    reading = None if x.keep else plan.reading
+    apart, (value_block, stages) = plan.apart and reading is None, reading or (blocks.value_block, blocks.stages)
     o, final, scores, erased, written, states = results
     if not x.keep:
         scores, erased = scores.new_empty(scores_shape(plan)), x.k.new_empty(plan.erased_shape)
         if apart:
             written, states = torch.empty_like(o), states.new_empty(plan.states_shape)
-    keep = x.keep or apart
     wanted = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
     delta_pairs_kernel[(plan.programs, plan.chunks)](
         *content, scores, erased, wanted, *_strides(*content), plan.time, plan.heads, x.scale,
@@ -119,21 +120,21 @@ def _forward_by_chunks(x: Inputs, plan: Plan, results: Results) -> None:
     )  # fmt: skip
     faded = _Faded.of(x, erased)
     form = {
-        "V": plan.value_width, "VB": blocks.value_block, "START": x.initial is not None, "KEEP": keep,
-        "END": x.return_state, "STAGES": stages_in_flight(blocks.stages), "num_warps": blocks.walk_warps,
+        "V": plan.value_width, "VB": value_block, "START": x.initial is not None, "APART": apart,
+        "END": x.return_state, "STAGES": stages_in_flight(stages), "num_warps": blocks.walk_warps,
     }  # fmt: skip
-    grid = plan.programs, triton.cdiv(plan.value_width, blocks.value_block)
+    grid = plan.programs, triton.cdiv(plan.value_width, value_block)
     if plan.turned:
         delta_turned_walk_kernel[grid](
             faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
             *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-            **plan.flags, **form, READ=plan.reads,
+            **plan.flags, **form,
         )  # fmt: skip
     else:
         delta_forward_walk_kernel[grid](
             faded.q, faded.k, x.v, faded.b, scores, faded.r, wanted, x.initial, o, written, states, final,
             *_strides(faded.q, faded.k, x.v, faded.b, faded.r), plan.time, plan.heads, x.scale,
-            **plan.flags, **form, APART=apart, STATE=plan.state,
+            **plan.flags, **form, KEEP=x.keep or apart, STATE=plan.state,
         )  # fmt: skip
     if apart:
         block = min(blocks.output_block, values)

@@ -28,7 +28,8 @@ class Blocks(NamedTuple):
     wide       whether outputs are products of 64 rows
     apart      whether outputs are made apart from the walk
     turned     whether walks have tokens and keys for rows, not values, where they are lossy and outputs are made apart
-    reads      whether turned walks make outputs none the less, where decays do not go by channel and without a and b
+    reading    channels of values and stages of turned walks that make outputs, where nothing is kept for backward; not with a
+               and b, nor with decays by channel. None: no walks do
     pair_registers  most registers of a thread of pairs, so that more programs fit
     """
 
@@ -56,7 +57,7 @@ class Blocks(NamedTuple):
     wide: bool = False
     apart: bool = True
     turned: bool = False
-    reads: bool = False
+    reading: tuple[int, int] | None = None
     pair_registers: int | None = None
 
 
@@ -91,8 +92,10 @@ def blocks_for(key_width: int, value_width: int, gate: int, paired: bool, dtype:
     if dtype != torch.bfloat16 or padded(key_width) != padded(value_width):
         pair_block, warps = (32, 4) if by_channel else (64, 2)
         return Blocks(32, 2048 // width, pair_block, 64, 2, 4, warps, 2, output_block=128, output_warps=2)
-    changes = FEW.get((width, gate, paired), {}) if sequences * width < 4096 else {}
-    return WIDE[width, gate, paired]._replace(**changes)
+    kind, channels = (width, gate, paired), sequences * width
+    changes = FEW.get(kind, {}) if channels < 4096 else {}
+    changes |= ONE_EACH.get(kind, {}) if 2048 < channels <= 4096 else {}
+    return WIDE[kind]._replace(**changes)
 
 
 # In bf16, where keys and values are equally wide: up to so many channels, with which gate, with a and b or not.
@@ -140,6 +143,14 @@ FEW: dict[tuple[int, int, bool], dict[str, Any]] = {
     (128, HEAD_GATE, False): {"stages": 4, "back_block": 16, "back_stages": 3},
     (128, CHANNEL_GATE, False): {"value_block": 16},
     (128, CHANNEL_GATE, True): {"value_block": 16},
+}
+
+
+# What differs where walks of 32 channels are about as many as a GPU has multiprocessors: a walk's time is then as long whether
+# it makes outputs or not.
+ONE_EACH: dict[tuple[int, int, bool], dict[str, Any]] = {
+    (128, NO_GATE, False): {"reading": (32, 3)},
+    (128, HEAD_GATE, False): {"reading": (32, 3)},
 }
 
 
@@ -259,9 +270,11 @@ class Plan(NamedTuple):
         return self.blocks.turned and self.lossy and self.apart
 
     @property
-    def reads(self) -> bool:
-        """Whether turned walks make outputs: the derivatives are made apart as ever."""
-        return self.blocks.reads and self.turned
+    def reading(self) -> tuple[int, int] | None:
+        """Channels of values and stages of a turned walk that makes outputs, None where none does. Widths that are no multiple
+        of 16 load a chunk's rows otherwise, and then ptxas 12.8 loses an operand's address (`test_machine_code`)."""
+        whole = self.key_width % 16 == 0 and self.value_width % 16 == 0
+        return self.blocks.reading if self.turned and whole else None
 
     @property
     def holds(self) -> bool:

@@ -28,11 +28,11 @@ def delta_turned_walk_kernel(
     q, k, v, b, scores, erased, wanted, initial, o, written, states, final,
     q_strides, k_strides, v_strides, b_strides, erased_strides, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, VB: tl.constexpr, PAIR: tl.constexpr,
-    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, KEEP: tl.constexpr, END: tl.constexpr,
-    READ: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
+    GATE: tl.constexpr, WRITE: tl.constexpr, START: tl.constexpr, END: tl.constexpr, APART: tl.constexpr,
+    PRECISION: tl.constexpr, CHAIN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """States and E of one head, a block of value channels, and where READ outputs. Keys stay as they are, and what they write
-    fades; with a and b decays go by channel."""
+    """States and E of one head, a block of value channels, where APART, and otherwise outputs, with the roundings of programs a
+    chunk. Keys stay as they are, and what they write fades; with a and b decays go by channel."""
     head = tl.program_id(0).to(tl.int64)
     at_b, at_h = head // H, head % H
     q += at_b * q_strides[0] + at_h * q_strides[2]
@@ -64,20 +64,21 @@ def delta_turned_walk_kernel(
         t = n * C + tl.arange(0, C)
         fades = scores + n * SIZE
         ahead_KV = state_KV.to(tl.bfloat16)
-        if KEEP:
+        if APART:
             tl.store(states + n * (K * V) + place, ahead_KV, mask=inside)
         r_CK = load_rows(erased, erased_strides[1], t, T, d, K)
         e_CV = load_rows(wanted, H * V, t, T, w, V) - dot(r_CK, ahead_KV, "bf16")
-        if KEEP:
+        if APART:
             store_rows(written, H * V, t, T, w, V, e_CV)
-        if READ:
-            o_CV = dot(load_rows(q, q_strides[1], t, T, d, K), ahead_KV, "bf16")
+        else:
+            q_CK = load_rows(q, q_strides[1], t, T, d, K)
             if GATE == 1:
-                o_CV *= tl.load(fades + tl.arange(0, C))[:, None]
+                q_CK *= tl.load(fades + tl.arange(0, C))[:, None]
             else:
-                o_CV *= scale
+                q_CK *= scale
             reads = load_square(reads_of(fades - PAIRS, C, PAIR, PRECISION), None, C)
-            store_rows(o, H * V, t, T, w, V, add_dot(o_CV, reads, e_CV, "bf16"))
+            o_CV = add_dot(dot(q_CK, ahead_KV, "bf16"), reads, e_CV, "bf16")
+            store_rows(o, H * V, t, T, w, V, o_CV)
         if GATE == 1:
             state_KV *= over
             over = tl.load(fades + SIZE + 4 * C - 1, mask=n + 1 < chunks, other=1.0)

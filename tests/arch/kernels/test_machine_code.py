@@ -1,0 +1,157 @@
+"""Machine code for Hopper reads no register that nothing has written.
+
+ptxas 12.8, which Triton 3.6 and 3.7 bring, loses the address of an operand in shared memory in some kernels with Hopper's wider
+products. They then read what lies elsewhere, or out of bounds, and only on some widths or without gradients. It shows without
+a GPU: kernels are compiled, and their machine code is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recallmap.arch.kernels.benchmark import timing
+
+# In a process of its own: it compiles, and this one interprets. It leaves the binary of each kernel with a wider product.
+COMPILED = """
+import sys
+from functools import partial
+from pathlib import Path
+import torch
+from triton.runtime.jit import JITFunction
+from recallmap.arch.kernels.ahead import Target, compiling_for
+from recallmap.arch.kernels.benchmark import timing
+
+folder, op, variant, width = sys.argv[1:]
+run = JITFunction.run
+def seen(self, *args, **kwargs):
+    kernel = run(self, *args, **kwargs)
+    if "wgmma" in kernel.asm["ptx"]:
+        (Path(folder) / f"{kernel.metadata.name}-{kernel.hash[:8]}.cubin").write_bytes(kernel.asm["cubin"])
+    return kernel
+JITFunction.run = seen
+with compiling_for(Target("cuda", 90, 32)):
+    for batch, heads, time in ((4, 8, 512), (1, 2, 300)):
+        shape = timing.Shape(batch=batch, time=time, heads=heads, key_width=int(width), value_width=int(width))
+        inputs = timing._on(timing.example(op, variant, shape), torch.bfloat16, torch.device("cpu"))
+        for call in timing._calls(partial(timing._run, op, "fused"), inputs):
+            call()
+"""
+REGISTER = re.compile(r"(gdesc|desc)?\[?\bUR(\d+)\b(\.64)?")
+
+
+def unwritten(code: str) -> list[str]:
+    """Instructions, as cuobjdump prints them, that read a uniform register which no line above writes.
+
+    A product's `gdesc[UR8]` is of four such registers: two for each operand in shared memory, the first of which may instead
+    be in ordinary registers.
+    """
+    written: set[int] = set()
+    found = []
+    for instruction in re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", code, re.MULTILINE):
+        name, _, rest = re.sub(r"^@!?U?P\w+\s+", "", instruction).partition(" ")
+        operands = [operand.strip() for operand in re.sub(r"^UP\d, ", "", rest).split(",")]
+        to = re.fullmatch(r"UR(\d+)", operands[0])
+        double = ".64" in name and not name.startswith("ULDC")
+        if to and (name.startswith("U") or name.startswith(("R2UR", "S2UR", "REDUX", "VOTEU"))):
+            operands = operands[1:]
+        else:
+            to = None
+        read: set[int] = set()
+        for described, first, wide in REGISTER.findall(", ".join(operands)):
+            start, count = int(first), 2 if wide or described == "desc" or (double and to) else 1
+            if described == "gdesc":
+                held = re.fullmatch(r"R\d+", operands[1])
+                start, count = (start + 2, 2) if held else (start, 4)
+            read.update(range(start, start + count))
+        if read - written:
+            found.append(instruction)
+        if to:
+            count = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
+            written.update(range(int(to[1]), int(to[1]) + count))
+    return found
+
+
+def numbered(*instructions: str) -> str:
+    return "\n".join(f"        /*{16 * at:04x}*/   {each} ;   /* 0x0 */" for at, each in enumerate(instructions))
+
+
+def test_a_lost_address_is_found() -> None:
+    """UR18 was to be a copy of UR12."""
+    lost = ("UIADD3 UR18, UP0, UR18, 0x40, URZ", "UIADD3.X UR19, UR19, -0x7fffffe0, URZ, UP0, !UPT")
+    assert unwritten(numbered("USGXT.U32 UR12, UR8, 0xe", *lost)) == ["USGXT.U32 UR12, UR8, 0xe", *lost]
+    assert unwritten(numbered("UMOV UR12, 0x4", "UMOV UR18, UR12", "UMOV UR19, URZ", *lost)) == []
+
+
+@pytest.mark.parametrize(
+    ("product", "registers"),
+    [
+        ("HGMMA.64x32x16.F32.BF16 R24, gdesc[UR16].tnspB, R24", (16, 17, 18, 19)),
+        ("HGMMA.64x64x16.F32.BF16 R24, R56, gdesc[UR16].tnspB, R24, gsb0", (18, 19)),
+        ("LDG.E R4, desc[UR16][R8.64+0x400]", (16, 17)),
+        ("UIADD3.64 UR36, UR16, 0x2, URZ", (16, 17)),
+        ("ISETP.GE.AND P1, PT, R111, UR16, PT", (16,)),
+    ],
+)
+def test_what_an_instruction_takes(product: str, registers: tuple[int, ...]) -> None:
+    assert unwritten(numbered(*(f"UMOV UR{each}, 0x4" for each in registers), product)) == []
+    for lacking in registers:
+        there = [f"UMOV UR{each}, 0x4" for each in registers if each != lacking]
+        assert unwritten(numbered(*there, product)) == [product]
+
+
+def test_what_an_instruction_writes() -> None:
+    assert unwritten(numbered("ULDC.64 UR4, c[0x0][0x208]", "@P1 R2UR UR6, R2", "UMOV UR7, UR5")) == []
+    assert unwritten(numbered("ULDC UR4, c[0x0][0x208]", "UMOV UR7, UR5")) == ["UMOV UR7, UR5"]
+    assert (
+        unwritten(numbered("UMOV UR9, 0x4", "ULOP3.LUT UP0, UR21, UR9, 0xfffe, URZ, 0xc0, !UPT", "UMOV UR7, UR21"))
+        == []
+    )
+
+
+def kernels() -> Iterator[object]:
+    """Of wide heads; of widths that are no multiple of 16, too, whose rows are loaded otherwise."""
+    for op in (
+        "delta",
+        "gated_linear",
+        "mesa",
+        "mlstm",
+        "attention",
+        "log_linear",
+        "memory",
+        "slots",
+        "path",
+        "kernel_attention",
+    ):
+        for variant in timing.variants(op):
+            for width in (128, 100, 64):
+                quick = (op, variant, width) == ("delta", "head", 100)
+                if (op, variant) != ("mesa", "unrolled"):  # which has no fused form
+                    yield pytest.param(op, variant, width, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("op", "variant", "width"), [*kernels()])
+def test_no_kernel_reads_what_nothing_wrote(op: str, variant: str, width: int, tmp_path: Path) -> None:
+    triton = pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    told = subprocess.run(
+        [sys.executable, "-c", COMPILED, str(tmp_path), op, variant, str(width)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    dump = Path(triton.__path__[0], "backends", "nvidia", "bin", "cuobjdump")
+    binaries = sorted(tmp_path.glob("*.cubin"))
+    assert binaries or op != "delta"
+    for binary in binaries:
+        code = subprocess.run([dump, "-sass", binary], capture_output=True, text=True, check=True).stdout
+        assert "EXIT" in code
+        assert unwritten(code) == [], binary.name
