@@ -28,17 +28,21 @@ class Place:
     row      the architecture's row in its score table; {} stands for `at`
     at       what stands for {} in `row`
     column   the column of that table
-    of       the figure: the score, the score with its lowest and highest seed, the figure that the source published, or the
-             size of the state
+    of       the figure: the score, the score with its lowest and highest seed, the figure that the source published, the
+             difference from that, or the size of the state
     source   a part of the name of the published source that the table compares with; None: any table
+    title    a part of the table's title; None: any table
+    cell     task: hyper-parameters are chosen once a task, by the mean over its settings; None: once a setting
     """
 
     records: str | None = None
     row: str | None = None
     at: str | int | None = None
     column: str | None = None
-    of: Literal["score", "spread", "published", "state"] | None = None
+    of: Literal["score", "spread", "published", "difference", "state"] | None = None
     source: str | None = None
+    title: str | None = None
+    cell: Literal["task"] | None = None
 
     def under(self, *others: Place) -> Place:
         """This place, each part replaced by what the last of the others says of it."""
@@ -48,6 +52,13 @@ class Place:
         """The parts that are given, by name."""
         return {f.name: part for f in fields(self) if (part := getattr(self, f.name)) is not None}
 
+    @property
+    def tables(self) -> str:
+        """The name of the tables that have the figure: the file of records, and how hyper-parameters are chosen."""
+        return f"{self.records}{BY_TASK if self.cell == 'task' else ''}"
+
+
+BY_TASK = ", one cell a task"  # behind a file's name
 
 NEEDED = ("records", "row", "column", "of")  # of a figure's place
 
@@ -108,15 +119,21 @@ class Excerpt:
         return f"{table}\n{_NAMES}{names}\n" if names else table
 
 
+def asked_for(text: str, excerpts: Mapping[str, Excerpt]) -> set[str]:
+    """The names of the tables (`Place.tables`) that a document's excerpts are made of."""
+    named = [excerpts[mark[1]] for mark in _MARK.finditer(text) if mark[1] in excerpts]
+    return {one.place(row, column).tables for one in named for row in one.down for column in one.across}
+
+
 def filled(
     text: str,
     tables: Mapping[str, Sequence[Table]],
     excerpts: Mapping[str, Excerpt],
     made_whole: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """A document with each of its excerpts made from the score tables, which come by file of records. `made_whole` are tables
-    by name that are no excerpt of these. Raises ValueError where the document asks for an excerpt that does not exist, or
-    whose figures these records lack."""
+    """A document with each of its excerpts made from the score tables, which come by name (`Place.tables`). `made_whole` are
+    tables by name that are no excerpt of these. Raises ValueError where the document asks for an excerpt that does not exist,
+    or whose figures these records lack."""
 
     def made(mark: re.Match[str]) -> str:
         name = mark[1]
@@ -132,8 +149,9 @@ def filled(
 def _found(place: Place, tables: Mapping[str, Sequence[Table]]) -> tuple[str, str]:
     """The figure at a whole place, and the remark on its line; "" for both where there is none."""
     row = str(place.row).replace("{}", "" if place.at is None else str(place.at))
-    for table in tables.get(str(place.records), ()):
-        if (place.source or "") in table.beside and place.column in table.columns:
+    for table in tables.get(place.tables, ()):
+        of_it = (place.source or "") in table.beside and (place.title or "") in table.title
+        if of_it and place.column in table.columns:
             at = table.columns.index(place.column)
             for line in table.lines:
                 if line.kind == "measured" and line.labels[0] == row:
@@ -146,6 +164,8 @@ def _text(line: Line, cell: Cell, unit: Unit, of: str) -> str:
         return "grows" if line.labels[1].endswith("grows") else line.labels[1]
     if of == "published":
         return "" if cell.published is None else shown(cell.published, unit)
+    if of == "difference":
+        return "" if cell.difference is None else shown(cell.difference, unit, sign=True)
     alone = replace(cell, interval=None, sampling=None, spread=None, learned=None, failed=0, not_above="")
     text = cell_text(line, alone, unit)
     if of == "spread" and cell.spread is not None:

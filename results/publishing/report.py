@@ -16,11 +16,12 @@ from recallmap.results.analysis.labels import counted, devices_of
 from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
+from recallmap.results.analysis.selection import one_cell
 from recallmap.results.analysis.validity import validity
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
-from recallmap.results.publishing.readme_tables import Excerpt, filled
+from recallmap.results.publishing.readme_tables import BY_TASK, Excerpt, asked_for, filled
 from recallmap.results.publishing.standing_table import standing_table
 from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
@@ -95,17 +96,25 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The text of the report, the texts of the tables by record file, the score tables as data, and tables of documents that
-    are no excerpt of these, by name."""
+    """The text of the report, the texts of the tables by record file, the score tables as data, tables of documents that are no
+    excerpt of these, by name, and what tables of one cell of hyper-parameters a task are made of."""
 
     text: str
     tables: dict[str, str]
     scores: dict[str, list[Table]]
     made_whole: dict[str, str] = field(default_factory=dict)
+    files: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    sources: Sequence[Published] = ()
 
     def fill(self, text: str, excerpts: Mapping[str, Excerpt]) -> str:
         """A document with its tables made anew. Raises as `filled`."""
-        return filled(text, self.scores, excerpts, self.made_whole)
+        names = {name: name.removesuffix(BY_TASK) for name in asked_for(text, excerpts) if name.endswith(BY_TASK)}
+        by_task = {
+            name: _scores(one_cell(self.files[file]), self.sources)
+            for name, file in names.items()
+            if file in self.files
+        }
+        return filled(text, self.scores | by_task, excerpts, self.made_whole)
 
     def write(self, path: Path, *, fill: Path | None = None, excerpts: Mapping[str, Excerpt] | None = None) -> None:
         """Write the report, beside it a folder with one file of tables for every record file, and make the excerpts of the
@@ -161,7 +170,9 @@ def report(
     made_whole = {STANDING: standing_table(files, [one.judgement.verdict for one in judged.values()])}
     if language is not None:
         made_whole[VALIDITY] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
-    return Report(text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole)
+    return Report(
+        text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole, files=files, sources=sources
+    )
 
 
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:

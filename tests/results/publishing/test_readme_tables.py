@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recallmap.results.publishing.readme_tables import Excerpt, Place, filled
+from recallmap.results.publishing.readme_tables import Excerpt, Place, asked_for, filled
 from recallmap.results.score_tables.table import Cell, Line, Table
 
 
@@ -69,6 +69,25 @@ MADE = """\
 
 def test_a_figure_stands_where_its_column_and_row_say_and_blank_where_nothing_was_trained() -> None:
     assert WIDTHS.markdown("widths", TABLES) == MADE
+
+
+def test_a_figure_may_be_of_a_table_by_its_title_of_one_cell_a_task_or_a_difference() -> None:
+    by_task = {"mqar, one cell a task": [table("cells", line("gla width=32", Cell(), Cell(mean=0.2, published=0.25)))]}
+    one = Excerpt(
+        every=Place(records="mqar", column="mean", of="score", row="gla width=32"),
+        across={"GLA": Place()},
+        down={
+            "as published": Place(title="on test"),
+            "one cell": Place(cell="task"),
+            "difference": Place(cell="task", of="difference"),
+        },
+    )
+    made = "| | GLA |\n| --- | ---: |\n| as published | 99.0 |\n| one cell | 20.0 |\n| difference | −5.0 |\n"
+    assert one.markdown("one", TABLES | by_task) == made
+    assert asked_for("<!-- excerpt: one -->\n<!-- excerpt: validity -->\n", {"one": one, "other": WIDTHS}) == {
+        "mqar",
+        "mqar, one cell a task",
+    }
 
 
 @pytest.mark.parametrize(
