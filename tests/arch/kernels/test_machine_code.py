@@ -115,7 +115,19 @@ def test_what_an_instruction_writes() -> None:
     )
 
 
-OPS = "delta gated_linear mesa mlstm attention log_linear memory slots path kernel_attention short_conv swiglu".split()
+OPS = [
+    "delta",
+    "gated_linear",
+    "mesa",
+    "mlstm",
+    "attention",
+    "log_linear",
+    "memory",
+    "slots",
+    "path",
+    "short_conv",
+    "swiglu",
+]
 NARROW = ("deep", "omega")  # memories of two matrices, which have no fused form above 64 channels
 
 
