@@ -112,9 +112,12 @@ class Excerpt:
         lines += [[row, *(figures[row, column] for column in self.across)] for row in self.down]
         table = "".join(f"|{''.join(f' {cell} |' if cell else ' |' for cell in line)}\n" for line in lines)
         about: dict[str, dict[str, None]] = {}
-        for (row, column), (_, remark) in found.items():
-            if remark:
-                about.setdefault(remark, {})[column if self.across[column].row is not None else row] = None
+        for row in self.down:
+            remarks = {column: remark for column in self.across for text, remark in [found[row, column]] if text}
+            of_row = len(set(remarks.values())) == 1
+            for column, remark in remarks.items():
+                if remark:
+                    about.setdefault(remark, {})[row if of_row else column] = None
         names = " ".join(f"{' / '.join(heads)}: {remark}." for remark, heads in about.items())
         return f"{table}\n{_NAMES}{names}\n" if names else table
 

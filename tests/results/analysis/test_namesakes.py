@@ -85,3 +85,14 @@ def test_a_text_says_it_below_its_excerpt_and_once(records: list[Record]) -> Non
     below = f"\n\nNames. GLA / behind a convolution: {SCALAR}.\n\nWords.\n"
     assert made.endswith(f"| here | 90.0 | 80.0 | 70.0 |{below}")
     assert filled(made, tables, {"names": excerpt}) == made
+
+
+def test_it_names_the_head_that_the_architecture_comes_from(records: list[Record]) -> None:
+    """Where a column says no more than the row's place, that is the row's."""
+    excerpt = Excerpt(
+        every=Place(records="kept", column="length 64, pairs 4"),
+        across={"ours": Place(row="{}", of="score"), "state": Place(row="{}", of="state")},
+        down={"GLA": Place(at="gla"), "vector": Place(at="gla_vector")},
+    )
+    made = filled("<!-- excerpt: names -->\n", {"kept": table_of(records)}, {"names": excerpt})
+    assert made.endswith(f"\n\nNames. GLA: {SCALAR}.\n")
