@@ -82,7 +82,8 @@ def _row(words: Sequence[str]) -> str:
 
 
 def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator[list[list[str]]]:
-    """A table that is too wide in pieces of equal form: the first column and as many others as fit."""
+    """A table that is too wide in pieces: the first column and as many others as fit. A row that is not the architecture's own
+    stands where it has a figure."""
     wide = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     left = list(range(1, len(wide)))
     while left:
@@ -93,6 +94,7 @@ def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator
         yield [
             [_padded(line[at], wide[at], rule=number == 1, right=at >= corner) for at in shown]
             for number, line in enumerate(lines)
+            if number < 2 or line[1] or any(line[at] not in ("", "–") for at in shown[1:])
         ]
 
 

@@ -10,7 +10,7 @@ from recallmap.results.record import Record
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
-from recallmap.results.score_tables.table import size
+from recallmap.results.score_tables.table import Cell, Line, Table, size
 
 Make = Callable[..., Record]
 
@@ -54,6 +54,15 @@ def test_a_table_on_a_terminal_is_no_wider_than_it_and_loses_nothing(count: int,
 
     assert cells(narrow) == cells(whole)
     assert " ".join(narrow.split("- Accuracy")[1].split()) == " ".join(whole.split("- Accuracy")[1].split())
+
+
+def test_in_pieces_published_figures_stand_where_there_are_any() -> None:
+    columns = ("a setting of some length", "the mean over the settings")
+    line = Line(labels=("gla", "1 kB", "1"), cells=(Cell(mean=0.5, seeds=1), Cell(mean=0.5, seeds=1, published=0.25)))
+    corner = ("architecture", "state", "seeds")
+    table = Table(title="copying", corner=corner, columns=columns, lines=(line,), units=("percent", "percent"))
+    labels, setting, mean = markdown(table, width=45).split("\n\n")[1:4]
+    assert [text.count("↳") for text in (labels, setting, mean)] == [0, 0, 2]
 
 
 def test_a_terminal_leaves_out_times_and_sizes_that_are_0_or_unknown_in_every_row_and_says_which(make: Make) -> None:
