@@ -85,14 +85,9 @@ def one_cell(records: Iterable[Record]) -> list[Record]:
 
 _UNTRAINED: dict[str, Any] = {}  # the training of a spec that has none of its own
 
-_OF_SETTING = (
-    "training",
-    "seed",
-    "task",
-    "tests",
-    "data",
-    "mix",
-)  # parts of a spec that say what is asked, or are chosen
+_ASKED = ("task", "tests", "data", "mix")  # parts of a spec that say what is asked
+
+_OF_SETTING = ("training", "seed", *_ASKED)  # and those that are chosen
 
 
 def over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
@@ -100,7 +95,10 @@ def over_settings(trials: Sequence[Record]) -> tuple[int, tuple[float, ...]]:
     by_setting: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in trials:
         if record.score is not None:
-            by_setting[record.setting].append(_judged(record, "validation"))
+            asked = canonical_text(
+                [record.spec.get(name) for name in _ASKED]
+            )  # `setting` leaves out the amount of data
+            by_setting[asked].append(_judged(record, "validation"))
     if not by_setting:
         return 0, ()
     means = [np.mean(scores, axis=0) for scores in by_setting.values()]

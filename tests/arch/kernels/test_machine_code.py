@@ -170,7 +170,9 @@ def test_no_kernel_reads_what_nothing_wrote(op: str, variant: str, width: int, t
         pytest.skip(told.stdout.splitlines()[0])
     dump = Path(triton.__path__[0], "backends", "nvidia", "bin", "cuobjdump")
     binaries = sorted(tmp_path.glob("*.cubin"))
-    assert binaries or (op, variant) != ("delta", "head")  # not all kernels have wider products
+    assert binaries or (op, variant) != ("delta", "head")
+    if not binaries:
+        pytest.skip("no kernel has wider products")
     for binary in binaries:
         code = subprocess.run([dump, "-sass", binary], capture_output=True, text=True, check=True).stdout
         assert "EXIT" in code

@@ -269,6 +269,17 @@ def test_architectures_of_one_name_are_told_apart_by_what_differs(make: Make) ->
     assert [row_names(records)[r.key] for r in records] == ["mesa width=64", "mesa width=128", "gla"]
 
 
+def test_amounts_of_data_are_settings_of_their_own(make: Make) -> None:
+    """Three of them weigh as much as three lengths do, where one cell is chosen for all."""
+
+    def cell(lr: float, few: float, many: float) -> list[Record]:
+        amounts = [make(training={"lr": lr}, score=few, data={"train": train}) for train in (100, 200, 400)]
+        return [*amounts, make(training={"lr": lr}, score=many, dials={"pairs": 4})]
+
+    better, worse = cell(1e-2, 0.7, 0.6), cell(1e-3, 0.5, 0.9)
+    assert one_cell([*worse, *better]) == better
+
+
 def test_one_cell_a_task_is_the_best_over_its_settings_and_fails_on_none(make: Make) -> None:
     def cell(lr: float, *scores: float | None, arch: str = "a") -> list[Record]:
         failed = [None if score is not None else "diverged" for score in scores]
