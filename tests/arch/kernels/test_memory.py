@@ -494,6 +494,28 @@ def test_features_that_are_taken_in_blocks_are_all_taken(
     agree(found, expected, tolerance("memory", dtype, of="gradient"))
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", torch.float32), pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu)],
+    ids=["cpu", "cuda"],
+)
+@pytest.mark.parametrize("programs", [0, 256], ids=["all at once", "in blocks"])
+@pytest.mark.parametrize(
+    ("rule", "time"),
+    [(Rule(window=3), 37), (Rule(momentum="inside", window=2), 37), (Rule(bias=True, residual=True), 1)],
+    ids=["omega", "momentum", "bias and residual"],
+)
+def test_values_of_a_linear_memory_learn_apart(
+    rule: Rule, time: int, programs: int, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may have a block of them, where programs are few."""
+    monkeypatch.setattr(import_module("recallmap.arch.kernels.memory.fused.plan"), "ENOUGH", programs)
+    monkeypatch.setitem(import_module("recallmap.arch.kernels.memory.example").RULES, "linear", rule)
+    shape = timing.Shape(batch=1, time=time, heads=2, key_width=40, value_width=40)
+    inputs = timing._on(timing.example("memory", "linear", shape), dtype, torch.device(device))
+    assert timing.disagreement("memory", "fused", inputs) <= 1
+
+
 @pytest.mark.parametrize("together", [1, 8, 1024])
 @pytest.mark.parametrize("cross_chunk", [True, False])
 @pytest.mark.parametrize("depth", [1, 2], ids=["solved for", "chunk by chunk"])

@@ -66,11 +66,13 @@ class Results(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """A call's plan, the constants its kernels are compiled for, and the numbers they are given."""
+    """A call's plan, the constants its kernels are compiled for, programs of all heads, blocks of values, and the numbers that
+    kernels are given."""
 
     plan: Plan
     constants: dict[str, Any]
     programs: int
+    blocks: int
     numbers: tuple[float, ...]
 
 
@@ -78,15 +80,22 @@ def _launch_of(x: Inputs) -> _Launch:
     (batch, time, heads, features), value_width = x.q.shape, x.v.shape[-1]
     chunks, size, seen = x.write.shape[2:]
     rows = x.hidden or features
-    plan = plan_for(features if x.hidden else 0, rows, value_width, seen, _lowest(x.q, x.k, x.v))
+    plan = plan_for(
+        features if x.hidden else 0,
+        rows,
+        value_width,
+        seen,
+        _lowest(x.q, x.k, x.v),
+        batch * heads,
+        x.norm_weight is not None,
+    )
     constants: dict[str, Any] = {
         "D": features,
         "V": value_width,
         "C": size,
         "S": seen,
         "PAST": seen // (size // x.chunk) - x.chunk,
-        "BR": plan.rows,
-        "BV": padded(value_width),
+        "BV": plan.columns,
         "BC": padded(size),
         "BS": padded(seen),
         "BIAS": int(x.bias),
@@ -99,7 +108,7 @@ def _launch_of(x: Inputs) -> _Launch:
         constants["CHUNK"] = x.chunk
     per_norm = 1 if x.norm_weight is None else batch // len(x.norm_weight)
     numbers = (time, heads, chunks, batch // len(x.memory), per_norm, rows, NORM_EPS)
-    return _Launch(plan, constants, batch * heads, numbers)
+    return _Launch(plan, constants, batch * heads, -(-value_width // plan.columns), numbers)
 
 
 def _lowest(*tensors: Tensor) -> torch.dtype:
@@ -109,7 +118,8 @@ def _lowest(*tensors: Tensor) -> torch.dtype:
 
 def _forward(x: Inputs) -> Results:
     launch, results = _launch_of(x), _empty_results(x)
-    plan, constants = launch.plan, launch.constants
+    plan = launch.plan
+    constants = launch.constants | {"BR": plan.forward_rows}
     given = [packed(tensor) for tensor in x.tensors]
     options = {"num_warps": plan.forward_warps, "num_stages": 1, "maxnreg": plan.registers}
     if x.hidden:
@@ -125,7 +135,9 @@ def _forward(x: Inputs) -> Results:
             packed(x.k), packed(x.write), results.inverse, time, heads, chunks,
             **{name: constants[name] for name in names}, num_warps=1, num_stages=1,
         )  # fmt: skip
-    memory_linear_forward_kernel[(launch.programs,)](*given, *results, *launch.numbers, **constants, **options)
+    memory_linear_forward_kernel[launch.programs, launch.blocks](
+        *given, *results, *launch.numbers, **constants, **options
+    )
     return results
 
 
@@ -144,17 +156,21 @@ def _empty_results(x: Inputs) -> Results:
 def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (d_o, d_final), (states, answer, inverse) = derivatives, rest
     launch = _launch_of(x)
-    plan, constants = launch.plan, launch.constants
+    plan = launch.plan
+    constants = launch.constants | {"BR": plan.backward_rows}
     batch, heads = x.write.shape[:2]
     # Tokens of a window take up what several chunks give; keys of a linear memory what several blocks of rows do, keys and
     # queries of a deep one, where its features are not held whole, what several blocks of hidden units do.
     window, rows = constants["PAST"] > 0, x.hidden or constants["D"]
-    blocks = rows > plan.rows and not (x.hidden and constants["D"] <= constants["BD"])
-    d_q, d_k, d_v = _taking_up(x.q, blocks and x.hidden > 0), _taking_up(x.k, window or blocks), _taking_up(x.v, window)
+    blocks = rows > plan.backward_rows and not (x.hidden and constants["D"] <= constants["BD"])
+    apart = launch.blocks
+    d_q = _taking_up(x.q, blocks and x.hidden > 0, apart)
+    d_k, d_v = _taking_up(x.k, window or blocks, apart), _taking_up(x.v, window)
     d_memory = d_final.clone(memory_format=torch.contiguous_format)
     d_norm = [x.memory.new_empty(batch, heads, x.v.shape[-1]) for _ in range(2)]
     d_weights = [
-        None if given is None else torch.empty_like(given) for given in (x.kept, x.write, x.moved, x.push, x.slowed)
+        None if given is None else given.new_empty(apart, *given.shape)
+        for given in (x.kept, x.write, x.moved, x.push, x.slowed)
     ]
     q, k, v, _, *others = (packed(tensor) for tensor in x.tensors)
     given = [d_o.contiguous(), q, k, v, *others, states, answer]
@@ -163,23 +179,29 @@ def _backward(derivatives: tuple[Tensor, ...], x: Inputs, rest: tuple[Tensor, ..
     if x.hidden:
         memory_deep_backward_kernel[(launch.programs,)](*given, *found, *launch.numbers, **constants, **options)
     else:
-        memory_linear_backward_kernel[(launch.programs,)](
+        memory_linear_backward_kernel[launch.programs, apart](
             *given, inverse, *found, *launch.numbers, **constants, **options
         )
     d_q_skip = x.q.new_empty(batch) if x.q_skip is None else d_o.to(x.q_skip.dtype, copy=True).contiguous()
-    d_k_skip = x.k.new_empty(batch) if x.k_skip is None else d_v.neg().to(x.k_skip.dtype)
+    d_k_skip = x.k.new_empty(batch) if x.k_skip is None else d_v[0].neg().to(x.k_skip.dtype)
     by_norm = (
         x.q.new_empty(batch) if learned is None else _by_group(d, learned)
         for d, learned in zip(d_norm, (x.norm_weight, x.norm_bias), strict=True)
     )
-    by_weights = (x.q.new_empty(batch) if d is None else d for d in d_weights)
-    content = (d_q.to(x.q.dtype), d_k.to(x.k.dtype), d_v.to(x.v.dtype), d_q_skip, d_k_skip)
+    by_weights = (x.q.new_empty(batch) if d is None else _together(d) for d in d_weights)
+    content = (_together(d_q).to(x.q.dtype), _together(d_k).to(x.k.dtype), d_v[0].to(x.v.dtype), d_q_skip, d_k_skip)
     return *content, _by_group(d_memory, x.memory), *by_norm, *by_weights
 
 
-def _taking_up(x: Tensor, several: bool) -> Tensor:
-    """Room for the derivative by x, which may have to take up several parts."""
-    return torch.zeros(x.shape, dtype=torch.float32, device=x.device) if several else x.new_empty(x.shape)
+def _taking_up(x: Tensor, several: bool, apart: int = 1) -> Tensor:
+    """Room for the derivative by x [apart, ...]: of blocks of values one each, which may have to take up several parts."""
+    made, dtype = (torch.zeros, torch.float32) if several else (torch.empty, torch.float32 if apart > 1 else x.dtype)
+    return made((apart, *x.shape), dtype=dtype, device=x.device)
+
+
+def _together(d: Tensor) -> Tensor:
+    """What blocks of values have left apart."""
+    return d.sum(0) if len(d) > 1 else d[0]
 
 
 def _by_group(d: Tensor, learned: Tensor) -> Tensor:

@@ -48,24 +48,34 @@ def cut_for(rule: Rule, matrices: int, norm: LayerNorm | None) -> Cut:
 class Plan(NamedTuple):
     """How kernels are cut.
 
-    rows       of the last matrix at a time
+    rows       of the last matrix at a time, forward and backward
+    columns    of it that a program has
     precision  of products, whose factors are fp32
     registers  of a thread, at most; None leaves it to the compiler
     """
 
-    rows: int
+    forward_rows: int
+    backward_rows: int
+    columns: int
     precision: str
     forward_warps: int
     backward_warps: int
     registers: int | None = None
 
 
-def plan_for(features: int, rows: int, value_width: int, sights: int, dtype: torch.dtype) -> Plan:
-    """`features` is 0 for a linear memory. Products keep to 32 rows at most, which every Triton gets right on Hopper.
+ENOUGH = 128  # programs that keep a GPU busy
+
+
+def plan_for(
+    features: int, rows: int, value_width: int, sights: int, dtype: torch.dtype, programs: int, normed: bool
+) -> Plan:
+    """`features` is 0 for a linear memory, whose columns learn apart unless it is `normed`: where programs of a head are few,
+    each has but some. Products keep to 32 rows at most, which every Triton gets right on Hopper.
 
     tf32 holds bf16 and fp16 whole, and three products of it what tolerances ask of fp32. "bf16" rounds states and signals too.
     """
-    widest = max(padded(features) if features else 0, padded(value_width))
+    columns = padded(value_width)
+    widest = max(padded(features) if features else 0, columns)
     precision = "tf32x3" if dtype == torch.float32 else "tf32"
     # Left to itself, ptxas 12.8 gives the largest deep kernels 32 registers, and spills all that those do not hold.
     registers = 255 if features else None
@@ -73,9 +83,15 @@ def plan_for(features: int, rows: int, value_width: int, sights: int, dtype: tor
         # With more than 32 the last matrix is learned by its transpose, of V rows.
         most = 64 if padded(value_width) <= 32 else 32
         warps = 2 if padded(value_width) <= 16 else 4
-        return Plan(min(padded(rows), most), precision, warps, warps, registers)
+        block = min(padded(rows), most)
+        return Plan(block, block, columns, precision, warps, warps, registers)
+    while not features and not normed and columns > 16 and programs * -(-value_width // columns) < ENOUGH:
+        columns //= 2
+    if columns < padded(value_width):
+        return Plan(min(padded(rows), 64), 16, columns, precision, 4, 4, 255)
     if widest <= 16 and (features or sights <= 16):
-        return Plan(min(padded(rows), 32), precision, 1, 2, registers)
+        block = min(padded(rows), 32)
+        return Plan(block, block, columns, precision, 1, 2, registers)
     warps = 1 if widest <= 16 else 4 if widest <= 64 else 8
     block = 16 if features or widest > 32 else min(padded(rows), 32)
-    return Plan(block, precision, warps, max(4, warps), registers)
+    return Plan(block, block, columns, precision, warps, max(4, warps), registers)
