@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from recallmap.arch import kernels
+from recallmap.arch.kernels.benchmark.tolerance import tolerance
 
 EVERY = ["recurrent", "chunked", "fused"]
 
@@ -77,6 +79,40 @@ def test_an_erased_past_leaves_nothing_and_breaks_nothing(name: str, rates: bool
     assert_close(o[:, 11:], alone, rtol=1e-4, atol=1e-4)
     slopes = torch.autograd.grad(o.sum(), list(leaves.values()))
     assert all(slope.isfinite().all() for slope in slopes)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("parts", "warps"), [(1, 1), (1, 4), (2, 1), (3, 4)])
+@pytest.mark.parametrize("rates", [True, False])
+@pytest.mark.parametrize("carried", [True, False], ids=["from a state to a state", "from nothing"])
+def test_channels_of_a_program_go_back_part_by_part(
+    rates: bool, parts: int, warps: int, carried: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty channels of forty numbers: parts that are whole, cut short, and beyond the last."""
+    torch.manual_seed(0)
+    fused = import_module("recallmap.arch.kernels.selective_scan.fused")
+    cut = fused._tiles_for(40, 20, 2)._replace(backward_channels=2 * warps, backward_parts=parts, backward_warps=warps)
+    monkeypatch.setattr(fused, "_tiles_for", lambda *_: cut)
+    q, k, first = torch.randn(2, 19, 1, 40), torch.randn(2, 19, 1, 40), torch.randn(2, 2, 10, 40)
+    v, step = torch.randn(2, 19, 2, 10), torch.rand(2, 19, 2, 10)
+    inputs = {"q": q, "k": k / k.norm(dim=-1, keepdim=True), "v": v, "step": step}
+    inputs |= {"rate": torch.rand(2, 10, 40)} if rates else {}
+    inputs |= {"initial_state": first} if carried else {}
+    found, expected = (_slopes(inputs, carried, device, name) for name in ("fused", "recurrent"))
+    for of, x, y in zip(["o", *inputs], found, expected, strict=True):
+        allowed = tolerance("selective_scan", torch.float32, of="output" if of == "o" else "gradient")
+        assert (x.double() - y).norm() <= allowed * y.norm(), of
+
+
+def _slopes(inputs: dict[str, torch.Tensor], carried: bool, device: str, name: str) -> list[torch.Tensor]:
+    """Outputs, and derivatives by all inputs; those of `recurrent` in fp64."""
+    dtype = torch.float64 if name == "recurrent" else torch.float32
+    leaves = {key: x.to(device, dtype).requires_grad_() for key, x in inputs.items()}
+    o, last = kernels.selective_scan(**leaves, return_state=carried, implementation=name)
+    total = (o * torch.linspace(-1, 1, o.shape[1], device=device, dtype=dtype)[:, None, None]).sum()
+    if carried:
+        total = total + last.square().sum()
+    return [o.detach(), *torch.autograd.grad(total, list(leaves.values()))]
 
 
 def test_inputs_that_do_not_fit_are_told() -> None:
