@@ -146,7 +146,7 @@ def _channels_backward(  # type: ignore[no-untyped-def]
     for i in tl.static_range(L):
         a_CN = _decay(s_LC[i], k_LCN[i], rate_CN, most, RATES)
         h_LCN += (a_CN * h_LCN[i] + (s_LC[i] * v_LC[i])[:, None] * k_LCN[i],)  # type: ignore[assignment]
-    new_dq = (_brought(dq_LCN[0], do_LC[0][:, None] * h_LCN[1], SUM),)
+    new_dq = (_brought(dq_LCN[0], do_LC[0][:, None] * h_LCN[1], SUM),)  # type: ignore[misc]
     for i in tl.static_range(1, L):
         new_dq += (_brought(dq_LCN[i], do_LC[i][:, None] * h_LCN[i + 1], SUM),)  # type: ignore[assignment]
     last = tl.sum(g_CN, 1)  # behind all tokens of a tuple, and of no use
@@ -169,9 +169,9 @@ def _channels_backward(  # type: ignore[no-untyped-def]
             ds_C = -tl.sum(erased_CN * square_CN, 1)
             dk_CN -= 2 * erased_CN * s_C[:, None] * k_CN
         # Triton knows no stars.
-        new_dk = (_brought(dk_LCN[i], dk_CN, SUM),) + new_dk  # noqa: RUF005
-        dx_LC = (dx_C * s_C,) + dx_LC  # noqa: RUF005
-        ds_LC = (ds_C + dx_C * v_C,) + ds_LC  # noqa: RUF005
+        new_dk = (_brought(dk_LCN[i], dk_CN, SUM),) + new_dk  # type: ignore[assignment] # noqa: RUF005
+        dx_LC = (dx_C * s_C,) + dx_LC  # type: ignore[assignment] # noqa: RUF005
+        ds_LC = (ds_C + dx_C * v_C,) + ds_LC  # type: ignore[assignment] # noqa: RUF005
     _store_tokens(dv, dx_LC, t, T, stride, c, some_C, L)
     _store_tokens(dstep, ds_LC, t, T, stride, c, some_C, L)
     return g_CN, drate_CN, new_dq, _first(new_dk, L)
