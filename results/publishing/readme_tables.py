@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from recallmap.results.score_tables.costs import HOURS
 from recallmap.results.score_tables.rendering import cell_text, shown
 from recallmap.results.score_tables.table import Cell, Line, Table, Unit
 
@@ -27,9 +28,9 @@ class Place:
     records  the file of records
     row      the architecture's row in its score table; {} stands for `at`
     at       what stands for {} in `row`
-    column   the column of that table
+    column   the column of that table; of hours, the task
     of       the figure: the score, the score with its lowest and highest seed, the figure that the source published, the
-             difference from that, or the size of the state
+             difference from that, the size of the state, or the hours that all trials of the row took
     source   a part of the name of the published source that the table compares with; None: any table
     title    a part of the table's title; None: any table
     cell     task: hyper-parameters are chosen once a task, by the mean over its settings; None: once a setting
@@ -39,7 +40,7 @@ class Place:
     row: str | None = None
     at: str | int | None = None
     column: str | None = None
-    of: Literal["score", "spread", "published", "difference", "state"] | None = None
+    of: Literal["score", "spread", "published", "difference", "state", "hours"] | None = None
     source: str | None = None
     title: str | None = None
     cell: Literal["task"] | None = None
@@ -55,10 +56,10 @@ class Place:
     @property
     def tables(self) -> str:
         """The name of the tables that have the figure: the file of records, and how hyper-parameters are chosen."""
-        return f"{self.records}{BY_TASK if self.cell == 'task' else ''}"
+        return f"{self.records}{OF_COSTS if self.of == 'hours' else BY_TASK if self.cell == 'task' else ''}"
 
 
-BY_TASK = ", one cell a task"  # behind a file's name
+BY_TASK, OF_COSTS = ", one cell a task", ", costs"  # behind a file's name
 
 NEEDED = ("records", "row", "column", "of")  # of a figure's place
 
@@ -152,6 +153,8 @@ def filled(
 def _found(place: Place, tables: Mapping[str, Sequence[Table]]) -> tuple[str, str]:
     """The figure at a whole place, and the remark on its line; "" for both where there is none."""
     row = str(place.row).replace("{}", "" if place.at is None else str(place.at))
+    if place.of == "hours":
+        return _hours(row, str(place.column), tables.get(place.tables, ()))
     for table in tables.get(place.tables, ()):
         of_it = (place.source or "") in table.beside and (place.title or "") in table.title
         if of_it and place.column in table.columns:
@@ -159,6 +162,15 @@ def _found(place: Place, tables: Mapping[str, Sequence[Table]]) -> tuple[str, st
             for line in table.lines:
                 if line.kind == "measured" and line.labels[0] == row:
                     return _text(line, line.cells[at], table.units[at], str(place.of)), line.remark
+    return "", ""
+
+
+def _hours(row: str, task: str, tables: Sequence[Table]) -> tuple[str, str]:
+    """Hours of a row on a task, and the remark on its line; "" for both where there is none."""
+    for table in tables:
+        for line in table.lines:
+            if line.labels[:2] == (row, task):
+                return shown(line.cells[table.columns.index(HOURS)].mean, "hours"), line.remark
     return "", ""
 
 

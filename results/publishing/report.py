@@ -21,13 +21,14 @@ from recallmap.results.analysis.validity import validity
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
-from recallmap.results.publishing.readme_tables import BY_TASK, Excerpt, asked_for, filled
+from recallmap.results.publishing.readme_tables import BY_TASK, OF_COSTS, Excerpt, asked_for, filled
 from recallmap.results.publishing.standing_table import standing_table
 from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.columns import tables_about
+from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import markdown
 from recallmap.results.score_tables.scores import table_of
 from recallmap.results.score_tables.table import MAD, Table
@@ -108,13 +109,13 @@ class Report:
 
     def fill(self, text: str, excerpts: Mapping[str, Excerpt]) -> str:
         """A document with its tables made anew. Raises as `filled`."""
-        names = {name: name.removesuffix(BY_TASK) for name in asked_for(text, excerpts) if name.endswith(BY_TASK)}
-        by_task = {
-            name: _scores(one_cell(self.files[file]), self.sources)
-            for name, file in names.items()
-            if file in self.files
-        }
-        return filled(text, self.scores | by_task, excerpts, self.made_whole)
+        asked, tables = asked_for(text, excerpts), dict(self.scores)
+        for name, records in self.files.items():
+            if f"{name}{BY_TASK}" in asked:
+                tables[f"{name}{BY_TASK}"] = _scores(one_cell(records), self.sources)
+            if f"{name}{OF_COSTS}" in asked:
+                tables[f"{name}{OF_COSTS}"] = cost_tables(records)
+        return filled(text, tables, excerpts, self.made_whole)
 
     def write(self, path: Path, *, fill: Path | None = None, excerpts: Mapping[str, Excerpt] | None = None) -> None:
         """Write the report, beside it a folder with one file of tables for every record file, and make the excerpts of the

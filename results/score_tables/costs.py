@@ -27,6 +27,7 @@ COSTS: dict[
     "peak memory": ("bytes", lambda r: r.peak_bytes),
     "trained together": ("count", lambda r: r.cohort),
 }
+HOURS = "hours in all"
 
 
 def cost_tables(records: Sequence[Record]) -> list[Table]:
@@ -45,6 +46,8 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
         for name, (_, of) in COSTS.items():
             values = [value for record in own if name not in unknown and (value := of(record)) is not None]
             cells.append(Cell(mean=mean(values) if values else None, seeds=len(values)))
+        spent = sum((record.seconds or 0) + (record.compile_seconds or 0) for record in own)
+        cells.append(Cell(mean=spent / 3600, seeds=len(own)))
         labels = (row, task, str(len(own)))
         sizes, grows = [record.state_bytes for record in own], any(record.state_grows for record in own)
         state = None if unknown else State(lowest=min(sizes), highest=max(sizes), grows=grows)
@@ -54,13 +57,14 @@ def cost_tables(records: Sequence[Record]) -> list[Table]:
         Table(
             title="Cost and speed",
             corner=("architecture", "task", "trials"),
-            columns=tuple(COSTS),
+            columns=(*COSTS, HOURS),
             lines=tuple(sorted(lines, key=lambda line: (line.labels[1], by_number(line.labels[0])))),
             notes=(
                 f"Means over trials, on {devices}. State after the task's length. Seconds are a trial's share of the cohort "
-                "that it trained in, without compiling: to compare speed alone, see recallmap bench.",
+                "that it trained in, without compiling: to compare speed alone, see recallmap bench. Hours are those of all "
+                "trials, with compiling.",
                 *remarks_of(lines),
             ),
-            units=tuple(unit for unit, _ in COSTS.values()),
+            units=(*(unit for unit, _ in COSTS.values()), "hours"),
         )
     ]

@@ -24,7 +24,7 @@ _LESS = ("loss", "nats", "perplexity", "tvd", "distance", "error", "mse", "rmse"
 
 UNKNOWN = "unknown"  # the label of a state whose size no one knows
 
-Unit = Literal["percent", "score", "count", "bytes", "seconds"]
+Unit = Literal["percent", "score", "count", "bytes", "seconds", "hours"]
 
 
 @dataclass(frozen=True, kw_only=True)

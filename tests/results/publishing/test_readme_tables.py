@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from recallmap.results.publishing.readme_tables import Excerpt, Place, asked_for, filled
+from recallmap.results.score_tables.costs import HOURS
 from recallmap.results.score_tables.table import Cell, Line, Table
 
 
@@ -88,6 +89,22 @@ def test_a_figure_may_be_of_a_table_by_its_title_of_one_cell_a_task_or_a_differe
         "mqar",
         "mqar, one cell a task",
     }
+
+
+def test_hours_are_those_of_a_row_on_a_task() -> None:
+    lines = tuple(
+        Line(labels=("gla width=32", task, "3"), cells=(Cell(mean=hours),))
+        for task, hours in (("mqar", 0.5), ("mad", 1.25))
+    )
+    costs = Table(title="Cost", corner=("row", "task", "trials"), columns=(HOURS,), lines=lines, units=("hours",))
+    one = Excerpt(
+        every=Place(records="mqar", row="gla width=32"),
+        across={"score": Place(of="score", column="mean", title="on test"), "hours": Place(of="hours", column="mad")},
+        down={"GLA": Place()},
+    )
+    made = "| | score | hours |\n| --- | ---: | ---: |\n| GLA | 99.0 | 1.25 |\n"
+    assert one.markdown("one", TABLES | {"mqar, costs": [costs]}) == made
+    assert asked_for("<!-- excerpt: one -->\n", {"one": one}) == {"mqar", "mqar, costs"}
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_fault_of_a_shared_part_is_told_once_and_all_faults_at_once(tmp_path: 
             "of: score",
             "of: scores",
             "2:44",
-            "wide.every.of: got text 'scores', expected 'score', 'spread', 'published', 'difference' ",
+            "wide.every.of: got text 'scores', expected 'score', 'spread', 'published', 'differe",
         ),
         ("column: mean, ", "", "2:10", "every must give column where neither head does, got none for row '32' and"),
         ("down:", "dwon:", "5:3", "unknown key, expected corner, every, across, down (did you mean 'down'?)"),
