@@ -424,7 +424,7 @@ def _rest(measure: Measure, but: Sequence[str]) -> str:
 
 
 def _where(measure: Measure, but: Sequence[str] = ()) -> str:
-    of_training = ("training.steps", "training.epochs", "training.trained_")
+    of_training = ("data.train", "training.steps", "training.epochs", "training.trained_")
     shown = [d for d in measure.dials if d not in but and ("." not in d or d.startswith(of_training))]
     return " ".join([measure.task, *words(measure.dials, shown)])
 
