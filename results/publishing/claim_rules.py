@@ -305,7 +305,7 @@ class Average:
         tasks, settings = len({m.task for m in own}), len({m.setting for m in own})
         return replace(
             own[0],
-            task=f"mean of {tasks} tasks",
+            task=own[0].task if tasks == 1 else f"mean of {tasks} tasks",
             values=values,
             errors={},
             dials={"settings": settings},
