@@ -237,7 +237,9 @@ def memory_linear_forward_kernel(
     HELD: tl.constexpr = D <= BR  # in registers from piece to piece
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
-    t, m, c = tl.arange(0, BC), tl.arange(0, BS), tl.program_id(1) * BV + tl.arange(0, BV)
+    t, m, c = tl.arange(0, BC), tl.arange(0, BS), tl.arange(0, BV)
+    if BV < V:
+        c += tl.program_id(1) * BV
     there = (c < V)[None, :]
     places = places_of_sights(m, S, C, CHUNK, PAST)
     ahead = m // (CHUNK + PAST) * CHUNK - 1  # the last token before the chunk of a sight
@@ -322,15 +324,20 @@ def memory_linear_backward_kernel(
     LEARNS: tl.constexpr = NORM or not DOT  # what is learned depends on what is known
     sequence = tl.program_id(0).to(tl.int64)
     b, h = sequence // H, sequence % H
-    block = tl.program_id(1)
-    t, m, c = tl.arange(0, BC), tl.arange(0, BS), block * BV + tl.arange(0, BV)
+    t, m, c = tl.arange(0, BC), tl.arange(0, BS), tl.arange(0, BV)
+    if BV < V:  # what all values bring together every block of them leaves apart
+        block = tl.program_id(1)
+        c += block * BV
+        of_others = block * tl.num_programs(0).to(tl.int64)
+        d_q, d_k = d_q + of_others * T * D, d_k + of_others * (T + PAST) * D
+        d_kept, d_write = d_kept + of_others * N * C, d_write + of_others * N * C * S
+        if MOMENTUM:
+            d_moved, d_push, d_slowed = (
+                d_moved + of_others * N * C,
+                d_push + of_others * N * S,
+                d_slowed + of_others * N,
+            )
     there = (c < V)[None, :]
-    # What all values bring together every block of them leaves apart.
-    of_others = block * tl.num_programs(0).to(tl.int64)
-    d_q, d_k = d_q + of_others * T * D, d_k + of_others * (T + PAST) * D
-    d_kept, d_write = d_kept + of_others * N * C, d_write + of_others * N * C * S
-    if MOMENTUM:
-        d_moved, d_push, d_slowed = d_moved + of_others * N * C, d_push + of_others * N * S, d_slowed + of_others * N
     places = places_of_sights(m, S, C, CHUNK, PAST)
     ahead = m // (CHUNK + PAST) * CHUNK - 1  # the last token before the chunk of a sight
     d_memory += sequence * P
