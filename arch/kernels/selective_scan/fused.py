@@ -23,6 +23,7 @@ from recallmap.arch.kernels.op_interface.custom_op import opaque, packed
 from recallmap.arch.kernels.selective_scan.recurrent import MOST_ERASED
 
 WIDEST = 256
+TOKENS = 8  # of a tile
 
 
 @triton.jit
@@ -70,8 +71,7 @@ def _selective_scan_forward_kernel(  # type: ignore[no-untyped-def]
     ahead += (b * H + h) * tiles * V * N
     rate_VN = tl.zeros([BV, BN], tl.float32)
     if RATES:
-        rate_VN = tl.load(rate + (b // per_group * H + h) * V * N + entry_VN, mask=some_VN, other=0.0)
-        rate_VN = rate_VN.to(tl.float32) * -1.4426950408889634
+        rate_VN = _rates(rate + (b // per_group * H + h) * V * N + entry_VN, some_VN)
     if initial is not None:
         state_VN = tl.load(initial + states + entry_VN, mask=some_VN, other=0.0).to(tl.float32)
     else:
@@ -197,7 +197,7 @@ def _first(x, L: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _sums_over_channels(x_LCN, L: tl.constexpr):  # type: ignore[no-untyped-def]
-    """L vectors [N], one after the other: threads that put several sums down at once get into each other's way."""
+    """L vectors [N], one after the other: sums of several tokens at once are bank conflicts in shared memory."""
     y = (tl.sum(x_LCN[0], 0),)
     for i in tl.static_range(1, L):
         y += (tl.sum(x_LCN[i], 0),)  # type: ignore[assignment]
@@ -288,15 +288,13 @@ def _rates(at_CN, some_CN):  # type: ignore[no-untyped-def]
 
 
 class Tiles(NamedTuple):
-    """Channels and warps of a program forward; backward channels at a time, how many times, and warps; tokens of a tile, which
-    both ways share."""
+    """Channels and warps of a program forward; backward channels at a time, how many times, and warps."""
 
     forward_channels: int
     forward_warps: int
     backward_channels: int
     backward_parts: int
     backward_warps: int
-    tokens: int
 
 
 def _tiles_for(width: int, channels: int, heads: int) -> Tiles:
@@ -308,10 +306,10 @@ def _tiles_for(width: int, channels: int, heads: int) -> Tiles:
     warps = min(8, forward * padded // 128)
     if padded <= 16:
         abreast = 128 // padded * (2 if heads * channels * padded >= 2**17 else 1)
-        return Tiles(forward, warps, abreast, 1, 1, 8)
+        return Tiles(forward, warps, abreast, 1, 1)
     abreast = max(1, 256 // padded)
     blocks = triton.cdiv(channels, abreast)
-    return Tiles(forward, warps, abreast, max(1, min(4, blocks, heads * blocks // 256)), 2, 8)
+    return Tiles(forward, warps, abreast, max(1, min(4, blocks, heads * blocks // 256)), 2)
 
 
 def _tiles_of(q: Tensor, v: Tensor) -> Tiles:
@@ -340,7 +338,7 @@ def _forward(
     (batch, time, heads, channels), table = v.shape, _tiles_of(q, v)
     _selective_scan_forward_kernel[(batch * heads * triton.cdiv(channels, table.forward_channels),)](
         q, k, v, step, rate, initial, o, last, ahead, time, heads, channels, *_constants(batch, rate),
-        **_form(q, v, rate, final), BV=table.forward_channels, AT_ONCE=table.forward_warps > 1,
+        **_form(q, rate, final), BV=table.forward_channels, AT_ONCE=table.forward_warps > 1,
         num_warps=table.forward_warps,
     )  # fmt: skip
     return o, last, ahead
@@ -350,7 +348,7 @@ def _outputs(
     q: Tensor, k: Tensor, v: Tensor, step: Tensor, rate: Tensor | None, initial: Tensor | None, final: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     (batch, time, heads, channels), width = v.shape, q.shape[-1]
-    tiles = triton.cdiv(time, _tiles_of(q, v).tokens)
+    tiles = triton.cdiv(time, TOKENS)
     return (
         v.new_empty(v.shape),
         v.new_empty(batch, heads if final else 0, channels, width, dtype=torch.float32),
@@ -383,7 +381,7 @@ def _backward(
     _selective_scan_backward_kernel[(batch * heads * blocks,)](
         do, dfinal, q, k, v, step, rate, ahead, dq, dk, dv, dstep, by_rate, by_state,
         time, heads, channels, *_constants(batch, rate),
-        **_form(q, v, rate, final), BV=table.backward_channels, PARTS=table.backward_parts,
+        **_form(q, rate, final), BV=table.backward_channels, PARTS=table.backward_parts,
         num_warps=table.backward_warps,
     )  # fmt: skip
     if rate is not None and by_rate is not None:
@@ -418,10 +416,10 @@ def _constants(batch: int, rate: Tensor | None) -> tuple[int, float]:
     return batch // (1 if rate is None else len(rate)), MOST_ERASED
 
 
-def _form(q: Tensor, v: Tensor, rate: Tensor | None, final: bool) -> dict[str, int]:
+def _form(q: Tensor, rate: Tensor | None, final: bool) -> dict[str, int]:
     """The constants of compilation."""
     width = q.shape[-1]
-    sizes = {"N": width, "BN": _padded(width), "L": _tiles_of(q, v).tokens, "num_stages": 1}
+    sizes = {"N": width, "BN": _padded(width), "L": TOKENS, "num_stages": 1}
     return sizes | {"RATES": rate is not None, "FINAL": final}
 
 
