@@ -96,7 +96,7 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
         compiled.add(kernel.hash)
-        _build_launcher(kernel)
+        build_launcher(kernel)
         return kernel
 
     JITFunction.run = compile_only
@@ -109,7 +109,7 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
         JITFunction.run = run
 
 
-def _build_launcher(kernel: Any) -> None:
+def build_launcher(kernel: Any) -> None:
     """Build the C code that launches a kernel. Before Triton 3.7 there is one for each signature, which takes a third of a
     second where it is first used. It is linked to the driver's library, which only machines with a GPU have."""
     from triton.backends.nvidia import driver

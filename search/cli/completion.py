@@ -65,7 +65,7 @@ def benches(incomplete: str) -> list[str]:
     """What `bench` measures: its own words, and every op."""
     folder = resources.files("recallmap.arch") / "kernels"
     ops = [one.name for one in folder.iterdir() if one.is_dir() and (one / "recurrent.py").is_file()]
-    return _begun(incomplete, ["kernels", "growth", "step", "profile", "study", "tasks", *ops])
+    return _begun(incomplete, ["kernels", "growth", "cold", "step", "profile", "study", "tasks", *ops])
 
 
 def _begun(incomplete: str, names: Iterable[str]) -> list[str]:

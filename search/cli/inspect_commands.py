@@ -206,10 +206,11 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="OP|kernels|growth|step|profile|study|tasks",
+            metavar="OP|kernels|growth|cold|step|profile|study|tasks",
             autocompletion=completion.benches,
-            help="An op; kernels: every op against its published kernel; growth: over lengths and widths; step: a cohort's "
-            "optimizer step; profile: its kernels; study: where the time of a study goes; tasks: sampling.",
+            help="An op; kernels: every op against its published kernel; growth: over lengths and widths; cold: first calls, "
+            "which compile; step: a cohort's optimizer step; profile: its kernels; study: where the time of a study goes; "
+            "tasks: sampling.",
         ),
     ],
     study: Annotated[
@@ -232,13 +233,15 @@ def bench(
     ] = False,
     part: Annotated[
         str,
-        typer.Option(metavar="I/N", help="Every N-th row of kernels or growth from the I-th on: for N GPUs at once."),
+        typer.Option(
+            metavar="I/N", help="Every N-th row of kernels, growth or cold from the I-th on: for N GPUs at once."
+        ),
     ] = "1/1",
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OP[/VARIANT]",
-            help="Only such rows of kernels or growth, as in --only delta --only attention/full.",
+            help="Only such rows of kernels, growth or cold, as in --only delta --only attention/full.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .jsonl file for the rows.")] = None,
@@ -279,10 +282,11 @@ def bench(
         refuse(f"bench {what}: got --cohorts-per-gpu, which is for bench study STUDY alone; leave it out")
 
     share = part_of(part)
-    if share != (1, 1) and what not in ("kernels", "growth"):
-        refuse(f"bench {what}: got --part {part}, which is for bench kernels and bench growth; leave it out")
-    if only and what not in ("kernels", "growth"):
-        refuse(f"bench {what}: got --only {only[0][:60]}, which is for bench kernels and bench growth; leave it out")
+    many = ("kernels", "growth", "cold")  # ops, row by row
+    if share != (1, 1) and what not in many:
+        refuse(f"bench {what}: got --part {part}, which is for bench kernels, growth and cold; leave it out")
+    if only and what not in many:
+        refuse(f"bench {what}: got --only {only[0][:60]}, which is for bench kernels, growth and cold; leave it out")
 
     if what == "tasks":
         from recallmap.search.cli import task_table
@@ -306,22 +310,19 @@ def bench(
         terminal().print(timings(study_bench.shown(rows)))
         say(line)
         return
-    from recallmap.search.measurement.benchmarks import bench_growth, bench_kernels, bench_op, bench_step
+    from recallmap.search.measurement.benchmarks import bench_cold, bench_growth, bench_kernels, bench_op, bench_step
 
     where = str(device_of(device))
+    chosen: dict[str, Any] = {"dtype": dtype.value, "device": where, "part": share, "only": only or ()}
     try:
-        if what in ("kernels", "growth"):
+        if what in many:
             rows = []
             for row in (
-                bench_kernels(
-                    shapes or ["S1", "S2", "S4", "L1", "L2"],
-                    dtype=dtype.value,
-                    device=where,
-                    part=share,
-                    only=only or (),
-                )
+                bench_kernels(shapes or ["S1", "S2", "S4", "L1", "L2"], **chosen)
                 if what == "kernels"
-                else bench_growth(dtype=dtype.value, device=where, part=share, only=only or ())
+                else bench_cold(shapes or ["S1", "S4", "L1"], **chosen)
+                if what == "cold"
+                else bench_growth(**chosen)
             ):
                 rows.append(row)
                 write_rows(output, rows)  # row by row: it takes minutes

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recallmap.arch.backbone import BackboneSpec
 from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark.cold import first_calls
 from recallmap.arch.kernels.benchmark.timing import SHAPES, Shape, bench, variants
 from recallmap.search.measurement.forward_latency import taken
 from recallmap.search.sequences.drawn_ahead import drawing_ahead, workers_for
@@ -208,6 +209,25 @@ def bench_kernels(
     first, parts = part
     for op, variant, more in kinds[first - 1 :: parts]:
         yield from _rows_of(op, variant, more, shapes, dtype=dtype, device=device, beside=True)
+
+
+def bench_cold(
+    shapes: Sequence[str], *, dtype: str, device: str, part: tuple[int, int] = (1, 1), only: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Rows of seconds of the first calls of every op that has kernels, where none is compiled (`cold.first_calls`). What its
+    kernels refuse has a row with the reason. `only` and `part` as for `bench_kernels`. Raises ValueError where no kind has
+    such a name, and without a GPU."""
+    if torch.device(device).type != "cuda":
+        raise ValueError(f"a first call compiles kernels for a GPU, got device {device}")
+    first, parts = part
+    kinds = [kind for kind in _chosen(only) if "fused" in select.implementations(kind[0])]
+    for op, variant, more in kinds[first - 1 :: parts]:
+        for text in shapes:
+            try:
+                row = first_calls(op, variant, _shape(text), dtype=dtype, **more)
+            except (ValueError, RuntimeError) as error:
+                row = {"op": op, "variant": variant, "note": str(error)[:300]}
+            yield {"shape": text, **row, **more}
 
 
 def _chosen(only: Sequence[str]) -> list[tuple[str, str, dict[str, int]]]:

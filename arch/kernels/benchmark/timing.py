@@ -282,6 +282,21 @@ def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Ca
     return forward, both
 
 
+def prepared(
+    op: str, implementation: str, variant: str, shape: Shape, *, dtype: torch.dtype, device: torch.device, **more: Any
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Calls of an op on random inputs, none of them made yet: forward alone, and with gradients. `more` are its arguments."""
+    inputs = _on(example(op, variant, shape) | more, dtype, device)
+    names = [name for name, x in inputs.items() if _differentiable(name, x)]
+    call = partial(_run, op, implementation)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return call(inputs)
+
+    return forward, lambda: _results(call, inputs, names, torch.ones_like)
+
+
 def _milliseconds(call: Callable[[], object], device: torch.device, repeats: int, warm_up: int) -> float:
     for _ in range(warm_up):
         call()

@@ -14,6 +14,8 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
+from recallmap.arch.kernels.op_interface.first_call import rehearsed
+
 Results = tuple[Tensor, ...]
 
 
@@ -49,11 +51,17 @@ def opaque(
         backward, gradients = (
             _flat_backward(function, inputs, results, differentiable) for function in (backward, gradients)
         )
-    op = torch.library.custom_op(f"recallmap::{name}", forward, mutates_args=())
-    back = torch.library.custom_op(f"recallmap::{name}_backward", backward, mutates_args=())
-    for operator, form in ((op, outputs), (back, gradients)):
-        operator.register_fake(form)
-        operator.register_vmap(_folded(operator))
+
+    def rehearse(*inputs: Any) -> None:
+        """Go through the launches of a call, and through those of its derivative where there will be one."""
+        output = forward(*inputs)
+        if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+            told = [x.new_empty(0) if isinstance(x, Tensor) and i in unread else x for i, x in enumerate(inputs)]
+            asked = [None if i and may_lack[i] else torch.empty_like(output[i]) for i in range(differentiable)]
+            backward(*asked, *told, *(output[i] for i in reread), *output[differentiable:])
+
+    op = _operator(name, rehearsed(forward, rehearse), outputs)
+    back = _operator(f"{name}_backward", backward, gradients)
 
     def keep(ctx: Any, inputs: Sequence[Any], output: Results) -> None:
         ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
@@ -79,10 +87,25 @@ def opaque(
             by_input[place] = gradient if place in ctx.places else None
         return tuple(by_input)
 
-    tensor_places = [i for i, argument in enumerate(op._opoverload._schema.arguments) if "Tensor" in str(argument.type)]
-    may_lack = [str(argument.type) != "Tensor" for argument in back._opoverload._schema.arguments[:differentiable]]
-    op.register_autograd(derive, setup_context=keep)
+    tensor_places = [i for i, argument in enumerate(op._schema.arguments) if "Tensor" in str(argument.type)]
+    may_lack = [str(argument.type) != "Tensor" for argument in back._schema.arguments[:differentiable]]
+    torch.library.register_autograd(f"{_LIBRARY.ns}::{name}", derive, setup_context=keep, lib=_LIBRARY)
     return op
+
+
+_LIBRARY = torch.library.Library("recallmap", "FRAGMENT")
+
+
+def _operator(name: str, function: Callable[..., Results], form: Callable[..., Results]) -> torch._ops.OpOverload:
+    """`function` as an operator of PyTorch, whose results have the form of those of `form`. This is what
+    torch.library.custom_op does, which imports PyTorch's compiler besides, at its first call, for seconds."""
+    schema = torch.library.infer_schema(function, mutates_args=())
+    _LIBRARY.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    operator: torch._ops.OpOverload = getattr(getattr(torch.ops, _LIBRARY.ns), name).default
+    torch.library.register_fake(f"{_LIBRARY.ns}::{name}", form, lib=_LIBRARY)
+    torch.library.register_vmap(f"{_LIBRARY.ns}::{name}", _folded(operator), lib=_LIBRARY)
+    return operator
 
 
 def _flat_forward(

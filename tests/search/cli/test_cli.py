@@ -381,11 +381,15 @@ COMPLAINTS = {
     ),
     "a part of a bench of one op": (
         ("bench", "attention", "--part", "1/2"),
-        "bench attention: got --part 1/2, which is for bench kernels and bench growth; leave it out",
+        "bench attention: got --part 1/2, which is for bench kernels, growth and cold; leave it out",
     ),
     "some kinds of a bench of one op": (
         ("bench", "attention", "--only", "delta"),
-        "bench attention: got --only delta, which is for bench kernels and bench growth; leave it out",
+        "bench attention: got --only delta, which is for bench kernels, growth and cold; leave it out",
+    ),
+    "a first call without a GPU": (
+        ("bench", "cold", "--device", "cpu"),
+        "bench cold: a first call compiles kernels for a GPU, got device cpu",
     ),
     "a kind of kernels that is not there": (
         ("bench", "kernels", "--only", "delta/haed"),

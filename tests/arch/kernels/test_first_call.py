@@ -1,0 +1,119 @@
+"""A first call asks for all kernels of its op before it waits for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recallmap.arch.kernels import select
+from recallmap.arch.kernels.benchmark import timing
+
+# In a process of its own: this one interprets. Launches are noted, with all that their kernels are told apart by, and nothing
+# is compiled. What is noted in a rehearsal, and what in the call, forward and backward, is printed.
+NOTED = """
+import json, sys
+from functools import partial
+import torch
+from triton.runtime.jit import JITFunction
+from recallmap.arch.kernels.ahead import Target, compiling_for
+from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.op_interface import first_call
+
+rehearsed, called = set(), set()
+noted = called
+def note(self, *args, grid, warmup, **kwargs):
+    _, specialization, options = self.device_caches[0][-1](*args, **kwargs)
+    noted.add(f"{self.__name__} {specialization} {options}")
+
+def only_note(launch):
+    global noted
+    noted = rehearsed
+    launch()
+    noted = called
+
+first_call.compiles = lambda inputs: True
+first_call.compile_side_by_side = only_note
+found = {}
+shape = timing.Shape(batch=4, time=320, heads=2, key_width=64, value_width=64)
+with compiling_for(Target("cuda", 90, 32)):
+    JITFunction.run = note
+    for op, variant in json.loads(sys.argv[1]):
+        inputs = timing._on(timing.example(op, variant, shape), torch.bfloat16, torch.device("cpu"))
+        for both in (False, True):
+            rehearsed.clear(), called.clear()
+            names = [name for name, x in inputs.items() if both and timing._differentiable(name, x)]
+            run = partial(timing._run, op, "fused")
+            try:
+                with torch.set_grad_enabled(both):
+                    timing._results(run, inputs, names, torch.ones_like) if both else run(inputs)
+            except ValueError as error:
+                if "implementation 'fused'" not in str(error):
+                    raise
+            found[f"{op} {variant} {'both ways' if both else 'forward'}"] = [sorted(rehearsed), sorted(called)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def noted() -> dict[str, tuple[list[str], list[str]]]:
+    """Of each call the kernels of its rehearsal, and its own; by one process, since it takes long to start."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    kinds = [(op, v) for op in select.ops() if "fused" in select.implementations(op) for v in timing.variants(op)]
+    told = subprocess.run(
+        [sys.executable, "-c", NOTED, json.dumps(kinds)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    found: dict[str, tuple[list[str], list[str]]] = json.loads(told.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_first_call_rehearses_all_kernels_that_it_launches_and_no_others(
+    noted: dict[str, tuple[list[str], list[str]]],
+) -> None:
+    """What has the form of an earlier call has its kernels, too."""
+    known: set[str] = set()
+    for call, (rehearsed, called) in noted.items():
+        assert set(rehearsed) <= set(called), call
+        known |= set(rehearsed)
+        assert set(called) <= known, call
+
+
+# Where each kernel was compiled: the names of threads, by kernel.
+THREADS = """
+import json, sys, threading
+import torch, triton
+from recallmap.arch.kernels.benchmark import timing
+
+compiled = []
+triton.knobs.compilation.listener = lambda **told: compiled.append((told["metadata"]["name"], threading.current_thread().name))
+shape = timing.Shape(batch=4, time=320, heads=2, key_width=64, value_width=64)
+calls = timing.prepared(sys.argv[1], "fused", sys.argv[2], shape, dtype=torch.bfloat16, device=torch.device("cuda"))
+calls[1]()
+torch.cuda.synchronize()
+print(json.dumps(compiled))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("op", "variant"), [("mesa", "head"), ("delta", "pair"), ("short_conv", "unit"), ("memory", "linear")]
+)
+def test_no_kernel_of_a_first_call_is_compiled_where_it_is_launched(op: str, variant: str, tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-c", THREADS, op, variant], env=environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    compiled = json.loads(told.stdout.splitlines()[-1])
+    assert len(compiled) > 1
+    assert "MainThread" not in {thread for _, thread in compiled}
