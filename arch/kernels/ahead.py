@@ -1,15 +1,18 @@
-"""Triton's kernels compiled ahead of their use, for a GPU that need not be here.
+"""Triton's kernels compiled ahead of their use, for a GPU that need not be here, or for the call that comes next.
 
-Launch code runs as it is, on tensors of a CPU. A launch compiles its kernel for the target, with the specialisation that it
-would have there, into Triton's cache on disk. Nothing is launched, so that outputs hold no values.
+Launch code runs as it is. A launch compiles its kernel, with the specialisation that it has, into Triton's cache on disk.
+Nothing is launched, so that outputs hold no values. For another GPU, tensors are of a CPU.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +22,8 @@ import torch
 
 import recallmap.arch
 from recallmap.arch.kernels import select
+
+MOST = 16  # threads; no op has more kernels
 
 
 class Target(NamedTuple):
@@ -96,7 +101,7 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
         compiled.add(kernel.hash)
-        build_launcher(kernel)
+        _build_launcher(kernel)
         return kernel
 
     JITFunction.run = compile_only
@@ -109,7 +114,7 @@ def compiling_for(target: Target) -> Iterator[set[str]]:
         JITFunction.run = run
 
 
-def build_launcher(kernel: Any) -> None:
+def _build_launcher(kernel: Any) -> None:
     """Build the C code that launches a kernel. Before Triton 3.7 there is one for each signature, which takes a third of a
     second where it is first used. It is linked to the driver's library, which only machines with a GPU have."""
     from triton.backends.nvidia import driver
@@ -126,3 +131,61 @@ def _has_driver_library() -> bool:
         return bool(driver.libcuda_dirs())
     except (AssertionError, OSError):  # by Triton, and by what it asks
         return False
+
+
+_ONLY_COMPILES: ContextVar[bool] = ContextVar("only compiles", default=False)
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def compile_side_by_side(launch: Callable[[], None]) -> None:
+    """Call `launch`, whose launches only compile, and wait for all kernels. One that fails to compile fails again, and says so,
+    where it is launched; so does a call for which there is no memory. Before Triton 3.4 nothing is compiled here."""
+    import triton
+
+    if not hasattr(triton, "AsyncCompileMode") or torch.cuda.is_current_stream_capturing():
+        return
+    with (
+        _ONE_AT_A_TIME,
+        ThreadPoolExecutor(MOST) as threads,
+        _launches_only_compile(),
+        torch.no_grad(),
+        triton.AsyncCompileMode(_Builders(threads), ignore_errors=True),
+    ):
+        try:
+            launch()
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+
+
+class _Builders:
+    """Threads that compile kernels, and build the code that launches them."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self.threads = threads
+
+    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:
+        def build() -> Any:
+            kernel = compile_kernel()
+            _build_launcher(kernel)
+            return kernel
+
+        return self.threads.submit(build)
+
+
+@contextmanager
+def _launches_only_compile() -> Iterator[None]:
+    """Within it this thread's launches compile their kernels, and run none."""
+    from triton.runtime.jit import JITFunction
+
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return run(self, *args, grid=grid, warmup=warmup or _ONLY_COMPILES.get(), **kwargs)
+
+    JITFunction.run = compile_only
+    before = _ONLY_COMPILES.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_COMPILES.reset(before)
+        JITFunction.run = run

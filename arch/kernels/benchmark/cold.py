@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,14 +38,15 @@ def first_calls(op: str, variant: str, shape: Shape, *, dtype: str, **more: Any)
 
 def _in_a_process(asked: dict[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "seconds.json")
         told = subprocess.run(
-            [sys.executable, "-m", "recallmap.arch.kernels.benchmark.cold_process", json.dumps(asked)],
+            [sys.executable, "-m", "recallmap.arch.kernels.benchmark.cold_process", json.dumps(asked), answer],
             env=os.environ | {"TRITON_CACHE_DIR": folder},
             capture_output=True,
             text=True,
             check=False,
         )
-    if told.returncode:
-        raise RuntimeError(told.stderr.strip().rpartition("\n")[2][:300])
-    found: dict[str, float] = json.loads(told.stdout)
+        if told.returncode:
+            raise RuntimeError(told.stderr.strip().rpartition("\n")[2][:300])
+        found: dict[str, float] = json.loads(answer.read_text(encoding="utf-8"))
     return found
