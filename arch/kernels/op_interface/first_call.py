@@ -20,14 +20,19 @@ def rehearsed(function: Callable[..., Any], rehearse: Callable[..., None]) -> Ca
     """`function`, which on a GPU calls `rehearse` with its inputs before it takes inputs of a new form. What `rehearse`
     launches is compiled, and not run: its tensors hold no values."""
     met: set[tuple[Any, ...]] = set()
+    forms: set[tuple[Any, ...]] = set()
 
     @wraps(function)
     def first(*inputs: Any) -> Any:
-        if compiles(inputs) and (form := _form(inputs)) not in met:
-            from recallmap.arch.kernels.ahead import compile_side_by_side  # for Triton, which is not everywhere
+        if compiles(inputs):
+            seen = tuple([(x.shape, x.dtype, x.requires_grad) if isinstance(x, Tensor) else x for x in inputs])
+            if seen not in met:
+                met.add(seen)
+                if (form := _form(seen)) not in forms:
+                    from recallmap.arch.kernels.ahead import compile_side_by_side  # for Triton, which is not everywhere
 
-            met.add(form)
-            compile_side_by_side(partial(rehearse, *inputs))
+                    forms.add(form)
+                    compile_side_by_side(partial(rehearse, *inputs))
         return function(*inputs)
 
     first.__signature__ = signature(function, eval_str=True)  # type: ignore[attr-defined]
@@ -39,11 +44,8 @@ def compiles(inputs: Sequence[Any]) -> bool:
     return not INTERPRETED and any(isinstance(x, Tensor) and x.is_cuda for x in inputs)
 
 
-def _form(inputs: Sequence[Any]) -> tuple[Any, ...]:
+def _form(seen: Sequence[Any]) -> tuple[Any, ...]:
     """What kernels depend on: widths, and how long and how many sequences are, within a factor of two."""
     return tuple(
-        (x.dtype, x.requires_grad, *(size.bit_length() for size in x.shape[:2]), *x.shape[2:])
-        if isinstance(x, Tensor)
-        else x
-        for x in inputs
+        (*(size.bit_length() for size in x[0][:2]), *x[0][2:], *x[1:]) if isinstance(x, tuple) else x for x in seen
     )

@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
-from recallmap.arch.kernels import select
+from recallmap.arch.kernels import ahead, select
 from recallmap.arch.kernels.benchmark import timing
+from recallmap.arch.kernels.op_interface import first_call
 
 # In a process of its own: this one interprets. Launches are noted, with all that their kernels are told apart by, and nothing
 # is compiled. What is noted in a rehearsal, and what in the call, forward and backward, is printed.
@@ -88,6 +91,27 @@ def test_a_first_call_rehearses_all_kernels_that_it_launches_and_no_others(
         known |= set(rehearsed)
         assert set(called) <= known, call
     assert len(known) > 100
+
+
+def test_a_form_is_rehearsed_once_and_lengths_within_a_factor_of_two_are_one_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that who reads token after token rehearses a dozen times, not thousands."""
+    monkeypatch.setattr(first_call, "compiles", lambda inputs: True)
+    monkeypatch.setattr(ahead, "compile_side_by_side", lambda launch: launch())
+    rehearsals: list[tuple[int, ...]] = []
+
+    def doubled(x: Tensor, times: int) -> Tensor:
+        return times * x
+
+    op = first_call.rehearsed(doubled, lambda x, times: rehearsals.append((*x.shape, times)))
+    for time in range(1, 1025):
+        assert op(torch.ones(2, time, 4), 2).shape == (2, time, 4)
+    assert [time for _, time, _, _ in rehearsals] == [2**i for i in range(11)]
+    rehearsals.clear()
+    for x, times in ((torch.ones(2, 4, 8), 2), (torch.ones(2, 4, 4), 3), (torch.ones(2, 4, 4, requires_grad=True), 2)):
+        op(x, times), op(x, times)
+    assert rehearsals == [(2, 4, 8, 2), (2, 4, 4, 3), (2, 4, 4, 2)]
 
 
 # Where each kernel was compiled: the names of threads, by kernel.
