@@ -66,6 +66,7 @@ class Measure:
     traceable: frozenset[int] = frozenset()  # seeds whose commit says what ran
     edge: Edge = ""
     rates: int = 0  # that were tried, see `Choice`
+    surpassed: int = 0  # seeds by which other hyper-parameters are better, see `Choice`
     trained: Mapping[int, float] = field(
         default_factory=dict
     )  # of a seed, how far it came where it trained, see `_furthest`
@@ -293,6 +294,7 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             traceable=frozenset(r.seed for r in choice.trials if r.traceable),
             edge=choice.edge,
             rates=choice.rates,
+            surpassed=choice.surpassed,
             trained={r.seed: _furthest(r, r.score) for r in choice.trials if r.score is not None},
         )
 

@@ -17,6 +17,8 @@ from recallmap.results.record import Record
 
 AT_ONCE = 2**20  # figures that are summed up together
 
+SURPASSING = 5  # seeds by which other hyper-parameters may be called better
+
 On = Literal["validation", "test"]
 Edge = Literal["", "highest", "lowest"]
 
@@ -33,6 +35,8 @@ class Choice:
                 no trial's score chose it. Empty elsewhere, and where there is no choice. A seed that failed under them has none
     edge        where the chosen learning rate is the highest or the lowest that was tried; "" for neither, and for one rate
     rates       number of learning rates that were tried; 0 where `training` has none
+    surpassed   seeds, SURPASSING or more, that have other hyper-parameters, too, and find them better; 0 where there are none.
+                Those with the most seeds win, and may have got them before the others did
     """
 
     on: On
@@ -43,6 +47,7 @@ class Choice:
     held_out: tuple[Record, ...] = ()
     edge: Edge = ""
     rates: int = 0
+    surpassed: int = 0
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
@@ -139,7 +144,20 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         held_out=_held_out(cells, done, mean),
         edge=_edge(best[0], rates) if best else "",
         rates=len(rates),
+        surpassed=0 if at is None else _surpassed(best, (trials for i, trials in enumerate(done) if i != at), mean),
     )
+
+
+def _surpassed(best: Sequence[Record], others: Iterable[Sequence[Record]], mean: _Mean) -> int:
+    """The seeds by which others are better than the best, see `Choice`."""
+    seeds = {r.seed for r in best}
+    for trials in others:
+        common = seeds & {r.seed for r in trials}
+        if len(common) >= SURPASSING:
+            theirs, ours = (mean([r for r in own if r.seed in common]) for own in (trials, best))
+            if theirs > ours:
+                return len(common)
+    return 0
 
 
 def _same(spec: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from recallmap.results.analysis.comparison import Comparison, compared, fisher, 
 from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
 from recallmap.results.analysis.measures import Measure, edge_of
-from recallmap.results.publishing.silence import at_edge, failed_to_train, silence
+from recallmap.results.publishing.silence import failed_to_train, ill_chosen, silence
 from recallmap.results.publishing.verdicts import Evidence
 from recallmap.results.score_tables.table import is_share, more_is_better
 
@@ -261,7 +261,7 @@ class Each(RuleSpec):
         p = None if few else 0.5**alike if inside in (0, len(own)) else 1.0
         below = float(np.mean(own)) < self.least
         silent = (
-            (at_edge(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
+            (ill_chosen(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
             if below
             else ""
         )

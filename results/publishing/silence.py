@@ -15,14 +15,14 @@ def silence(a: Measure, b: Measure) -> str:
 
     Both are at the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes a
     tenth of the way from chance to the ceiling. Or the worse one was best at the edge of the grid of learning rates, so that a
-    rate beyond it may be better.
+    rate beyond it may be better; or has the most seeds under hyper-parameters that are not the best.
     """
     if at_ceiling(a) and at_ceiling(b):
         return "both are at the ceiling"
     if failed := [m for m in (a, b) if failed_to_train(m)]:
         return f"{_names(failed)} failed to train"
     worse = min if more_is_better(a.metric) else max
-    return at_edge(worse((a, b), key=mean_of))
+    return ill_chosen(worse((a, b), key=mean_of))
 
 
 def failed_to_train(measure: Measure) -> bool:
@@ -30,10 +30,15 @@ def failed_to_train(measure: Measure) -> bool:
     return bool(measure.trained) and max(measure.trained.values()) < LEARNED
 
 
-def at_edge(measure: Measure) -> str:
-    """Says that a measure below the ceiling is best at the edge of its grid; "" where it is not."""
-    edge = edge_of([measure])
-    return f"{measure.row} is best at the grid's edge, the {edge} learning rate" if edge else ""
+def ill_chosen(measure: Measure) -> str:
+    """Says that a measure below the ceiling is best at the edge of its grid, or that other hyper-parameters are better by seeds
+    that have both; "" where neither is so."""
+    if edge := edge_of([measure]):
+        return f"{measure.row} is best at the grid's edge, the {edge} learning rate"
+    if measure.surpassed and not at_ceiling(measure):
+        seeds = measure.surpassed
+        return f"{measure.row} has most seeds under hyper-parameters that are worse than others by the {seeds} that have both"
+    return ""
 
 
 def _names(own: Sequence[Measure]) -> str:

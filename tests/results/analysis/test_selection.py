@@ -108,6 +108,17 @@ def test_a_choice_knows_whether_its_rate_is_at_the_edge_of_what_was_tried(
     assert choice.edge == edge
 
 
+@pytest.mark.parametrize(("common", "other", "surpassed"), [(5, 0.8, 5), (4, 0.8, 0), (5, 0.7, 0), (5, 0.6, 0)])
+def test_a_choice_knows_of_seeds_that_find_others_better(make: Make, common: int, other: float, surpassed: int) -> None:
+    """Most seeds were given to what three seeds chose, and then others were tried again."""
+    most = [make(training={"lr": 1e-3}, seed=s, score=0.7) for s in range(8)]
+    (choice,) = choose_hyperparameters(
+        [*most, *(make(training={"lr": 1e-4}, seed=s, score=other) for s in range(common))]
+    )
+    assert choice.trials == tuple(most)
+    assert choice.surpassed == surpassed
+
+
 def test_where_scores_tie_the_lower_loss_wins_in_whatever_order_trials_come(make: Make) -> None:
     surer, doubtful = (
         replace(make(training={"lr": lr}), validation={"accuracy": 1.0, "loss": loss})

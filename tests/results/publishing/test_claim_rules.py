@@ -167,6 +167,17 @@ def test_a_side_that_loses_at_the_edge_of_its_grid_cannot_speak(make: Make, best
     assert one.silent == ("b is best at the grid's edge, the highest learning rate" if silent else "")
 
 
+@pytest.mark.parametrize(("ours", "silent"), [(0.9, True), (0.4, False)])
+def test_a_side_that_loses_under_worse_hyper_parameters_than_it_has_cannot_speak(
+    make: Make, ours: float, silent: bool
+) -> None:
+    most = [make(arch="b", training={"lr": 1e-3}, seed=s, score=0.6) for s in range(12)]
+    better = [make(arch="b", training={"lr": lr}, seed=s, score=0.7) for lr in (1e-4, 1e-2) for s in range(6)]
+    (one,) = weigh(Above(better=A, worse=B), [*seeds(make, "a", [ours] * 6), *most, *better])
+    why = "b has most seeds under hyper-parameters that are worse than others by the 6 that have both"
+    assert one.silent == (why if silent else "")
+
+
 def test_what_was_trained_well_and_fails_beyond_has_not_failed_to_train(make: Make) -> None:
     def tested(arch: str, beyond: float) -> list[Record]:
         test = {"task": "parity", "setting": "length=80", "length": 80, "chance": 0.5, "ceiling": 1.0}
