@@ -43,8 +43,11 @@ WHOLE = ".safetensors"
 
 _NAME = re.compile(rf"[0-9a-f]{{32}}{WHOLE}")
 
-# Partial files: one that was being written, the list of `known` finished trials of one, and a draft of that list.
-_HALF = re.compile(r"[0-9a-f]{32}\.partial|(?P<known>[0-9a-f]{32}\.through)|\.[0-9a-f]{32}\.\d+\.through")
+# Partial files: one that was being written, under our name and under the one that safetensors gives it before, the list of
+# `known` finished trials of one, and a draft of that list.
+_HALF = re.compile(
+    r"[0-9a-f]{32}\.partial|\.tmp[0-9A-Za-z]{6}|(?P<known>[0-9a-f]{32}\.through)|\.[0-9a-f]{32}\.\d+\.through"
+)
 
 
 class CheckpointFolder:

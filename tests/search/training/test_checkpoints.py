@@ -381,7 +381,10 @@ def test_what_is_half_of_something_goes_at_the_next_start_and_what_is_unfinished
     told = whole.with_suffix(".through")
     told.write_text("[]")
     other = "0123" * 8
-    for name in (f"{other}.partial", f"{other}.through", f".{other}.77.through", whole.with_suffix(".partial").name):
+    for name in (
+        *(f"{other}.partial", f"{other}.through", f".{other}.77.through", whole.with_suffix(".partial").name),
+        ".tmp9ZrB2g",  # of safetensors, in a process that was killed
+    ):
         (folder / name).write_bytes(b"half")
     CheckpointFolder(folder).tidy(Ledger(path).keys())
     assert sorted(folder.iterdir()) == sorted([whole, told])
