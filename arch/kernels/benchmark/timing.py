@@ -267,34 +267,31 @@ def _results(call: Peer, inputs: dict[str, Any], names: list[str], weighed: Call
     return [o, *torch.autograd.grad(o, pytree.tree_leaves(leaves), weighed(o))]
 
 
-def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
-    names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    with torch.no_grad():
-        weights = torch.randn_like(call(inputs))
-
-    def forward() -> object:
-        with torch.no_grad():
-            return call(inputs)
-
-    def both() -> object:
-        return _results(call, inputs, names, lambda _: weights)
-
-    return forward, both
-
-
 def prepared(
     op: str, implementation: str, variant: str, shape: Shape, *, dtype: torch.dtype, device: torch.device, **more: Any
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Calls of an op on random inputs, none of them made yet: forward alone, and with gradients. `more` are its arguments."""
     inputs = _on(example(op, variant, shape) | more, dtype, device)
+    return _both(partial(_run, op, implementation), inputs, torch.ones_like)
+
+
+def _calls(call: Peer, inputs: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The same of any call, with the derivative by random weights, for which it is called once."""
+    with torch.no_grad():
+        weights = torch.randn_like(call(inputs))
+    return _both(call, inputs, lambda _: weights)
+
+
+def _both(
+    call: Peer, inputs: dict[str, Any], weighed: Callable[[Tensor], Tensor]
+) -> tuple[Callable[[], object], Callable[[], object]]:
     names = [name for name, x in inputs.items() if _differentiable(name, x)]
-    call = partial(_run, op, implementation)
 
     def forward() -> object:
         with torch.no_grad():
             return call(inputs)
 
-    return forward, lambda: _results(call, inputs, names, torch.ones_like)
+    return forward, lambda: _results(call, inputs, names, weighed)
 
 
 def _milliseconds(call: Callable[[], object], device: torch.device, repeats: int, warm_up: int) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -116,3 +119,24 @@ def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         return why_not(op, name, dtype=torch.float16 if dtype == torch.bfloat16 else dtype, **case)
 
     monkeypatch.setattr(select, "why_not", lenient)
+
+
+@pytest.fixture(scope="session")
+def uninterpreted() -> Callable[..., str]:
+    """A function that runs a script of Python with these words in a process of its own, where kernels are compiled and not
+    interpreted, and gives what it printed. Skips without Triton."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+    def run(script: str, *words: str, **more: str) -> str:
+        told = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    return run

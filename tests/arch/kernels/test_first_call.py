@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,6 @@ from recallmap.arch.kernels.op_interface import first_call
 # is compiled. What is noted in a rehearsal, and what in the call, forward and backward, is printed.
 NOTED = """
 import json, sys
-from functools import partial
 import torch
 from triton.runtime.jit import JITFunction
 from recallmap.arch.kernels import ahead
@@ -47,37 +44,24 @@ shape = timing.Shape(batch=4, time=320, heads=2, key_width=64, value_width=64)
 with compiling_for(Target("cuda", 90, 32)):
     JITFunction.run = note
     for op, variant in json.loads(sys.argv[1]):
-        inputs = timing._on(timing.example(op, variant, shape), torch.bfloat16, torch.device("cpu"))
-        for both in (False, True):
+        calls = timing.prepared(op, "fused", variant, shape, dtype=torch.bfloat16, device=torch.device("cpu"))
+        for ways, call in zip(("forward", "both ways"), calls):
             rehearsed.clear(), called.clear()
-            names = [name for name, x in inputs.items() if both and timing._differentiable(name, x)]
-            run = partial(timing._run, op, "fused")
             try:
-                with torch.set_grad_enabled(both):
-                    timing._results(run, inputs, names, torch.ones_like) if both else run(inputs)
+                call()
             except ValueError as error:
                 if "implementation 'fused'" not in str(error):
                     raise
-            found[f"{op} {variant} {'both ways' if both else 'forward'}"] = [sorted(rehearsed), sorted(called)]
+            found[f"{op} {variant} {ways}"] = [sorted(rehearsed), sorted(called)]
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
-def noted() -> dict[str, tuple[list[str], list[str]]]:
+def noted(uninterpreted: Callable[..., str]) -> dict[str, tuple[list[str], list[str]]]:
     """Of each call the kernels of its rehearsal, and its own; by one process, since it takes long to start."""
-    pytest.importorskip("triton")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     kinds = [(op, v) for op in select.ops() if "fused" in select.implementations(op) for v in timing.variants(op)]
-    told = subprocess.run(
-        [sys.executable, "-c", NOTED, json.dumps(kinds)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    found: dict[str, tuple[list[str], list[str]]] = json.loads(told.stdout.splitlines()[-1])
+    found: dict[str, tuple[list[str], list[str]]] = json.loads(uninterpreted(NOTED, json.dumps(kinds)).splitlines()[-1])
     return found
 
 
@@ -134,12 +118,9 @@ print(json.dumps(compiled))
 @pytest.mark.parametrize(
     ("op", "variant"), [("mesa", "head"), ("delta", "pair"), ("short_conv", "unit"), ("memory", "linear")]
 )
-def test_no_kernel_of_a_first_call_is_compiled_where_it_is_launched(op: str, variant: str, tmp_path: Path) -> None:
-    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
-    told = subprocess.run(
-        [sys.executable, "-c", THREADS, op, variant], env=environment, capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 0, told.stderr
-    compiled = json.loads(told.stdout.splitlines()[-1])
+def test_no_kernel_of_a_first_call_is_compiled_where_it_is_launched(
+    op: str, variant: str, tmp_path: Path, uninterpreted: Callable[..., str]
+) -> None:
+    compiled = json.loads(uninterpreted(THREADS, op, variant, TRITON_CACHE_DIR=str(tmp_path)).splitlines()[-1])
     assert len(compiled) > 1
     assert "MainThread" not in {thread for _, thread in compiled}
