@@ -155,8 +155,8 @@ def see_one_gpu(worker: str) -> None:
 
 
 def share_the_cpus(workers: int) -> None:
-    """Of `pytest -n N` each worker, and each process that it starts, takes its share of the CPUs. By themselves all take all: 46
-    on 64 CPUs ran a ninth of the laws of `pytest -m gpu` in twelve minutes."""
+    """Of `pytest -n N` each worker, and each process that it starts, takes its share of the CPUs. By themselves all take all:
+    46 on 64 CPUs ran a ninth of the laws of `pytest -m gpu` in twelve minutes."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
