@@ -18,11 +18,13 @@ from torch import Tensor
 
 from recallmap.arch.kernels.delta.fused import WIDEST
 from recallmap.arch.kernels.delta.fused import fused as delta
+from recallmap.arch.kernels.op_interface.first_call import together
 from recallmap.arch.kernels.path.state import PathState, start
 
 COLUMNS = 128  # a block
 
 
+@together
 def fused(
     q: Tensor,
     k: Tensor,

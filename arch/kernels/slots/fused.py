@@ -23,6 +23,7 @@ from recallmap.arch.kernels.gated_linear.fused import WIDEST
 from recallmap.arch.kernels.gated_linear.fused.launch import backward, forward, gated_linear_op
 from recallmap.arch.kernels.gated_linear.fused.plan import Inputs
 from recallmap.arch.kernels.op_interface.custom_op import opaque
+from recallmap.arch.kernels.op_interface.first_call import together
 from recallmap.arch.kernels.slots.state import SlotsState
 
 
@@ -91,6 +92,7 @@ _slots_read = opaque(
 )
 
 
+@together
 def fused(
     q: Tensor,
     k: Tensor,

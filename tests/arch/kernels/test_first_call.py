@@ -25,7 +25,7 @@ from recallmap.arch.kernels.ahead import Target, compiling_for
 from recallmap.arch.kernels.benchmark import timing
 from recallmap.arch.kernels.op_interface import first_call
 
-rehearsed, called = set(), set()
+rehearsed, called, rounds = set(), set(), []
 noted = called
 def note(self, *args, grid, warmup, **kwargs):
     _, specialization, options = self.device_caches[0][-1](*args, **kwargs)
@@ -34,7 +34,7 @@ def note(self, *args, grid, warmup, **kwargs):
 def only_note(launch):
     global noted
     noted = rehearsed
-    launch()
+    rounds.append(launch())
     noted = called
 
 first_call.compiles = lambda inputs: True
@@ -46,35 +46,45 @@ with compiling_for(Target("cuda", 90, 32)):
     for op, variant in json.loads(sys.argv[1]):
         calls = timing.prepared(op, "fused", variant, shape, dtype=torch.bfloat16, device=torch.device("cpu"))
         for ways, call in zip(("forward", "both ways"), calls):
-            rehearsed.clear(), called.clear()
+            rehearsed.clear(), called.clear(), rounds.clear()
             try:
                 call()
             except ValueError as error:
                 if "implementation 'fused'" not in str(error):
                     raise
-            found[f"{op} {variant} {ways}"] = [sorted(rehearsed), sorted(called)]
+            found[f"{op} {variant} {ways}"] = [sorted(rehearsed), sorted(called), len(rounds)]
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
-def noted(uninterpreted: Callable[..., str]) -> dict[str, tuple[list[str], list[str]]]:
-    """Of each call the kernels of its rehearsal, and its own; by one process, since it takes long to start."""
+def noted(uninterpreted: Callable[..., str]) -> dict[str, tuple[list[str], list[str], int]]:
+    """Of each call the kernels of its rehearsal, its own, and the rounds of rehearsals; by one process, since it takes long to
+    start."""
     kinds = [(op, v) for op in select.ops() if "fused" in select.implementations(op) for v in timing.variants(op)]
-    found: dict[str, tuple[list[str], list[str]]] = json.loads(uninterpreted(NOTED, json.dumps(kinds)).splitlines()[-1])
+    found: dict[str, tuple[list[str], list[str], int]] = json.loads(
+        uninterpreted(NOTED, json.dumps(kinds)).splitlines()[-1]
+    )
     return found
 
 
 def test_a_first_call_rehearses_all_kernels_that_it_launches_and_no_others(
-    noted: dict[str, tuple[list[str], list[str]]],
+    noted: dict[str, tuple[list[str], list[str], int]],
 ) -> None:
     """What has the form of an earlier call has its kernels, too."""
     known: set[str] = set()
-    for call, (rehearsed, called) in noted.items():
+    for call, (rehearsed, called, _) in noted.items():
         assert set(rehearsed) <= set(called), call
         known |= set(rehearsed)
         assert set(called) <= known, call
     assert len(known) > 100
+
+
+def test_no_kernel_of_a_first_call_waits_for_one_of_another_round(
+    noted: dict[str, tuple[list[str], list[str], int]],
+) -> None:
+    for call, (_, _, rounds) in noted.items():
+        assert rounds <= 1, call
 
 
 def test_a_form_is_rehearsed_once_and_lengths_within_a_factor_of_two_are_one_form(
@@ -96,6 +106,46 @@ def test_a_form_is_rehearsed_once_and_lengths_within_a_factor_of_two_are_one_for
     for x, times in ((torch.ones(2, 4, 8), 2), (torch.ones(2, 4, 4), 3), (torch.ones(2, 4, 4, requires_grad=True), 2)):
         op(x, times), op(x, times)
     assert rehearsals == [(2, 4, 8, 2), (2, 4, 4, 3), (2, 4, 4, 2)]
+
+
+def test_what_calls_several_ops_has_them_all_rehearsed_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the gradients that the call will have, and once for tensors of a form."""
+    monkeypatch.setattr(first_call, "compiles", lambda inputs: True)
+    rounds: list[list[tuple[str, int, bool]]] = []
+
+    def compile_side_by_side(launch: Callable[[], None]) -> None:
+        rounds.append([])
+        launch()
+
+    monkeypatch.setattr(ahead, "compile_side_by_side", compile_side_by_side)
+
+    def op(name: str) -> Callable[[Tensor], Tensor]:
+        def rehearse(x: Tensor) -> Tensor:
+            rounds[-1].append((name, x.shape[-1], x.requires_grad))
+            return 2 * x
+
+        return first_call.rehearsed(lambda x: 2 * x, rehearse)
+
+    doubled, again = op("doubled"), op("again")
+
+    @first_call.together
+    def four_times(x: Tensor, *, times: int) -> Tensor:
+        y = x
+        for _ in range(times):
+            y = again(doubled(y))
+        return y
+
+    for x in (torch.ones(2, 3, 4), torch.ones(2, 3, 4, requires_grad=True), torch.ones(2, 3, 4)):
+        assert (four_times(x, times=1) == 4).all()
+    with torch.no_grad():
+        four_times(torch.ones(2, 3, 8, requires_grad=True), times=1)
+    four_times(torch.ones(2, 3, 8), times=2)
+    assert rounds == [
+        [("doubled", 4, False), ("again", 4, False)],
+        [("doubled", 4, True), ("again", 4, True)],
+        [("doubled", 8, True), ("again", 8, False)],
+        [("doubled", 8, False), ("again", 8, False), ("doubled", 8, False), ("again", 8, False)],
+    ]
 
 
 # Where each kernel was compiled: the names of threads, by kernel.

@@ -24,6 +24,7 @@ from recallmap.arch.kernels.memory.fused.plan import MOST_SEEN, Cut, cut_for, fr
 from recallmap.arch.kernels.memory.fused.token_weights import TokenWeights, WeightInputs, token_weights
 from recallmap.arch.kernels.memory.sequence import MemoryInputs, featured
 from recallmap.arch.kernels.memory.state import MemoryState
+from recallmap.arch.kernels.op_interface.first_call import together
 from recallmap.arch.kernels.test_time.learning_rule import DotLoss
 
 WIDEST = 128  # of keys and values
@@ -54,6 +55,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     return None
 
 
+@together
 def fused(x: MemoryInputs) -> tuple[Tensor, MemoryState | None]:
     """The whole sequence. A beginning inside a chunk is left to `chunked`, up to the next chunk."""
     o, state = [], x.initial_state

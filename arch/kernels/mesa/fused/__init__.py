@@ -26,6 +26,7 @@ from recallmap.arch.kernels.mesa.conjugate import Solver
 from recallmap.arch.kernels.mesa.fused.launch import mesa_op
 from recallmap.arch.kernels.mesa.fused.plan import Inputs
 from recallmap.arch.kernels.mesa.state import MesaState
+from recallmap.arch.kernels.op_interface.first_call import together
 from recallmap.arch.kernels.op_interface.input_checks import promoted
 
 WIDEST_KEY, WIDEST_VALUE = 128, 256
@@ -44,6 +45,7 @@ def why_not(*, device: torch.device, dtype: torch.dtype, differentiable: bool, s
     return None
 
 
+@together
 def fused(
     q: Tensor,
     k: Tensor,
