@@ -73,9 +73,16 @@ def with_tensors(state: Any, replaced: list[Tensor]) -> Any:
 
 
 def everything(
-    op: str, name: str, inputs: dict[str, Any], state: Any, dtype: torch.dtype, device: str = "cpu"
+    op: str,
+    name: str,
+    inputs: dict[str, Any],
+    state: Any,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    weights: list[Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Outputs, the last state, and the gradients of a random function of both, by every input and the initial state."""
+    """Outputs, the last state, and the gradients of a random function of both, by every input and the initial state: of their
+    sum with `weights`, where it is given."""
 
     def cast(key: str, x: Any) -> Any:
         if not isinstance(x, Tensor):
@@ -96,15 +103,38 @@ def everything(
         leaves |= {f"initial_{i}": x for i, x in enumerate(parts)}
         initial = with_tensors(state, parts)
     o, final = run(op, name, inputs, initial_state=initial, return_state=True)
-    generator = torch.Generator().manual_seed(3)
     results = {"o": o} | {f"final_{i}": x for i, x in enumerate(tensors(final))}
-    weights = [
-        torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16().to(device, x.dtype)
-        for x in results.values()
-    ]
-    gradients = torch.autograd.grad(list(results.values()), list(leaves.values()), weights)
+    weighed = [w.to(x) for w, x in zip(weights or drawn_weights(results), results.values(), strict=True)]
+    gradients = torch.autograd.grad(list(results.values()), list(leaves.values()), weighed)
     everything = results | {f"d_{key}": x for key, x in zip(leaves, gradients, strict=True)}
     return {key: x.cpu() for key, x in everything.items()}
+
+
+def drawn_weights(results: dict[str, Tensor]) -> list[Tensor]:
+    """A random weight for every number of the results."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(x.shape, generator=generator, dtype=torch.float64).bfloat16() for x in results.values()]
+
+
+def in_parts(
+    op: str, inputs: dict[str, Any], state: Any, of: dict[str, Tensor], at_once: int = 32
+) -> dict[str, Tensor]:
+    """What the recurrence gives in fp64 in place of `of`, so many sequences at a time: the derivatives of 256 deep memories
+    take 64 GiB at once. A batch is told from what sequences share by its size, which is no other's."""
+    batch = inputs["v" if "v" in inputs else "x"].shape[0]
+    if batch <= at_once:
+        return everything(op, "recurrent", inputs, state, torch.float64)
+
+    def cut(first: int, x: Any) -> Any:
+        return x[first : first + at_once] if isinstance(x, Tensor) and x.shape[0] == batch else x
+
+    weights = drawn_weights({key: x for key, x in of.items() if not key.startswith("d_")})
+    parts = []
+    for first in range(0, batch, at_once):
+        some_inputs, some_state, some = pytree.tree_map(partial(cut, first), (inputs, state, weights))
+        parts.append(everything(op, "recurrent", some_inputs, some_state, torch.float64, weights=some))
+    each = {key: [part[key] for part in parts] for key in of}
+    return {key: torch.cat(x) if of[key].shape[0] == batch else torch.stack(x).sum(0) for key, x in each.items()}
 
 
 def rounded(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
@@ -193,6 +223,13 @@ def test_implementations_are_the_recurrence(op: str, variant: str, time: int) ->
     expected = everything(op, "recurrent", inputs, state, torch.float64)
     for name in (name for o, name in ALTERNATIVES if o == op):
         assert_agree(op, everything(op, name, inputs, state, torch.float64), expected, torch.float64)
+
+
+@pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
+def test_sequences_of_a_batch_know_nothing_of_each_other(op: str, variant: str) -> None:
+    inputs, state = example(op, variant, 3, batch=7), carried(op, variant, 4, batch=7)
+    together = everything(op, "recurrent", inputs, state, torch.float64)
+    assert_agree(op, in_parts(op, inputs, state, together, at_once=3), together, torch.float64)
 
 
 @pytest.mark.parametrize(("op", "variant"), EVERY_VARIANT)
@@ -426,7 +463,7 @@ def assert_fused_agrees(
     """Return what the kernels gave."""
     inputs = rounded(inputs, dtype)
     found = everything(op, "fused", inputs, state, dtype, device)  # first: it may refuse
-    assert_agree(op, found, everything(op, "recurrent", inputs, state, torch.float64), dtype, case)
+    assert_agree(op, found, in_parts(op, inputs, state, found), dtype, case)
     return found
 
 
@@ -605,7 +642,7 @@ def test_fused_in_bf16(op: str, variant: str, case: str, width: int) -> None:
 @pytest.mark.parametrize("width", [8, 16, 64])
 def test_fused_in_bf16_of_many_sequences(op: str, variant: str, width: int) -> None:
     """Of as many as a cohort has; tables choose other kernels for them."""
-    inputs = example(op, variant, 150, batch=256, key_width=width, value_width=width)
+    inputs = example(op, variant, 150, batch=257, key_width=width, value_width=width)
     with refusals_skipped():
         assert_fused_agrees(op, inputs, None, torch.bfloat16, "cuda")
 
