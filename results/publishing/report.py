@@ -30,7 +30,7 @@ from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.columns import tables_about
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.rendering import markdown
-from recallmap.results.score_tables.scores import table_of
+from recallmap.results.score_tables.scores import Group, grouped, tables_of
 from recallmap.results.score_tables.table import MAD, Table
 
 SIDES: Mapping[Verdict, str] = {
@@ -113,7 +113,7 @@ class Report:
         asked, tables = asked_for(text, excerpts), dict(self.scores)
         for name, records in self.files.items():
             if f"{name}{BY_TASK}" in asked:
-                tables[f"{name}{BY_TASK}"] = _scores(one_cell(records), self.sources)
+                tables[f"{name}{BY_TASK}"] = _scores(grouped(one_cell(records)), self.sources)
             if f"{name}{OF_COSTS}" in asked:
                 tables[f"{name}{OF_COSTS}"] = cost_tables(records)
         return filled(text, tables, excerpts, self.made_whole)
@@ -154,9 +154,13 @@ def report(
     judged = {
         title: Judged(claim, judgements[title], [name for name, _ in weighed[title]]) for title, claim in claims.items()
     }
-    scores = {name: _scores(own, sources) for name, own in files.items()}
+    groups = {name: grouped(own) for name, own in files.items()}
+    scores = {name: _scores(own, sources) for name, own in groups.items()}
     paths = {name: f"{KEPT}/{name}.jsonl" for name in files} if paths is None else paths
-    tables = {name: _tables(name, paths[name], own, scores[name]) for name, own in files.items()}
+    tables = {
+        name: _tables(name, paths[name], own, [*scores[name], *further_tables(own, groups[name])])
+        for name, own in files.items()
+    }
     whence = f"`{place}`" if list(paths.values()) == [place] else f"the files of `{place}`"
     listed = [f"* [{name}]({FOLDER}/{name}.md): {_about(own)}" for name, own in files.items()]
     parts = [
@@ -237,24 +241,24 @@ def _costs(files: Mapping[str, Sequence[Record]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _scores(records: Sequence[Record], sources: Sequence[Published]) -> list[Table]:
+def _scores(groups: Sequence[Group], sources: Sequence[Published]) -> list[Table]:
     """The score tables of one file: one for every source with a figure to compare, and one without where no source has."""
     compared = [
-        table for source in sources for table in table_of(_asked_by(source, records), source) if _compares(table)
+        table for source in sources for table in tables_of(_asked_by(source, groups), source) if _compares(table)
     ]
     titles = {table.title for table in compared}
-    return [*compared, *(table for table in table_of(records) if table.title not in titles)]
+    return [*compared, *(table for table in tables_of(groups) if table.title not in titles)]
 
 
-def _asked_by(source: Published, records: Sequence[Record]) -> list[Record]:
-    """The records of which a source may have figures: of its tasks, and of all of MAD where it has any of MAD."""
+def _asked_by(source: Published, groups: Sequence[Group]) -> list[Group]:
+    """The groups of which a source may have figures: of its tasks, and all of MAD where it has any of MAD."""
     mad = any(tables_about(source, task) for task in ("mad", *MAD))
-    return [r for r in records if (mad if r.task in MAD else tables_about(source, r.task))]
+    return [group for group in groups if (mad if group.about == "mad" else tables_about(source, group.about))]
 
 
-def _tables(name: str, path: str, records: Sequence[Record], scores: Sequence[Table]) -> str:
+def _tables(name: str, path: str, records: Sequence[Record], tables: Sequence[Table]) -> str:
     head = f"# {name}\n\nMade by `recallmap report` from `{path}`: {_about(records)}.\n"
-    return "\n".join([head, *(markdown(table) for table in [*scores, *further_tables(records)])])
+    return "\n".join([head, *map(markdown, tables)])
 
 
 def _compares(table: Table) -> bool:

@@ -31,7 +31,7 @@ from recallmap.results.score_tables.columns import cell_of, over_seeds
 from recallmap.results.score_tables.copied_bits import copied_bits_tables
 from recallmap.results.score_tables.costs import cost_tables
 from recallmap.results.score_tables.notes import notes_of
-from recallmap.results.score_tables.scores import best, states_of, table_of, task_table
+from recallmap.results.score_tables.scores import Group, best, grouped, states_of, tables_of, task_table
 from recallmap.results.score_tables.table import (
     MAD,
     UNKNOWN,
@@ -52,36 +52,30 @@ def all_tables(records: Sequence[Record], beside: Published | None = None, *, se
     """The tables of `table_of`, then `further_tables`, with one choice of hyper-parameters for all.
 
     Raises as `table_of`."""
-    further: list[Table] = []
-    averages: list[Table] = []
-
-    def see(found: list[Measure], task: str, protocol: str) -> None:
-        if task == "mad":
-            averages.extend(_average_tables(found, protocol))
-        else:
-            further.extend(_further(found, task, protocol))
-
-    tables = table_of(records, beside, settings=settings, see=see)
-    return [*tables, *further, *averages, *cost_tables(records)]
+    groups = grouped(records)
+    return [*tables_of(groups, beside, settings=settings), *further_tables(records, groups)]
 
 
-def further_tables(records: Sequence[Record]) -> list[Table]:
-    """Tables beyond the headline. For MAD: averages over its tasks. For every task outside MAD: its other scores (tvd,
-    cg_steps), how far seeds reach, of copying the bits beside those of the state, and the headline by parts of the answers
-    (length, depth, position), for learnability as a loss. Then the cost of trials. Raises as `table_of`."""
-    mad: dict[str, list[Record]] = defaultdict(list)
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.task in MAD:
-            mad[record.protocol].append(record)
-        else:
-            groups[record.task, record.protocol].append(record)
-    tables: list[Table] = []
-    for (task, protocol), group in groups.items():
-        tables += _further(measures(group), task, protocol)
-    for protocol, group in mad.items():
-        tables += _average_tables(measures(group), protocol)
-    return tables + cost_tables(records)
+def further_tables(records: Sequence[Record], groups: Sequence[Group] | None = None) -> list[Table]:
+    """Tables beyond the headline. For every task outside MAD: its other scores (tvd, cg_steps), how far seeds reach, of copying
+    the bits beside those of the state, and the headline by parts of the answers (length, depth, position), for learnability as
+    a loss. For MAD: averages over its tasks. Then the cost of trials. `groups`: those of the records, where they are known.
+
+    Raises as `table_of`."""
+    groups = grouped(records) if groups is None else groups
+    further = [
+        table
+        for group in groups
+        if group.about != "mad"
+        for table in _further(group.measures["validation"], group.about, group.protocol)
+    ]
+    averages = [
+        table
+        for group in groups
+        if group.about == "mad"
+        for table in _average_tables(group.measures["validation"], group.protocol)
+    ]
+    return [*further, *averages, *cost_tables(records)]
 
 
 def _average_tables(found: Iterable[Measure], protocol: str) -> list[Table]:

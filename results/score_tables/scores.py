@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from recallmap.results.analysis.labels import differing, row_names, words
 from recallmap.results.analysis.measures import Measure, measures
@@ -33,49 +33,62 @@ from recallmap.results.score_tables.table import (
 ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # options that a column of the task names even where they do not differ
 
 
-def table_of(
-    records: Sequence[Record],
-    beside: Published | None = None,
-    *,
-    settings: bool = False,
-    see: Callable[[list[Measure], str, str], object] | None = None,
-) -> list[Table]:
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """What one table asks: all of MAD ("mad"), or one task, by one protocol.
+
+    tasks     of the records, in their order
+    measures  by what chose the hyper-parameters: validation, and test where the protocol publishes such a choice
+    """
+
+    about: str
+    protocol: str
+    tasks: tuple[str, ...]
+    measures: Mapping[On, list[Measure]]
+
+
+def grouped(records: Iterable[Record]) -> list[Group]:
+    """The records' measures, table by table: MAD first. Raises ValueError where hyper-parameters cannot be chosen (see
+    `choose_hyperparameters`)."""
+    mad: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    others: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.task in MAD:
+            mad["mad", record.protocol].append(record)
+        else:
+            others[record.task, record.protocol].append(record)
+    groups = []
+    for (about, protocol), own in (mad | others).items():
+        names = row_names(own)
+        found = {on: measures(own, on=on, names=names) for on in _choices(own)}
+        tasks = tuple(dict.fromkeys(r.task for r in own))
+        groups.append(Group(about=about, protocol=protocol, tasks=tasks, measures=found))
+    return groups
+
+
+def table_of(records: Sequence[Record], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
     """The tables of a list of records: one of MAD where two or more of its tasks are there, one for every other task.
     Protocols are kept apart. A published protocol gives two tables: the honest one, and as published (choice on test).
 
     settings  add to MAD's table one for each of its tasks, with a column for each setting
-    see       is called with the measures, the task ("mad" for all of MAD) and the protocol of every honest table
 
     Raises ValueError where hyper-parameters cannot be chosen (see `choose_hyperparameters`).
     """
-    mad: dict[str, list[Record]] = defaultdict(list)
-    others: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.task in MAD:
-            mad[record.protocol].append(record)
-        else:
-            others[record.task, record.protocol].append(record)
+    return tables_of(grouped(records), beside, settings=settings)
+
+
+def tables_of(groups: Iterable[Group], beside: Published | None = None, *, settings: bool = False) -> list[Table]:
+    """As `table_of`, of measures that are there."""
     tables = []
-    for protocol, group in mad.items():
-        together = len({r.task for r in group}) > 1
-        names = row_names(group)
-        for on in _choices(group):
-            found = measures(group, on=on, names=names)
-            if see is not None and on == "validation":
-                see(found, "mad", protocol)
+    for group in groups:
+        together = group.about == "mad" and len(group.tasks) > 1
+        for on, found in group.measures.items():
             if together:
-                tables.append(_mad_table([m for m in found if not m.tested], protocol, on, beside))
-            for task in MAD:
-                own = [m for m in found if m.task == task]
+                tables.append(_mad_table([m for m in found if not m.tested], group.protocol, on, beside))
+            for task in MAD if group.about == "mad" else (group.about,):
+                own = [m for m in found if m.task == task] if group.about == "mad" else found
                 if own and (settings or not together or any(m.tested for m in own)):
-                    tables.append(task_table(own, task, protocol, on, beside))
-    for (task, protocol), group in others.items():
-        names = row_names(group)
-        for on in _choices(group):
-            found = measures(group, on=on, names=names)
-            tables.append(task_table(found, task, protocol, on, beside))
-            if see is not None and on == "validation":
-                see(found, task, protocol)
+                    tables.append(task_table(own, task, group.protocol, on, beside))
     return tables
 
 
