@@ -35,34 +35,27 @@ ALWAYS_SHOWN = {"mqar": ("length", "pairs")}  # options that a column of the tas
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """What one table asks: all of MAD ("mad"), or one task, by one protocol.
+    """What one table is about: all of MAD ("mad"), or one task, by one protocol.
 
-    tasks     of the records, in their order
     measures  by what chose the hyper-parameters: validation, and test where the protocol publishes such a choice
     """
 
     about: str
     protocol: str
-    tasks: tuple[str, ...]
     measures: Mapping[On, list[Measure]]
 
 
 def grouped(records: Iterable[Record]) -> list[Group]:
     """The records' measures, table by table: MAD first. Raises ValueError where hyper-parameters cannot be chosen (see
     `choose_hyperparameters`)."""
-    mad: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    others: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    by_table: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        if record.task in MAD:
-            mad["mad", record.protocol].append(record)
-        else:
-            others[record.task, record.protocol].append(record)
+        by_table["mad" if record.task in MAD else record.task, record.protocol].append(record)
     groups = []
-    for (about, protocol), own in (mad | others).items():
+    for (about, protocol), own in sorted(by_table.items(), key=lambda item: item[0][0] != "mad"):
         names = row_names(own)
         found = {on: measures(own, on=on, names=names) for on in _choices(own)}
-        tasks = tuple(dict.fromkeys(r.task for r in own))
-        groups.append(Group(about=about, protocol=protocol, tasks=tasks, measures=found))
+        groups.append(Group(about=about, protocol=protocol, measures=found))
     return groups
 
 
@@ -81,12 +74,16 @@ def tables_of(groups: Iterable[Group], beside: Published | None = None, *, setti
     """As `table_of`, of measures that are there."""
     tables = []
     for group in groups:
-        together = group.about == "mad" and len(group.tasks) > 1
         for on, found in group.measures.items():
+            if group.about != "mad":
+                tables.append(task_table(found, group.about, group.protocol, on, beside))
+                continue
+            trained = [m for m in found if not m.tested]
+            together = len({m.task for m in trained}) > 1
             if together:
-                tables.append(_mad_table([m for m in found if not m.tested], group.protocol, on, beside))
-            for task in MAD if group.about == "mad" else (group.about,):
-                own = [m for m in found if m.task == task] if group.about == "mad" else found
+                tables.append(_mad_table(trained, group.protocol, on, beside))
+            for task in MAD:
+                own = [m for m in found if m.task == task]
                 if own and (settings or not together or any(m.tested for m in own)):
                     tables.append(task_table(own, task, group.protocol, on, beside))
     return tables

@@ -120,7 +120,7 @@ def in_parts(
     op: str, inputs: dict[str, Any], state: Any, of: dict[str, Tensor], at_once: int = 32
 ) -> dict[str, Tensor]:
     """What the recurrence gives in fp64 in place of `of`, so many sequences at a time: the derivatives of 256 deep memories
-    take 64 GiB at once. A batch is told from what sequences share by its size, which is no other's."""
+    would take 64 GiB at once. A batch is told from what sequences share by its size, which is no other's."""
     batch = inputs["v" if "v" in inputs else "x"].shape[0]
     if batch <= at_once:
         return everything(op, "recurrent", inputs, state, torch.float64)
