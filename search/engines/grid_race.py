@@ -23,7 +23,7 @@ class GridRace:
     """
 
     def __init__(self, grid: Sequence[Trial], race: Race) -> None:
-        self._within = race.within
+        self._race = race
         self._groups: list[_Group] = []
         rivals: dict[str, list[tuple[str, str, Trial]]] = defaultdict(list)  # cell, setting and trial, by contest
         alone: list[Trial] = []
@@ -57,13 +57,14 @@ class GridRace:
         found: list[Trial] = []
         for group in self._groups:
             if all(key in book for own in group.heats.values() for key, _ in own):
-                found += [trial for cell in group.near_the_best(book, self._within) for _, trial in group.rest[cell]]
+                found += [trial for cell in group.near_the_best(book, self._race) for _, trial in group.rest[cell]]
         return tuple(found)
 
     @property
     def most(self) -> int:
         """The number of trials that going on may add, at most."""
-        return sum(len(own) for group in self._groups for own in group.rest.values())
+        left = [sorted((len(own) for own in group.rest.values()), reverse=True) for group in self._groups]
+        return sum(sum(counts[: self._race.most]) for counts in left)
 
 
 class _Group:
@@ -73,9 +74,10 @@ class _Group:
         self.heats: dict[str, list[tuple[str, Trial]]] = defaultdict(list)
         self.rest: dict[str, list[tuple[str, Trial]]] = defaultdict(list)
 
-    def near_the_best(self, book: Mapping[str, Record], within: float) -> list[str]:
-        """Of the cells that finished on the most settings, those within so much of the best mean score."""
+    def near_the_best(self, book: Mapping[str, Record], race: Race) -> list[str]:
+        """Of the cells that finished on the most settings, those near the best mean score, at most so many."""
         judged = {cell: over_settings([book[key] for key, _ in own]) for cell, own in self.heats.items()}
-        most = max(count for count, _ in judged.values())
-        scores = {cell: mean[0] for cell, (count, mean) in judged.items() if mean and count == most}
-        return [cell for cell, score in scores.items() if score >= max(scores.values()) - within]
+        finished = max(count for count, _ in judged.values())
+        scores = {cell: mean[0] for cell, (count, mean) in judged.items() if mean and count == finished}
+        near = [cell for cell, score in scores.items() if score >= max(scores.values()) - race.within]
+        return sorted(near, key=lambda cell: -scores[cell])[: race.most]

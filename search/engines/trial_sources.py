@@ -83,9 +83,11 @@ def extension_of(study: StudySpec, ledger: Ledger, known: Mapping[str, Record] |
 def race_of(study: StudySpec, race: Race) -> str:
     """A line on the trials of a grid that a race trains."""
     raced = GridRace(study.trials(), race)
+    others = f"those of {raced.most:,} others" if race.most is None else f"{raced.most:,} others at most"
+    best = "" if race.most is None else f", and among its best {race.most}"
     return (
-        f"raced: {counted(len(raced.first), 'trial')} with all hyper-parameters, then those of {raced.most:,} others whose "
-        f"hyper-parameters are within {race.within:g} of the best of their architecture on the task"
+        f"raced: {counted(len(raced.first), 'trial')} with all hyper-parameters, then {others} whose "
+        f"hyper-parameters are within {race.within:g} of the best of their architecture on the task{best}"
     )
 
 

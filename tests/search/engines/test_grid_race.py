@@ -93,6 +93,19 @@ def test_a_race_ends_for_those_who_fail_or_fall_behind(
     assert sorted(found[9:]) == [(pairs, rate) for pairs in (2, 4) for rate in left]
 
 
+@pytest.mark.parametrize(
+    ("most", "scores", "left"),
+    [
+        (2, {1e-3: 0.80, 2e-3: 0.81, 4e-3: 0.82}, [2e-3, 4e-3]),
+        (1, {1e-3: 0.80, 2e-3: 0.82, 4e-3: 0.82}, [2e-3]),  # of equals the first in the grid
+        (3, {1e-3: 0.70, 2e-3: 0.82, 4e-3: 0.82}, [2e-3, 4e-3]),  # who is behind stays out
+    ],
+)
+def test_at_most_so_many_go_on(most: int, scores: dict[float, float | None], left: list[float], tmp_path: Path) -> None:
+    found, _ = trained(study(f"race.most={most}"), tmp_path / "tiny.sqlite", scores)
+    assert sorted(found[9:]) == [(pairs, rate) for pairs in (2, 4) for rate in left]
+
+
 def test_it_resumes_anywhere_and_once_done_it_trains_nothing(tmp_path: Path) -> None:
     path, scores = tmp_path / "tiny.sqlite", {1e-3: 0.80, 2e-3: 0.84, 4e-3: 0.78}
     whole, _ = trained(study(), tmp_path / "whole.sqlite", scores)
@@ -152,6 +165,10 @@ def test_a_dry_run_says_how_many_race(tmp_path: Path) -> None:
         "raced: 9 trials with all hyper-parameters, then those of 6 others whose hyper-parameters are within 0.05"
         in said
     )
+    capped = ["--set", "race.most=2", "--ledger", str(tmp_path / "none.sqlite")]
+    said = " ".join(CliRunner().invoke(app, ["run", str(file), "--dry-run", *capped]).output.split())
+    assert "then 4 others at most whose hyper-parameters are within 0.05" in said
+    assert "and among its best 2" in said
 
 
 def test_a_part_and_a_search_are_refused(tmp_path: Path) -> None:
@@ -162,6 +179,6 @@ def test_a_part_and_a_search_are_refused(tmp_path: Path) -> None:
     assert "only a whole grid is raced" in " ".join(result.output.split())
     with pytest.raises(SpecError, match="race is for a grid"):
         study("space={kind: random, dials: {trial.training.lr: {choice: [1e-3, 2e-3]}}}")
-    for wrong in ("race={settings: 0}", "race={within: -1}"):
+    for wrong in ("race={settings: 0}", "race={within: -1}", "race={most: 0}"):
         with pytest.raises(SpecError, match="must be at least"):
             study(wrong)
