@@ -38,6 +38,7 @@ def rows(
                 limit=limit,
                 cohorts_per_gpu=cohorts_per_gpu,
             )
+        spent.clock.stop()
         return [{"study": study.name, **row} for row in spent.rows()], spent.line()
 
 

@@ -148,9 +148,10 @@ def test_what_calls_several_ops_has_them_all_rehearsed_in_one_round(monkeypatch:
     ]
 
 
-# Where each kernel was compiled: the names of threads, by kernel.
+# Where each kernel was compiled: the names of threads, by kernel. It ends at once, since PyTorch's threads of backward may
+# abort a process that ends as Python does (pytorch/pytorch#38228).
 THREADS = """
-import json, sys, threading
+import json, os, sys, threading
 import torch, triton
 from recallmap.arch.kernels.benchmark import timing
 
@@ -160,7 +161,8 @@ shape = timing.Shape(batch=4, time=320, heads=2, key_width=64, value_width=64)
 calls = timing.prepared(sys.argv[1], "fused", sys.argv[2], shape, dtype=torch.bfloat16, device=torch.device("cuda"))
 calls[1]()
 torch.cuda.synchronize()
-print(json.dumps(compiled))
+print(json.dumps(compiled), flush=True)
+os._exit(0)
 """
 
 

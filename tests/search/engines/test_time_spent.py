@@ -170,6 +170,14 @@ def test_the_time_of_workers_counts_and_not_that_of_the_driver_who_waits() -> No
     assert spent.figures()["cohorts at once"] == pytest.approx(1.9)
 
 
+def test_a_clock_that_was_stopped_tells_the_same_again() -> None:
+    spent = TimeSpent(clock=PhaseClock(Seconds(1.0)))
+    assert spent.seconds() != spent.seconds()
+    spent.clock.stop()
+    assert spent.rows() == spent.rows()
+    assert spent.seconds()[OTHER] == spent.wall
+
+
 def test_the_line_of_a_run() -> None:
     now = Seconds()
     spent = TimeSpent(clock=PhaseClock(now), trials=63, points=16)
