@@ -81,6 +81,9 @@ class Cohort:
             for group in self.groups
         ]
         self.bases = [lane.base for lane in self.lanes]  # of groups
+        # For `better_fewer`: members at the last call, the seconds of training until then, those that members cost that were
+        # through, since the last capture, and the seconds of preparing until that.
+        self.going, self.counted, self.idle, self.prepared = len(specs), 0.0, 0.0, 0.0
         effort = specs[0].effort / max(1, specs[0].steps)
         shared_out = device.type == "cpu" and (len(specs) > 1 or effort < LARGE)
         # After all that may fail on a spec: it shares out threads until it is closed.
@@ -167,16 +170,24 @@ class Cohort:
         self.feed.keep(positions)
 
     def better_fewer(self, going: int, taken: int, left: int, seconds: float) -> bool:
-        """True where the `left` steps are faster with the `going` members alone, after steps `taken` in so many seconds. On a
-        GPU they are captured anew, which must save twice the time of the captures so far. A step's time is taken to grow
-        with its members."""
+        """True where the cohort should go on with the `going` members alone, after steps `taken` in so many seconds; to be
+        called at every evaluation. On a GPU the step is captured anew then. Members may end long before the `left` steps, so
+        that nobody knows what fewer would save: they are worth a capture once those that are through have cost as much as
+        one. A step's time is taken to grow with its members."""
+        preparing = sum(captured.seconds for captured in self.captured)
+        training = seconds - preparing
+        self.idle += (training - self.counted) * (1 - self.going / len(self.members))
+        self.counted, self.going = training, going
         if not 0 < going < len(self.members):
             return False
-        preparing = sum(captured.seconds for captured in self.captured)
         if not preparing:
             return True
-        step = (seconds - preparing) / taken
-        return left * step * (1 - going / len(self.members)) > 2 * preparing
+        capture = preparing - self.prepared
+        saved = left * training / taken * (1 - going / len(self.members))
+        if min(self.idle, saved) <= capture:
+            return False
+        self.idle, self.prepared = 0.0, preparing
+        return True
 
     def evaluation_set(
         self, split: Split, asked: Mapping[int, Asked], ahead: DrawnAhead | None = None

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -358,28 +358,47 @@ def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() 
     assert captured.compiled == "in part: too long"
 
 
-@pytest.mark.parametrize(
-    ("recording", "going", "left", "better"),
-    [
-        (None, 3, 100, True),  # a CPU has nothing to record
-        (None, 4, 100, False),
-        (None, 0, 100, False),
-        (0, 3, 100, True),  # nothing is recorded yet
-        (10, 1, 100, True),  # 75 s saved, recording takes 10
-        (10, 3, 100, True),  # 25 s
-        (10, 3, 80, False),  # 20 s
-        (40, 1, 100, False),
-    ],
-)
-def test_a_cohort_goes_on_with_fewer_where_that_saves_more_than_it_takes(
-    recording: float | None, going: int, left: int, better: bool
-) -> None:
+def fewer_at(recording: float | None, goings: Sequence[int], left: int = 1000) -> list[int]:
+    """Of a cohort of four that takes a step a second and is evaluated every four: the evaluations, from 1, after which it goes
+    on with those alone that still train. Recording its step takes so many seconds, with any number; None: nothing is."""
     cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"), 4)
+    (lane,) = cohort.lanes
     if recording is not None:
-        (lane,) = cohort.lanes
         lane.captured = CapturedStep(lane)
         lane.captured.seconds = recording
-    assert cohort.better_fewer(going, taken=50 if recording else 0, left=left, seconds=50 + (recording or 0)) is better
+    found = []
+    for number, going in enumerate(goings, 1):
+        taken = 4 * number
+        if cohort.better_fewer(going, taken, left - taken, taken + (lane.captured.seconds if lane.captured else 0)):
+            cohort.members = cohort.members[:going]
+            if lane.captured:
+                lane.captured.seconds += recording or 0
+            found.append(number)
+    return found
+
+
+def test_a_cpu_goes_on_with_fewer_at_once() -> None:
+    """It has nothing to record."""
+    assert fewer_at(None, [4, 3, 3, 1, 0]) == [2, 4]
+
+
+def test_a_step_that_is_not_recorded_yet_costs_nothing() -> None:
+    assert fewer_at(0.0, [4, 3, 3, 1, 0]) == [2, 4]
+
+
+def test_a_gpu_records_a_step_of_fewer_once_those_that_are_through_have_cost_as_much() -> None:
+    assert fewer_at(10.0, [4, 1, 1, 1, 1, 1, 1]) == [6]  # they cost 3 s an evaluation: 3, 6, 9, 12
+    assert fewer_at(10.0, [4, 3, *[1] * 9]) == [7]  # 1, 4, 7, 10, which is not more, 13
+    assert fewer_at(2.0, [4, 3, 3, 3, 3, 1, 1, 1]) == [5, 7]  # 1, 2, 3 and anew: 8/3
+
+
+def test_a_gpu_never_does_where_all_end_soon() -> None:
+    assert fewer_at(10.0, [4, 3, 1, 1, 0]) == []
+
+
+def test_a_gpu_never_does_where_the_last_steps_cost_less_than_to_record_one() -> None:
+    assert fewer_at(10.0, [4, *[1] * 20], left=30) == []
+    assert fewer_at(10.0, [4, *[1] * 20], left=40) == [6]
 
 
 @pytest.mark.gpu
