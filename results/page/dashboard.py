@@ -139,7 +139,8 @@ _HEAT = """<section id="strengths" data-name="Strengths">
 <h2>What is each architecture good at?</h2>
 <p id="heatseen" class="seen"></p>
 <p class="read">A row is an architecture, a column a task or one of its settings. The number is the mean test score; the
-colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed.</p>
+colour is how far it gets from chance to ceiling. Blank: not trained, or every trial failed. A star: over some of the column's
+settings only, so not to be compared.</p>
 <div class="controls"><label for="table">Table</label><select id="table"></select></div>
 <div class="wide" tabindex="0" role="region" aria-label="Scores by architecture and column">
 <div class="beside"><div id="heat" class="plot" role="img" aria-label="The tables below hold the same figures"></div>

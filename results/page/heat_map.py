@@ -103,6 +103,7 @@ def _heat(table: Table, index: Index) -> dict[str, Any]:
             ]
             for line in lines
         ],  # of a mean, heat_map.js takes those of the whole line
+        "partial": [[number for number, cell in enumerate(line.cells) if cell.mark == "partial"] for line in lines],
         "mean_at": table.mean_at,
         "seen": _heat_seen(table, lines),
     }
@@ -151,10 +152,11 @@ def _cell(cell: Cell) -> list[float | None]:
 
 
 def _heat_seen(table: Table, lines: list[Line]) -> str:
-    """The hardest column, and the one that tells architectures apart best."""
+    """The hardest column, and the one that tells architectures apart best, by cells over all settings of their column."""
     columns = {}
     for number, column in enumerate(table.columns):
-        means = [m for line in lines if (m := line.cells[number].mean) is not None]
+        cells = [line.cells[number] for line in lines]
+        means = [cell.mean for cell in cells if cell.mean is not None and cell.mark != "partial"]
         if means and number != table.mean_at:
             columns[column] = means
     if len(columns) < 2 or len(lines) < 2:

@@ -52,13 +52,13 @@ function heatLines() {
 // The cells of tables as lines; a share is a number from 0 to 1.
 function cellLines(list) {
   return [
-    ["table", "architecture", "state", "column", "mean", "unit", DEVIATION, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)"],
+    ["table", "architecture", "state", "column", "mean", "unit", DEVIATION, "seeds", "chance", "ceiling", "from chance (0) to ceiling (1)", "settings"],
     list.flatMap((table) =>
       table.rows.flatMap((row, r) =>
         table.columns.map((column, c) => {
           const [mean, half, seeds, share] = table.cells[r][c],
             unit = table.percent ? "share of 1" : "score";
-          return [table.title, row, table.states[r], column, mean, unit, half, seeds, table.chance[c], table.ceiling[c], share];
+          return [table.title, row, table.states[r], column, mean, unit, half, seeds, table.chance[c], table.ceiling[c], share, table.partial[r].includes(c) ? "some" : "all"];
         }),
       ),
     ),

@@ -19,7 +19,7 @@ function heatTable() {
     kept = table.rows.map((_, i) => i).filter((i) => !now.hidden.has(archOf(table.rows[i])));
   if (kept.length === table.rows.length) return table;
   const part = (list) => list && kept.map((i) => list[i]);
-  return { ...table, ...Object.fromEntries(["rows", "states", "cells", "trials", "means"].map((name) => [name, part(table[name])])) };
+  return { ...table, ...Object.fromEntries(["rows", "states", "cells", "trials", "means", "partial"].map((name) => [name, part(table[name])])) };
 }
 
 // The column of means beside the heat map, which stays where the figure scrolls. It covers the figure's own column of means, or
@@ -83,6 +83,7 @@ async function drawHeat() {
     tall = small ? 24 + 0.82 * slant : 6 + 17 * lines; // of the columns' headings
   $("heat").style.height = `${tall + (small ? 40 : 80) + above + pitch * y.length}px`;
   const share = table.cells.map((line) => line.map((cell) => cell[3]));
+  const partial = (row, column) => table.partial[row].includes(column);
   const hover = table.cells.map((line, row) =>
     line.map(([mean, half, seeds], column) =>
       [
@@ -91,6 +92,7 @@ async function drawHeat() {
         spread(mean, half, table.percent),
         `chance ${figure(table.chance[column], table.percent)}, ceiling ${figure(table.ceiling[column], table.percent)}`,
         `${count(seeds, "seed")}, ${plain(table.states[row])}`,
+        ...(partial(row, column) ? ["over some settings of the column only, so not to be compared"] : []),
       ].join("<br>"),
     ),
   );
@@ -134,7 +136,10 @@ async function drawHeat() {
     x: written.map(([, column]) => column),
     y: written.map(([row]) => row),
     hoverinfo: "skip",
-    text: written.map(([row, column]) => figure(table.cells[row][column][0], table.percent).replace(" %", "")),
+    text: written.map(
+      ([row, column]) =>
+        figure(table.cells[row][column][0], table.percent).replace(" %", "") + (partial(row, column) ? "*" : ""),
+    ),
     textfont: { size: small ? 11 : 13, color: written.map(([row, column]) => onto(share[row][column], low, high)) },
   };
   // Groups of columns have their name above and a rule between; columns then go without it.

@@ -49,6 +49,19 @@ def test_mad_is_a_heat_map_of_every_setting_before_its_means(make: Make) -> None
     assert heat["chance"] == [0.1, 0.1, 0.1]
 
 
+def test_a_cell_over_some_settings_of_its_column_is_marked_and_not_compared(make: Make) -> None:
+    """In the tables it has a star."""
+    records = [r for r in mad(make) if (r.arch, r.length) != ("gla", 32)]
+    data = figures(records, table_of(records, settings=True))
+    whole = next(table for table in data["tables"] if table["title"] == "MAD")
+    at = whole["columns"].index("compression")
+    assert whole["rows"] == ["gla", "mesa"]
+    assert whole["partial"] == [[at], []]
+    assert whole["cells"][0][at][0] > 0
+    assert whole["seen"].startswith("Hardest: compression, 35.0 for the median architecture and 35.0 for the best.")
+    assert "differ most on selective copying: from" in whole["seen"]
+
+
 def test_columns_of_very_many_options_are_named_by_those_that_tell_them_apart() -> None:
     told = "test 512, validation 256, batch 32, length 96"
     columns = [f"length {length}, level {level}, {told}" for length in (96, 192) for level in (1, 2)]
