@@ -133,8 +133,13 @@ def telling(leaves: Sequence[Mapping[str, Any]], paths: Sequence[str], *, always
     """As few of these paths as still tell apart all that they do, chosen greedily: each leaves the fewest alike. Those of
     `always` are chosen before."""
 
+    said = {path: ["".join(words(leaf, [path])) for leaf in leaves] for path in paths}
+
     def groups(chosen: Sequence[str]) -> int:
-        return len({tuple(words(leaf, chosen)) for leaf in leaves})
+        if not chosen:
+            return min(1, len(leaves))
+        by_leaf = zip(*(said[path] for path in chosen), strict=True)
+        return len({tuple(dict.fromkeys(filter(None, own))) for own in by_leaf})  # as `words` says them
 
     chosen = [path for path in paths if path in always]
     while groups(chosen) < groups(paths):
