@@ -39,9 +39,9 @@ from recallmap.results.ledger import Ledger
 
 BATCH = {"mad-lab": 32, "zoology": 256}
 MAD_EPOCHS, ZOOLOGY_EPOCHS = 200, 32  # of one trial, as published
-OWN_ZOOLOGY_EPOCHS = 8
+OWN_ZOOLOGY_EPOCHS = 8  # of the study that recallmap runs
 
-# What recallmap runs, and the steps of a trial as published.
+# What `recallmap run` is told, for the setting of each peer.
 OWN = {
     "mad-lab": [
         *("mad", "--set", "only.task.kind=in_context_recall", "--set", "only.arch.name=[attention]"),
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
 
 class Epochs:
-    """The ends of epochs, and the steps of one."""
+    """The times at which epochs end, in seconds."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []

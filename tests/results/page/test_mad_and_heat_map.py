@@ -50,6 +50,28 @@ def test_mad_is_shown_by_setting_first_and_by_task_on_demand(browser: Browser, m
     assert browser.run(shown)[0] == 7  # six tasks and their mean
 
 
+def test_a_mean_over_some_settings_has_a_star_and_says_so(
+    browser: Browser, study: list[Record], tmp_path: Path
+) -> None:
+    records = [r for r in study if r.task != "mqar"]
+    lacking = records[0].arch
+    own = [r for r in records if r.task == "selective_copying" and r.arch != lacking]
+    records += [replace(r, key=r.key[::-1], spec=_longer(r.spec)) for r in own]
+    path = tmp_path / "page.html"
+    write_page(path, records, title="MAD", tables=table_of(records, settings=True))
+    browser.show(path)
+    browser.run("const t = document.getElementById('table'); t.value = 1; t.dispatchEvent(new Event('change'))")
+    browser.wait("return document.getElementById('heat').layout.annotations.length === 0")
+    shown, told = browser.run(
+        "const [heat, text] = document.getElementById('heat').data;"
+        "const starred = text.text.map((one, i) => [one, text.y[i], text.x[i]]).filter(([one]) => one.endsWith('*'));"
+        "return [starred.length, starred.map(([, row, column]) => heat.customdata[row][column])]"
+    )
+    assert shown == 1
+    assert f"<b>{lacking}" in told[0]
+    assert "over some settings of the column only" in told[0]
+
+
 @pytest.mark.parametrize("width", [390, 1300])
 def test_headings_of_the_heat_map_are_over_its_columns_names(width: int, browser: Browser, mad: Path) -> None:
     browser.show(mad, width=width)
