@@ -79,7 +79,10 @@ def mlstm_forward_kernel(
             read = tl.dot(lost_digits(P, v_SV), v_SV, read)
         r = scale / tl.maximum(tl.abs(d), floor)
         store_tile(o, read * r[:, None], t, T, H * V, of_v, V)
-        C = tl.dot(k_KS, (v_SV * write[:, None]).to(v_SV.dtype), C * kept, input_precision="ieee")
+        written = v_SV * write[:, None]
+        C = tl.dot(k_KS, written.to(v_SV.dtype), C * kept, input_precision="ieee")
+        if not EXACT:
+            C = tl.dot(k_KS, lost_digits(written, v_SV), C)
         n = n * kept + tl.sum(k_KS.to(tl.float32) * write[None, :], 1)
     if GATES:
         tl.store(made_by_ + sequence, made_by)
