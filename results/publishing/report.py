@@ -77,8 +77,8 @@ number that learned stands beside it. Hyper-parameters and checkpoints are chose
 _COSTS = """## Costs
 
 Hours of training and compiling, as each trial's share of its cohort's; where cohorts shared a device, each counts all of its
-time, so that the device was busy for less. Steps are those of all trials together. On an H100 mad-lab trains 2.4 trials an
-hour, 53 steps a second (in-context recall, 200 epochs of batch 32; measured by hand before).
+time, so that the device was busy for less. Steps are those of all trials together. [README.md](README.md) has mad-lab and
+Zoology beside recallmap.
 """
 
 

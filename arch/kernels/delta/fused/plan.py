@@ -127,9 +127,9 @@ WIDE = {
         32, 32, 32, 64, 2, 4, 4, 4, output_block=128, output_warps=2, gradient_values=64, early=True, unroll=2,
         gradient_unroll=2, turned=True, lossy=True,
     ),
-    (128, CHANNEL_GATE, True): Blocks(
+    (128, CHANNEL_GATE, True): Blocks(  # two levels of gradients at a time save 4 % of both ways, and compile 1.3 s longer
         32, 32, 32, 64, 2, 4, 4, 3, output_block=128, output_warps=8, gradient_values=64, early=True, unroll=2,
-        gradient_unroll=2, wide=True, turned=True, lossy=True,
+        wide=True, turned=True, lossy=True,
     ),
 }  # fmt: skip
 

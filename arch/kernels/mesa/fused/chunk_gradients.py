@@ -61,8 +61,15 @@ def mesa_gradient_kernel(
     by_key -= rough_dot(weights * by_k, load(adjoint + own, t, i, H * K, 1, T, K), PRECISION)
     if BEHIND:
         state = behind_kk + place * K * K
-        kept = load(state, i, i, K, 1, K, K)
-        through = dot(k_, tl.trans(kept), PRECISION) + dot(k_, kept, PRECISION)
+        if BK > 64 and PRECISION != "split":  # a block at a time, since a factor in fp32 takes all registers
+            through = tl.zeros((C, BK), tl.float32)
+            for first in range(0, K, 32):
+                m = first + tl.arange(0, 32)
+                kept = load(state, m, i, K, 1, K, K) + load(state, m, i, 1, K, K, K)
+                through += dot(load(k + b * k_b + h % G * K, t, m, k_t, 1, T, K), kept, PRECISION)
+        else:
+            kept = load(state, i, i, K, 1, K, K)
+            through = dot(k_, tl.trans(kept), PRECISION) + dot(k_, kept, PRECISION)
         by_end += 0.5 * tl.sum(through * k_.to(tl.float32), 1)
         by_key += (write * to_end)[:, None] * (through + behind)
         by_end *= to_end
