@@ -18,6 +18,7 @@ from recallmap.search.sequences.drawn_ahead import DrawnAhead
 from recallmap.search.training import foreign
 from recallmap.search.training.batches import Asked, EvaluationSet, Feed
 from recallmap.search.training.cuda_graph import CapturedStep
+from recallmap.search.training.fewer import Fewer
 from recallmap.search.training.lane import Lane, answers, averaged, errors
 from recallmap.search.training.padding import Layout, together
 from recallmap.search.training.phase_clock import phase
@@ -81,9 +82,7 @@ class Cohort:
             for group in self.groups
         ]
         self.bases = [lane.base for lane in self.lanes]  # of groups
-        # For `better_fewer`: members at the last call, the seconds of training until then, those that members cost that were
-        # through, since the last capture, and the seconds of preparing until that.
-        self.going, self.counted, self.idle, self.prepared = len(specs), 0.0, 0.0, 0.0
+        self.fewer = Fewer(len(specs))
         effort = specs[0].effort / max(1, specs[0].steps)
         shared_out = device.type == "cpu" and (len(specs) > 1 or effort < LARGE)
         # After all that may fail on a spec: it shares out threads until it is closed.
@@ -171,23 +170,9 @@ class Cohort:
 
     def better_fewer(self, going: int, taken: int, left: int, seconds: float) -> bool:
         """True where the cohort should go on with the `going` members alone, after steps `taken` in so many seconds; to be
-        called at every evaluation. On a GPU the step is captured anew then. Members may end long before the `left` steps, so
-        that nobody knows what fewer would save: they are worth a capture once those that are through have cost as much as
-        one. A step's time is taken to grow with its members."""
+        called at every evaluation, and followed by `keep`."""
         preparing = sum(captured.seconds for captured in self.captured)
-        training = seconds - preparing
-        self.idle += (training - self.counted) * (1 - self.going / len(self.members))
-        self.counted, self.going = training, going
-        if not 0 < going < len(self.members):
-            return False
-        if not preparing:
-            return True
-        capture = preparing - self.prepared
-        saved = left * training / taken * (1 - going / len(self.members))
-        if min(self.idle, saved) <= capture:
-            return False
-        self.idle, self.prepared = 0.0, preparing
-        return True
+        return self.fewer.pays(going, taken=taken, left=left, training=seconds - preparing, preparing=preparing)
 
     def evaluation_set(
         self, split: Split, asked: Mapping[int, Asked], ahead: DrawnAhead | None = None
