@@ -404,6 +404,17 @@ def test_fused_reads_queries_keys_and_values_as_they_lie(device: str) -> None:
             assert torch.equal(x, y)
 
 
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("variant", ["head", "ridge"])
+@pytest.mark.parametrize("key_width", [72, 128])
+def test_fused_of_wide_keys_is_the_recurrence(key_width: int, variant: str, device: str) -> None:
+    """Their derivatives in fp32 take a state by blocks."""
+    inputs = example(variant, 70, batch=1, key_width=key_width, value_width=40)
+    given = {key: x.float().to(device) if isinstance(x, Tensor) else x for key, x in inputs.items()}
+    assert timing.disagreement("mesa", "fused", given) <= 1
+
+
 def test_segments_that_are_walked_side_by_side_are_one_sequence() -> None:
     """A few sequences do not fill a GPU: of 300 tokens in chunks of 16 two halves are walked at once."""
     assert segments_for(programs=2 * 2 * 2, chunks=19) == 2
