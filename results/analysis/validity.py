@@ -7,6 +7,9 @@ The rule by which a predictor is judged: it is refuted where its correlation is 
 state on the same rows. It is shown to order architectures where it is not refuted and p, adjusted among the primary tests, is
 below 0.05. All else is open. The rule was written down when the first figures were known: it is blind for architectures alone
 that have no records yet (`unseen`).
+
+An architecture's place on a task was its mean rank in each setting until settings came that few have. There ranks depend on
+who else is there, and the place of a state moved that had not changed. So places are by pairs, on what both have.
 """
 
 from __future__ import annotations
@@ -141,8 +144,9 @@ def published_ranks(own: Iterable[Figure], metrics: Sequence[str], known: Callab
 
 
 def synthetic_orders(measured: Iterable[Measure], tasks: Sequence[str]) -> dict[str, float]:
-    """The mean rank of every architecture over the tasks, of those that were trained on all; of a task over its settings. A
-    setting counts where three architectures have it; several sizes of one architecture count by their mean."""
+    """The mean place of every architecture over the tasks, of those that were trained on all: in a task, how many others it
+    beats on the settings that both have. A setting counts where three architectures have it; several sizes of one architecture
+    count by their mean."""
     return _over_settings(measured, tasks, mean_of)
 
 
@@ -286,13 +290,30 @@ def _over_settings(
     for m in measured:
         if m.task in tasks and m.values and not m.tested:
             settings[m.task, m.setting][m.arch].append(of(m))
-    ranks: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (task, _), values in settings.items():
-        if len(values) >= 3:
-            for arch, rank in _ranked({arch: float(np.mean(v)) for arch, v in values.items()}).items():
-                ranks[arch][task].append(rank)
-    whole = {arch: own for arch, own in ranks.items() if len(own) == len(tasks)}
-    return {arch: float(np.mean([np.mean(of_task) for of_task in own.values()])) for arch, own in whole.items()}
+    scores: dict[str, dict[str, dict[str, float]]] = {task: defaultdict(dict) for task in tasks}
+    for (task, setting), by in settings.items():
+        if len(by) >= 3:
+            for arch, own in by.items():
+                scores[task][arch][setting] = float(np.mean(own))
+    places = [_places(by) for by in scores.values()]
+    whole = [arch for arch in places[0] if all(arch in of_task for of_task in places)]
+    return {arch: float(np.mean([of_task[arch] for of_task in places])) for arch in whole}
+
+
+def _places(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The place of every architecture among the others, from 0 (last) to 1 (first): the mean over rivals of the share of
+    settings on which its value is larger, of those that both have. Equal values count half. Where all have all settings it is
+    the mean rank; where they have not, nobody is placed by whom it met."""
+    found = {}
+    for arch, own in values.items():
+        shares = []
+        for rival, theirs in values.items():
+            common = [at for at in own if at in theirs]
+            if rival != arch and common:
+                shares.append(np.mean([(1 + np.sign(own[at] - theirs[at])) / 2 for at in common]))
+        if shares:
+            found[arch] = float(np.mean(shares))
+    return found
 
 
 def _ranked(values: Orders) -> dict[str, float]:
