@@ -84,7 +84,7 @@ def test_every_table_of_a_document_names_its_files_of_records_and_these_name_com
         for section in re.split(r"(?m)^(?=##+ )", document.read_text(encoding="utf-8")):
             marks = [excerpts[name] for name in re.findall(r"<!-- excerpt: (\S+) -->", section) if name in excerpts]
             drawn = {str(one.place(row, column).records) for one in marks for row in one.down for column in one.across}
-            named = set(re.findall(r"(?:records|tables)/(\w+|\*)\.(?:jsonl?|md)", section))
+            named = set(re.findall(r"(?:records|tables)/(\w+|\*)\.(?:jsonl?|csv|md)", section))
             assert named or not re.search(r"(?m)^\| ---", section), (document, section[:80])
             assert drawn <= named, (document, section[:80])
     lost = re.compile(rb'"commit":(null|"[^"]*\+")')
