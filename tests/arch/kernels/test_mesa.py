@@ -237,6 +237,16 @@ def test_zero_queries_and_converged_rows_divide_by_nothing(gradient: Gradient, i
     assert all(x.isfinite().all() for x in torch.autograd.grad(o.sum(), list(inputs.values())))
 
 
+@pytest.mark.parametrize("implementation", ["recurrent", "chunked", "fused"])
+@pytest.mark.parametrize("x0", get_args(Start))
+def test_queries_that_are_no_numbers_are_seen_in_outputs(x0: Start, implementation: str) -> None:
+    inputs = {key: x.float() for key, x in example("head", 20).items()}
+    inputs["q"][0] = torch.nan
+    o, _ = mesa(**inputs, x0=x0, implementation=implementation)
+    assert o[0].isnan().all()
+    assert o[1].isfinite().all()
+
+
 @IMPLEMENTATIONS
 def test_a_tolerance_stops_every_row_for_itself(implementation: str) -> None:
     inputs = example("head", key_width=16)

@@ -104,27 +104,29 @@ def _conjugate(
     """Conjugate gradients for all rows, as `conjugate.iterate` takes them, and the number of steps each row took.
 
     A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. To ask all warps
-    pays only at every other step.
+    pays only at every other step. Where the solver starts is a step of length one, ahead of the first. So one place multiplies
+    by the system: code is shorter, and outside of a loop each warp of fp32 would multiply all rows, with all of kk in registers.
     """
-    x, r = tl.zeros_like(rhs), rhs
+    x, r, p, step = tl.zeros_like(rhs), rhs, rhs, 0
+    if X0 == "diag":
+        p = _start(rhs, k, weights, fade, lam, diagonal, PRECISION)
+    if X0 != "q":
+        p = direction(p, PRECISION)
     if X0 != "zero":
-        x = rhs
-        if X0 == "diag":
-            x = direction(_start(rhs, k, weights, fade, lam, diagonal, PRECISION), PRECISION)
-        r = rhs - _multiply(x, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
-    p = direction(r, PRECISION)
+        step = -1
     square = tl.sum(r * r, 1)
-    enough = square * enough
+    ends = square * enough
     taken = tl.zeros_like(square)
-    step = 0
-    busy = (step < steps) & (tl.max((square > enough).to(tl.int32)) > 0)
+    busy = step < steps  # whatever the rows are, so that what is no number is seen
     while busy:
         image = _multiply(p, k, kT, weights, fade, lam, kk_high, kk_low, AHEAD, PRECISION)
         curvature = tl.sum(p * image, 1)
-        active = (square > enough) & (curvature > 0) & (step < steps)
-        length = (tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0))[:, None]
-        x += length * p
-        r -= length * image
+        active = (square > ends) & (curvature > 0) & (step >= 0) & (step < steps)
+        length = tl.where(active, square, 0.0) / tl.where(active, curvature, 1.0)
+        if X0 != "zero":
+            length = tl.where(step < 0, 1.0, length)
+        x += length[:, None] * p
+        r -= length[:, None] * image
         onward = active
         if X0 == "q":
             if step % _FRESH == _FRESH - 1:
@@ -134,10 +136,12 @@ def _conjugate(
                 r += drift
         following = tl.sum(r * r, 1)
         p = direction(r + (tl.where(onward, following, 0.0) / tl.where(onward, square, 1.0))[:, None] * p, PRECISION)
+        if X0 != "zero":
+            ends = tl.where(step < 0, following * enough, ends)
         square = following
         taken += active.to(tl.float32)
         step += 1
         busy = step < steps
         if step % 2 == 0:
-            busy = busy & (tl.max((square > enough).to(tl.int32)) > 0)
+            busy = busy & (tl.max((square > ends).to(tl.int32)) > 0)
     return x, taken
