@@ -105,7 +105,7 @@ def _conjugate(
 
     A finished row takes steps of length zero: where all have finished, the loop may end and nothing changes. To ask all warps
     pays only at every other step. Where the solver starts is a step of length one, ahead of the first. So one place multiplies
-    by the system: code is shorter, and outside of a loop each warp would multiply all rows in fp32, with all of kk in registers.
+    by the system: code is shorter, and outside of a loop each warp would multiply all rows in fp32, all of kk in its registers.
     """
     x, r, p, step = tl.zeros_like(rhs), rhs, rhs, 0
     if X0 == "diag":
