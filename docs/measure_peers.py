@@ -5,7 +5,8 @@
 MAD_LAB and ZOOLOGY are clones of github.com/athms/mad-lab and github.com/HazyResearch/zoology. They need pytorch_lightning,
 torchmetrics, einops and torchvision beside what recallmap needs. Each trains in a process of its own as its own training
 loop does, evaluation included, so many epochs (3); the first is not counted. recallmap trains the same setting as
-`recallmap run`, each cell of hyper-parameters that the study has; its time is that of the whole command, compiling included.
+`recallmap run`, each cell of hyper-parameters that the study has, and evaluates as often. Its time is that of the whole
+command, compiling included.
 
 * in-context recall of MAD: its first setting, two layers of attention and SwiGLU, width 128, batches of 32, no early stop.
 * MQAR as Zoology's study of recall and state has it: five lengths and numbers of pairs, a short convolution and attention,
@@ -46,6 +47,7 @@ OWN = {
     "mad-lab": [
         *("mad", "--set", "only.task.kind=in_context_recall", "--set", "only.arch.name=[attention]"),
         *("--set", f"space.axes.trial.training.epochs=[{MAD_EPOCHS}]", "--set", "trial.training.stop_at=null"),
+        *("--set", f"trial.training.evaluations={MAD_EPOCHS}"),
     ],
     "zoology": [
         *("mqar_zoology", "--set", "only.arch.name=[conv_attention]", "--set", "only.arch.width=[64]"),

@@ -32,6 +32,10 @@ def test_what_they_cost_counts_anew_after_each_capture() -> None:
     assert asked(Fewer(8), {0: 8, 100: 2, 500: 1}, 8, capture=3.0) == {150: 2, 750: 1}
 
 
+def test_where_all_end_soon_there_is_none() -> None:
+    assert asked(Fewer(8), {0: 8, 100: 4, 300: 0}, 8) == {}
+
+
 @pytest.mark.parametrize("since", [850, 1000])
 def test_where_too_few_steps_are_left_to_save_a_capture_there_is_none(since: int) -> None:
     assert asked(Fewer(8), {0: 8, since: 1}, 8) == {}

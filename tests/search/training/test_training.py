@@ -358,7 +358,7 @@ def test_what_is_said_of_shapes_that_were_compiled_and_of_those_that_were_not() 
     assert captured.compiled == "in part: too long"
 
 
-def fewer_at(recording: float | None, goings: Sequence[int], left: int = 1000) -> list[int]:
+def fewer_at(recording: float | None, goings: Sequence[int]) -> list[int]:
     """Of a cohort of four that takes a step a second and is evaluated every four: the evaluations, from 1, after which it goes
     on with those alone that still train. Recording its step takes so many seconds, with any number; None: nothing is."""
     cohort = Cohort([trial(seed=s) for s in range(4)], torch.device("cpu"), 4)
@@ -369,7 +369,7 @@ def fewer_at(recording: float | None, goings: Sequence[int], left: int = 1000) -
     found = []
     for number, going in enumerate(goings, 1):
         taken = 4 * number
-        if cohort.better_fewer(going, taken, left - taken, taken + (lane.captured.seconds if lane.captured else 0)):
+        if cohort.better_fewer(going, taken, 1000 - taken, taken + (lane.captured.seconds if lane.captured else 0)):
             cohort.members = cohort.members[:going]
             if lane.captured:
                 lane.captured.seconds += recording or 0
@@ -377,28 +377,11 @@ def fewer_at(recording: float | None, goings: Sequence[int], left: int = 1000) -
     return found
 
 
-def test_a_cpu_goes_on_with_fewer_at_once() -> None:
-    """It has nothing to record."""
+def test_a_cohort_goes_on_with_fewer_by_what_recording_its_step_took() -> None:
+    """A CPU records nothing; test_fewer.py has the rule."""
     assert fewer_at(None, [4, 3, 3, 1, 0]) == [2, 4]
-
-
-def test_a_step_that_is_not_recorded_yet_costs_nothing() -> None:
-    assert fewer_at(0.0, [4, 3, 3, 1, 0]) == [2, 4]
-
-
-def test_a_gpu_records_a_step_of_fewer_once_those_that_are_through_have_cost_as_much() -> None:
     assert fewer_at(10.0, [4, 1, 1, 1, 1, 1, 1]) == [6]  # they cost 3 s an evaluation: 3, 6, 9, 12
-    assert fewer_at(10.0, [4, 3, *[1] * 9]) == [7]  # 1, 4, 7, 10, which is not more, 13
     assert fewer_at(2.0, [4, 3, 3, 3, 3, 1, 1, 1]) == [5, 7]  # 1, 2, 3 and anew: 8/3
-
-
-def test_a_gpu_never_does_where_all_end_soon() -> None:
-    assert fewer_at(10.0, [4, 3, 1, 1, 0]) == []
-
-
-def test_a_gpu_never_does_where_the_last_steps_cost_less_than_to_record_one() -> None:
-    assert fewer_at(10.0, [4, *[1] * 20], left=30) == []
-    assert fewer_at(10.0, [4, *[1] * 20], left=40) == [6]
 
 
 @pytest.mark.gpu
