@@ -25,7 +25,7 @@ from recallmap.results.publishing.readme_tables import BY_TASK, OF_COSTS, Excerp
 from recallmap.results.publishing.standing_table import standing_table
 from recallmap.results.publishing.validity_table import primary_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
-from recallmap.results.record import Record
+from recallmap.results.record import Record, unique
 from recallmap.results.score_tables.breakdowns import further_tables
 from recallmap.results.score_tables.columns import tables_about
 from recallmap.results.score_tables.costs import cost_tables
@@ -175,7 +175,8 @@ def report(
     ]
     made_whole = {STANDING: standing_table(files, [one.judgement.verdict for one in judged.values()])}
     if language is not None:
-        made_whole[VALIDITY] = primary_table(validity(language, [m for own in found.values() for m in own], sources))
+        whole = unique(record for own in files.values() for record in own)
+        made_whole[VALIDITY] = primary_table(validity(language, [m for m in measures(whole) if m.values], sources))
     return Report(
         text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole, files=files, sources=sources
     )

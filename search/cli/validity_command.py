@@ -37,8 +37,8 @@ def validity(
 
     here = Path("results/records")  # of a checkout
     try:
-        files = record_files.by_file(records or (here if here.is_dir() else record_files.kept()))
-        measured = [m for own in files.values() for m in measures(own) if m.values]
+        whole = record_files.read(records or (here if here.is_dir() else record_files.kept()))
+        measured = [m for m in measures(whole) if m.values]
         language = codec.read_language()
         found = compared(language, measured, page_context.sources())
         left = unseen(language, measured, "MAD", "recall")

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from recallmap.results import record_files
 from recallmap.results.ledger import Ledger
-from recallmap.results.publishing.report import FOLDER, report
-from recallmap.results.record import Record, read_records, write_records
+from recallmap.results.publishing.report import FOLDER, VALIDITY, report
+from recallmap.results.publishing.validity_table import primary_table
+from recallmap.results.record import Record, read_records, unique, write_records
 from recallmap.search import codec
 from recallmap.search.cli import page_context
 from recallmap.search.cli.app import app
@@ -65,10 +66,12 @@ def record(spec: dict[str, Any], key: str, **rest: Any) -> Record:
 
 
 def test_what_is_committed_is_what_the_records_say() -> None:
-    """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed."""
-    made = report(
-        record_files.by_file(RESULTS / "records"), codec.read_claims(), page_context.sources(), codec.read_language()
-    )
+    """Where this fails: recallmap report --fill README.md, again with results/README.md, and look at what changed. The
+    page of all records says the same of language models as the report."""
+    files = record_files.by_file(RESULTS / "records")
+    made = report(files, codec.read_claims(), page_context.sources(), codec.read_language())
+    on_the_page = page_context.agreements(unique(record for own in files.values() for record in own))
+    assert made.made_whole[VALIDITY] == primary_table(on_the_page)
     assert (RESULTS / "REPORT.md").read_text(encoding="utf-8") == made.text
     committed = {path.stem: path.read_text(encoding="utf-8") for path in (RESULTS / FOLDER).glob("*.md")}
     assert committed == made.tables
