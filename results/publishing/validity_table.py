@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from recallmap.results.analysis.comparison import told
 from recallmap.results.analysis.validity import (
+    BLIND_TEST,
     FEWEST_ARCHITECTURES,
     FEWEST_PAPERS,
     LEAST,
@@ -37,21 +38,21 @@ def text_of(found: Sequence[Agreement], unseen: Sequence[str] = ()) -> str:
     lines = ["| predictor | of | architectures | papers | correlation | leaving one out | p | adjusted |"]
     lines.append("| --- | --- | ---: | ---: | --- | --- | ---: | ---: |")
     lines += [f"| {' | '.join(cells(one))} |" for one in found]
-    told = [sentence(one, found) for one in found if one.predictor in PREDICTORS]
+    told = [sentence(one, found) for one in found if one.predictor in (*PREDICTORS, BLIND_TEST[0])]
     if unseen:
         told.append(f"For a blind test: recall is published, and no score of MAD is here, of {', '.join(unseen)}.")
     return "\n".join([HEAD, *lines, "", *(f"* {text}" for text in told), ""])
 
 
 def primary_table(found: Sequence[Agreement]) -> str:
-    """Markdown: the primary tests, each beside the size of the state on its rows, and what the rule says."""
+    """Markdown: the primary tests and the blind one, each beside the size of the state on its rows, and what the rule says."""
     heads = (
         *("predictor", "of", "architectures", "papers", "correlation", "leaving one out", "adjusted p"),
         *("state size on the same", "by the rule"),
     )
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- |"]
     for one in found:
-        if (one.predictor, one.outcome) in PRIMARY:
+        if (one.predictor, one.outcome) in (*PRIMARY, BLIND_TEST):
             *first, _, last = cells(one)
             state = rival(one, found)
             beside = "" if state is None else _correlation(state)

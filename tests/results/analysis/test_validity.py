@@ -13,6 +13,8 @@ from scipy import stats
 from recallmap.results.analysis.measures import measures
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.validity import (
+    BLIND,
+    BLIND_TEST,
     OUTCOMES,
     PREDICTORS,
     Agreement,
@@ -22,6 +24,7 @@ from recallmap.results.analysis.validity import (
     figures,
     months,
     published_ranks,
+    rival,
     synthetic_orders,
     unseen,
     validity,
@@ -33,6 +36,9 @@ from recallmap.search import codec
 
 Make = Callable[..., Record]
 ARCHS = [f"a{n}" for n in range(10)]
+SEEN = (
+    "attention swa gla hawk mamba2 mlstm deltanet_mesanet gated_deltanet_mesanet titans omeganet atlas mesa hawk_mesa"
+)
 
 
 def papers(orders: dict[str, float], count: int = 3) -> dict[str, dict[str, float]]:
@@ -92,6 +98,48 @@ def test_of_unrelated_orders_one_in_twenty_has_a_small_p() -> None:
     assert np.mean(small) <= 0.15  # 6 of 40, which a level of 0.05 passes in 1 of 100
 
 
+def test_those_that_count_are_ranked_among_all_and_they_alone_are_shuffled_and_left_out() -> None:
+    """Three of twelve do not count. They are last by both orders."""
+    archs = [*ARCHS[:9], "b0", "b1", "b2"]
+    rng = np.random.default_rng(0)
+    one, other = ({a: float(v) for a, v in zip(archs, [*rng.random(9), -1, -2, -3], strict=True)} for _ in range(2))
+    found = agreement("x", "y", one, papers(other), ARCHS[:9])
+    sides = [(stats.rankdata([d[a] for a in archs]) - 1) / 11 for d in (one, other)]
+    first, second = ((side - side.mean())[:9] for side in sides)
+    assert found.correlation == pytest.approx((first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum()))
+    assert (found.architectures, found.papers) == (9, 3)
+    assert (found.p or 0) > 0.05  # that the last three are last is no news
+    assert (agreement("x", "y", one, papers(other)).p or 1) < 0.05
+    assert agreement("x", "y", one, papers(other), archs) == agreement("x", "y", one, papers(other))
+    assert agreement("x", "y", one, papers(other), ARCHS[:8]).correlation is None
+    elsewhere = papers(other) | {"none that counts": {a: one[a] for a in archs[9:]}}
+    assert agreement("x", "y", one, elsewhere, ARCHS[:9]) == found
+
+
+def test_the_blind_test_waits_for_all_its_architectures(make: Make) -> None:
+    seen = ("attention", "swa", "gla", "hawk", "mamba2", "deltanet_mesanet", "gated_deltanet_mesanet", "titans")
+    archs = [*seen, *BLIND]
+
+    def tested(archs: list[str]) -> list[Agreement]:
+        records = [
+            make(arch=a, task=task, score=n / 20, state_bytes=n)
+            for n, a in enumerate(archs)
+            for task in PREDICTORS["MAD"]
+        ]
+        return validity(codec.read_language(), measures(records))
+
+    found = tested(archs)
+    (one,) = [one for one in found if (one.predictor, one.outcome) == BLIND_TEST]
+    assert (one.architectures, one.papers, one.adjusted) == (len(BLIND), 6, None)
+    state = rival(one, found)
+    assert state is not None
+    assert state.correlation == one.correlation  # the scores above are as the sizes
+    assert [line.split(" | ")[0] for line in primary_table(found).splitlines()[2:]][-1] == "| blind MAD"
+    assert any(line.startswith("* blind MAD") for line in text_of(found).splitlines())
+    for left in (archs[:-1], archs[9:], archs[:9]):
+        assert not [one for one in tested(left) if "blind" in one.predictor]
+
+
 def test_an_architecture_counts_where_it_was_trained_on_all_tasks(make: Make) -> None:
     def trained(arch: str, score: float, *tasks: str) -> list[Record]:
         return [make(arch=arch, task=task, score=score) for task in tasks]
@@ -125,8 +173,8 @@ def test_the_rule_finds_a_true_relation_and_no_false_one_on_the_rows_that_are_pu
     """Of scores made up for the architectures that MAD has records of, on the published rows of recall. Those that follow the
     papers, with noise of six tenths of their spread, are shown in 8 of 10 worlds at least; unrelated ones in one of 15 at
     most. Both are corrected for four tests. The same holds for a size of state that orders as well as chance."""
-    ours = "attention swa gla hawk mamba2 mlstm deltanet_mesanet gated_deltanet_mesanet titans omeganet atlas mesa hawk_mesa"
-    ranks = published_ranks(figures(codec.read_language()), OUTCOMES["recall"], ours.split().__contains__)
+    ours = SEEN.split()
+    ranks = published_ranks(figures(codec.read_language()), OUTCOMES["recall"], ours.__contains__)
     of_arch = {
         a: np.mean([by[a] for by in ranks.values() if a in by]) for a in {a for by in ranks.values() for a in by}
     }
@@ -138,6 +186,27 @@ def test_the_rule_finds_a_true_relation_and_no_false_one_on_the_rows_that_are_pu
         drawn = {arch: related * of_arch[arch] / spread + (0.6 if related else 1) * rng.normal() for arch in chance}
         one = agreement("MAD", "recall", drawn, ranks)
         return verdict(replace(one, adjusted=min(1.0, 4 * (one.p or 1.0))), [one, state])
+
+    assert [said(related=True) for _ in range(10)].count("shown") >= 8
+    assert [said(related=False) for _ in range(15)].count("shown") <= 1
+
+
+def test_the_blind_test_finds_a_true_relation_and_no_false_one() -> None:
+    """On scores that are made up for the published rows of recall. Those of the architectures that the rule had seen follow the
+    papers, with noise of six tenths of their spread. Those of the others do, too, or are by chance, as their sizes of state."""
+    known = [*SEEN.split(), *BLIND]
+    ranks = published_ranks(figures(codec.read_language()), OUTCOMES["recall"], known.__contains__)
+    of_arch = {a: float(np.mean([by[a] for by in ranks.values() if a in by])) for a in known}
+    rng, spread = np.random.default_rng(0), np.std(list(of_arch.values()))
+    middle = np.mean(list(of_arch.values()))
+
+    def said(related: bool) -> str:
+        drawn = {a: (mean - middle) / spread + 0.6 * rng.normal() for a, mean in of_arch.items()}
+        chance = {arch: rng.normal() for arch in BLIND}
+        state = agreement(f"state size, where {BLIND_TEST[0]} is known", "recall", drawn | chance, ranks, BLIND)
+        if not related:
+            drawn |= {arch: rng.normal() for arch in BLIND}
+        return verdict(agreement(*BLIND_TEST, drawn, ranks, BLIND), [state])
 
     assert [said(related=True) for _ in range(10)].count("shown") >= 8
     assert [said(related=False) for _ in range(15)].count("shown") <= 1
