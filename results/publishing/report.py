@@ -66,8 +66,9 @@ the difference and p then allow for the seeds' dependence (the variance of a mea
 compares seed by seed where both sides have five seeds in common (paired t test), else by Welch's t test. For a claim of
 "better" the means must differ by the smallest difference of interest, one point where a claim does not say otherwise, and the
 difference must be above 0. A difference surely below the smallest one is against it. A claim of "equal" is decided by
-two one-sided tests against its margin. p values are two-sided. They are adjusted by Holm's correction within a claim, and the
-claim's by Benjamini and Hochberg's across claims; below 0.05 decides.
+two one-sided tests against its margin. A claim about every seed needs all of them, five at least; it is not reproduced where by
+a binomial test fewer than half of all seeds would do. Other p values are two-sided. They are adjusted by Holm's correction
+within a claim, and the claim's by Benjamini and Hochberg's across claims; below 0.05 decides.
 
 Brackets after a mean hold the 95 % interval of scores that are bounded by chance and ceiling. It holds whatever their
 distribution, and is wide at few seeds: five that learned leave room for a sixth that does not. Where seeds have two peaks, the

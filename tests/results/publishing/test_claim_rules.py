@@ -320,6 +320,9 @@ def test_every_seed_must_reach_and_one_that_does_not_leaves_it_open(make: Make) 
     assert verdict(rule, seeds(make, "a", near(0.95))) == "reproduced"
     assert verdict(rule, seeds(make, "a", [*near(0.95), 0.5])) == "not decided"
     assert verdict(rule, seeds(make, "a", near(0.5))) == "not reproduced"
+    assert verdict(rule, seeds(make, "a", [*near(0.5, 7), 0.95])) == "not reproduced"  # one of eight
+    assert verdict(rule, seeds(make, "a", [*near(0.5), 0.95])) == "not decided"  # one of six
+    assert verdict(rule, seeds(make, "a", [*near(0.95, 7), 0.5])) == "not decided"  # seven of eight are not each
     assert verdict(rule, seeds(make, "a", near(0.95, 4))) == "not decided"  # four seeds are too few
     assert verdict(rule, seeds(make, "a", near(0.25))) == "cannot speak"  # it failed to train
     (one,) = weigh(rule, seeds(make, "a", near(0.95)))
