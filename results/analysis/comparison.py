@@ -131,6 +131,13 @@ def fisher(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
     return float(fisher_exact([[count, of - count] for count, of in (ours, theirs)]).pvalue)
 
 
+def fewer_than_half(seeds: int, of: int) -> float:
+    """The p value of the binomial test, one-sided, that fewer than half of all seeds would do as `seeds` of these did."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(min(seeds, of), of, alternative="less").pvalue)
+
+
 def told(p: float | None) -> str:
     """p in three decimals, and in as many more as tell it from the level that decides."""
     if p is None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recallmap.results.analysis.comparison import Comparison, compared, fisher, independent
+from recallmap.results.analysis.comparison import Comparison, compared, fewer_than_half, fisher, independent
 from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
 from recallmap.results.analysis.measures import Measure, edge_of
@@ -259,7 +259,7 @@ class Each(RuleSpec):
             low, high = share_interval(inside, len(own))
             said += f", a share in [{low:.2f}, {high:.2f}]{_CHOSEN if measure.dependent else ''}"
         alike = independent(len(own), measure.dependent)
-        p = None if few else 0.5**alike if inside == len(own) else _fewer_than_half(inside, alike)
+        p = None if few else 0.5**alike if inside == len(own) else fewer_than_half(inside, alike)
         below = float(np.mean(own)) < self.least
         silent = (
             (ill_chosen(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
@@ -383,13 +383,6 @@ def _compared(a: Measure, b: Measure) -> Comparison | None:
         sides = list(ours.values()), list(theirs.values())
         return compared(*sides, paired=False, dependent=(a.dependent, b.dependent))
     return None
-
-
-def _fewer_than_half(seeds: int, of: int) -> float:
-    """The p value of the binomial test, one-sided, that fewer than half of all seeds would."""
-    from scipy.stats import binomtest
-
-    return float(binomtest(min(seeds, of), of, alternative="less").pvalue)
 
 
 def _too_few(*own: Measure) -> str:

@@ -17,6 +17,8 @@ Format = Literal["markdown", "csv", "latex", "html"]
 
 MISSING = "–"
 
+NARROWEST = 16  # columns of a name in a terminal
+
 _OPTION = re.compile(r" (?=\d)")  # the space between an option and its value; no line may break there,
 
 _UNIT = re.compile(r"(?<=\d) (?=[kMG]?B)")  # nor between a number and its unit
@@ -83,8 +85,11 @@ def _row(words: Sequence[str]) -> str:
 
 def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator[list[list[str]]]:
     """A table that is too wide in pieces: the first column and as many others as fit. A row that is not the architecture's own
-    stands where it has a figure."""
+    stands where it has a figure. A name that leaves no room for a figure goes on below itself."""
     wide = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    room = max(width - max(wide[1:]) - len(_row(["", ""])), NARROWEST)
+    names = [textwrap.wrap(line[0], room, subsequent_indent="  ", break_on_hyphens=False) or [""] for line in lines]
+    wide[0] = max(len(part) for name in names for part in name)
     left = list(range(1, len(wide)))
     while left:
         taken = 1
@@ -92,9 +97,10 @@ def _pieces(lines: Sequence[Sequence[str]], corner: int, width: int) -> Iterator
             taken += 1
         shown, left = (0, *left[:taken]), left[taken:]
         yield [
-            [_padded(line[at], wide[at], rule=number == 1, right=at >= corner) for at in shown]
-            for number, line in enumerate(lines)
+            [_padded(cells[at], wide[at], rule=number == 1, right=at >= corner) for at in shown]
+            for number, (name, line) in enumerate(zip(names, lines, strict=True))
             if number < 2 or line[1] or any(line[at] not in ("", "–") for at in shown[1:])
+            for cells in ((name[0], *line[1:]), *((part, *[""] * len(line[1:])) for part in name[1:]))
         ]
 
 

@@ -65,6 +65,18 @@ def test_in_pieces_published_figures_stand_where_there_are_any() -> None:
     assert [text.count("↳") for text in (labels, setting, mean)] == [0, 0, 2]
 
 
+def test_a_name_that_leaves_no_room_for_a_figure_goes_on_below_itself() -> None:
+    line = Line(labels=("gated_deltanet init=mesanet soft_cap=30", "1 kB"), cells=(Cell(mean=0.5, seeds=1),))
+    corner, columns = ("architecture", "state"), ("operations a token",)
+    table = Table(title="copying", corner=corner, columns=columns, lines=(line,), units=("percent",))
+    assert "init=mesanet soft_cap=30 |" in markdown(table, width=70)
+    assert markdown(table, width=45).split("\n\n")[2].splitlines()[2:] == [
+        "| gated_deltanet |               50.0 |",
+        "|   init=mesanet |                    |",
+        "|   soft_cap=30  |                    |",
+    ]
+
+
 def test_a_terminal_leaves_out_times_and_sizes_that_are_0_or_unknown_in_every_row_and_says_which(make: Make) -> None:
     idle, busy = [make(arch="gla"), make(compile_seconds=0.0)], make(arch="gla", seed=1, compile_seconds=2.0)
     (table,) = cost_tables(idle)
