@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recallmap.arch.kernels.monomials import count_monomials, monomials
+from recallmap.arch.parts.precision import widen
+
 FeatureMap = Literal["identity", "elu_plus_one", "relu", "square", "taylor"]
 
 SIGNED: tuple[FeatureMap, ...] = ("identity",)  # their kernel can be negative: a sum of it is no normaliser
@@ -18,7 +21,7 @@ SIGNED: tuple[FeatureMap, ...] = ("identity",)  # their kernel can be negative: 
 
 def count_features(feature_map: FeatureMap, key_dim: int) -> int:
     """The width F of the features of a key of width K."""
-    return 1 + key_dim + key_dim * (key_dim + 1) // 2 if feature_map == "taylor" else key_dim
+    return count_monomials(key_dim, 2) if feature_map == "taylor" else key_dim
 
 
 def features(feature_map: FeatureMap, x: Tensor) -> Tensor:
@@ -37,8 +40,5 @@ def features(feature_map: FeatureMap, x: Tensor) -> Tensor:
 
 
 def _taylor(x: Tensor) -> Tensor:
-    key_dim = x.shape[-1]
-    x = x * key_dim**-0.25
-    left, right = torch.triu_indices(key_dim, key_dim, device=x.device)
-    twice = torch.where(left == right, 2.0, 1.0).to(x.dtype)  # a product of two channels occurs in both orders
-    return torch.cat([torch.ones_like(x[..., :1]), x, x[..., left] * x[..., right] * twice.rsqrt()], dim=-1)
+    once = widen(x.new_ones(2))
+    return monomials(x * x.shape[-1] ** -0.25, torch.cat([once, once[:1] * 2**-0.5]))[0]  # roots 1 / sqrt(i!)
