@@ -1,7 +1,7 @@
 """Tests of the difference of two means over seeds, and corrections for many tests.
 
-Values that share a seed share their data, so that they are compared seed by seed (paired t test); others by Welch's t test. All
-p values are two-sided, so that p < 0.05 says the same as a 95 % interval.
+Values that share a seed share their data, or at least the weights that they begin with, so that they are compared seed by seed
+(paired t test); others by Welch's t test. All p values are two-sided, so that p < 0.05 says the same as a 95 % interval.
 
 Seeds that chose each other's hyper-parameters are dependent: the better a candidate does by luck, the more of them take it.
 Their mean then varies more than its values show. `spread` states by how much at most; intervals are wider by its root.

@@ -2,8 +2,9 @@
 
 A test needs five fresh seeds on each side. Seeds that chose hyper-parameters look better than they are, and are left out, as
 are those that no commit explains. Where every seed tried all hyper-parameters, each counts under those that the others chose.
-Seeds that both sides have are compared with themselves, because they share their data. The verdict of all comparisons
-together is that of `verdicts`; a comparison that cannot speak says why (`silence`).
+Seeds that both sides have are compared with themselves: on one setting they share their data, across settings (`across`) the
+weights that they begin with. The verdict of all comparisons together is that of `verdicts`; a comparison that cannot speak says
+why (`silence`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from recallmap.results.analysis.comparison import Comparison, compared, fewer_than_half, fisher, independent
 from recallmap.results.analysis.confidence import FEWEST_TO_DECIDE, gap_between_peaks, mean_interval, share_interval
 from recallmap.results.analysis.labels import words
-from recallmap.results.analysis.measures import Measure, edge_of
+from recallmap.results.analysis.measures import Measure, at_ceiling, edge_of
+from recallmap.results.analysis.namesakes import remark
 from recallmap.results.publishing.silence import failed_to_train, ill_chosen, silence
 from recallmap.results.publishing.verdicts import Evidence
 from recallmap.results.score_tables.table import is_share, more_is_better
@@ -128,9 +130,9 @@ class Above(RuleSpec):
         scored = [m for measure in measures if (m := self.scored(measure)).values]
         worse = [*filter(self.worse.holds, scored)]
         for a in filter(self.better.holds, scored):
-            for b in worse:
-                if a is not b and self._same_question(a, b) and self.alike(a, b):
-                    yield self.compare(a, b)
+            against = [b for b in worse if a is not b and self._same_question(a, b) and self.alike(a, b)]
+            tells_apart = not all(map(at_ceiling, against))
+            yield from (self.compare(a, b, tells_apart=tells_apart) for b in against)
 
     def scored(self, measure: Measure) -> Measure:
         """The measure by the score of the rule."""
@@ -152,8 +154,9 @@ class Above(RuleSpec):
             return False
         return self.but is None or _rest(a, self.but) == _rest(b, self.but)
 
-    def compare(self, a: Measure, b: Measure) -> Evidence:
-        """The comparison of two measures, seed by seed where both have five fresh seeds in common, and the test of it."""
+    def compare(self, a: Measure, b: Measure, *, tells_apart: bool = False) -> Evidence:
+        """The comparison of two measures, seed by seed where both have five fresh seeds in common, and the test of it. For
+        `tells_apart` see `silence`."""
         found = _compared(a, b)
         sides = (found.ours, found.theirs) if found else (list(a.values.values()), list(b.values.values()))
         difference = float(np.mean(sides[0]) - np.mean(sides[1]))
@@ -172,7 +175,16 @@ class Above(RuleSpec):
         who = " against ".join(
             " ".join([m.row, *words(m.dials, [n for n in self.across if n in m.dials])]) for m in (a, b)
         )
-        return Evidence(who=who, where=_where(a, self.across), figures=said, side=side, p=p, silent=silence(a, b))
+        return Evidence(
+            who=who,
+            where=_where(a, self.across),
+            figures=said,
+            side=side,
+            p=p,
+            silent=silence(a, b, tells_apart=tells_apart),
+            remarks=_remarks(a, b),
+            keys=frozenset(a.keys + b.keys),
+        )
 
     def _leaning(self, difference: float, metric: str) -> Side:
         """The side to which the difference of means leans."""
@@ -219,8 +231,8 @@ class Rises(RuleSpec):
 @dataclass(frozen=True, kw_only=True)
 class Each(RuleSpec):
     """Every seed of `which` scores between `least` and `most`. Reproduced where all fresh seeds do, and by the binomial test
-    more than half of all seeds would. Not reproduced where by that test fewer than half would. Five that agree have a p value
-    of 0.03, eight with one exception 0.04.
+    more than half of all seeds would. Not reproduced where by that test fewer than half would. Six that agree have a p value
+    of 0.03, nine with one exception 0.04.
 
     Raises ValueError where neither bound is given, or `least` is above `most`.
     """
@@ -259,13 +271,13 @@ class Each(RuleSpec):
             low, high = share_interval(inside, len(own))
             said += f", a share in [{low:.2f}, {high:.2f}]{_CHOSEN if measure.dependent else ''}"
         alike = independent(len(own), measure.dependent)
-        p = None if few else 0.5**alike if inside == len(own) else fewer_than_half(inside, alike)
-        below = float(np.mean(own)) < self.least
-        silent = (
-            (ill_chosen(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else ""))
-            if below
-            else ""
-        )
+        one_sided = 0.5**alike if inside == len(own) else fewer_than_half(inside, alike)
+        p = None if few else min(1.0, 2 * one_sided)
+        silent = ""
+        if float(np.mean(own)) < self.least:
+            silent = ill_chosen(measure) or (f"{measure.row} failed to train" if failed_to_train(measure) else "")
+        elif float(np.mean(own)) <= self.most < float("inf"):
+            silent = ill_chosen(measure)  # it might come above, better chosen
         return Evidence(
             who=measure.row,
             where=_where(measure),
@@ -273,6 +285,8 @@ class Each(RuleSpec):
             side="for" if 2 * inside > len(own) else "against",
             p=p,
             silent=silent,
+            remarks=_remarks(measure),
+            keys=frozenset(measure.keys),
         )
 
 
@@ -314,6 +328,8 @@ class Average:
             traceable=frozenset.intersection(*(m.traceable for m in own)),
             held_out=self._held_out(own),
             edge=edge_of(own),
+            surpassed=max(m.surpassed for m in own),
+            keys=tuple(key for m in own for key in m.keys),
             trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
             chance=self._bound(own, "chance"),
             ceiling=self._bound(own, "ceiling"),
@@ -354,8 +370,9 @@ class OnAverage(RuleSpec):
     def weigh(self, measures: Sequence[Measure]) -> Iterator[Evidence]:
         rows: dict[str, list[Measure]] = {}
         for measure in measures:
-            if measure.values and not measure.tested and measure.task in self.over.tasks:
-                rows.setdefault(measure.row, []).append(measure)
+            scored = self.rule.scored(measure)
+            if scored.values and not measure.tested and measure.task in self.over.tasks:
+                rows.setdefault(measure.row, []).append(scored)
         better, worse = (
             [own for own in rows.values() if any(map(side.fits, own))] for side in (self.rule.better, self.rule.worse)
         )
@@ -366,7 +383,7 @@ class OnAverage(RuleSpec):
                 if not a or not b or a.row == b.row or not self.rule.alike(a, b):
                     continue
                 if self.rule.better.holds(a) and self.rule.worse.holds(b):
-                    yield from _first(self.rule, a, b)
+                    yield self.rule.compare(a, b)
 
 
 Rule = Above | Rises | Each | OnAverage
@@ -412,6 +429,10 @@ def _first(rule: Above, a: Measure, b: Measure) -> Iterator[Evidence]:
     a, b = rule.scored(a), rule.scored(b)
     if a.values and b.values:
         yield rule.compare(a, b)
+
+
+def _remarks(*own: Measure) -> tuple[str, ...]:
+    return tuple(f"{m.arch}: {said}" for m in own if (said := remark(m.leaves)))
 
 
 def _rest(measure: Measure, but: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ class Claim:
     source  paper, with its section, table or figure
     rule    how records decide it
     tasks   kinds of tasks whose records count; empty: all
+    seeds   the lowest and the highest seed that decide, where a plan said so beforehand; None: all
     regime  how the records differ from what the claim is about, where they cannot speak for that; "" where they can
     remark  what we take the reason to be, as far as the committed records go
     """
@@ -27,6 +28,7 @@ class Claim:
     source: str
     rule: Rule
     tasks: tuple[str, ...] = ()
+    seeds: tuple[int, int] | None = None
     regime: str = ""
     remark: str = ""
 
@@ -35,6 +37,8 @@ class Claim:
             raise ValueError(f"text must be a sentence that ends with a full stop, got '{self.text}'")
         if not self.source:
             raise ValueError("source must name the paper and the place in it, got ''")
+        if self.seeds is not None and self.seeds[0] > self.seeds[1]:
+            raise ValueError(f"seeds must be the lowest and the highest, got {list(self.seeds)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,8 @@ Made by `recallmap report` from @; do not edit, train and make it anew.
 * **Reproduced**: every comparison that can speak is for the claim.
 * **Not reproduced**: a comparison is against it.
 * **Not decided**: more seeds would help.
-* **Cannot speak**: more seeds would not help. Both sides are at the ceiling, a side failed to train, the worse side was best at
+* **Cannot speak**: more seeds would not help. All sides of a setting are at the ceiling, both are near chance, a side failed to
+  train, the worse side was best at
   the edge of its grid of learning rates, or has most seeds under hyper-parameters that are worse than others by five seeds or
   more that have both, the claim is about another regime, or no record speaks of it yet.
 
@@ -66,8 +67,8 @@ the difference and p then allow for the seeds' dependence (the variance of a mea
 compares seed by seed where both sides have five seeds in common (paired t test), else by Welch's t test. For a claim of
 "better" the means must differ by the smallest difference of interest, one point where a claim does not say otherwise, and the
 difference must be above 0. A difference surely below the smallest one is against it. A claim of "equal" is decided by
-two one-sided tests against its margin. A claim about every seed needs all of them, five at least; it is not reproduced where by
-a binomial test fewer than half of all seeds would do. Other p values are two-sided. They are adjusted by Holm's correction
+two one-sided tests against its margin. A claim about every seed needs all of them, six at least; it is not reproduced where by
+a binomial test fewer than half of all seeds would do. All p values are two-sided. They are adjusted by Holm's correction
 within a claim, and the claim's by Benjamini and Hochberg's across claims; below 0.05 decides.
 
 Brackets after a mean hold the 95 % interval of scores that are bounded by chance and ceiling. It holds whatever their
@@ -147,10 +148,7 @@ def report(
     Raises ValueError where hyper-parameters cannot be chosen.
     """
     found = {name: [m for m in measures(own) if m.values] for name, own in files.items()}
-    weighed = {
-        title: [(name, one) for name, own in found.items() for one in _weighed(claim, own)]
-        for title, claim in claims.items()
-    }
+    weighed = {title: _once(claim, found) for title, claim in claims.items()}
     judgements = judge({title: [one for _, one in evidence] for title, evidence in weighed.items()})
     judged = {
         title: Judged(claim, judgements[title], [name for name, _ in weighed[title]]) for title, claim in claims.items()
@@ -183,8 +181,32 @@ def report(
     )
 
 
+def _once(claim: Claim, found: Mapping[str, Sequence[Measure]]) -> list[tuple[str, Evidence]]:
+    """The evidence of all files by name, that of the same trials on the same setting once."""
+    seen: set[tuple[frozenset[str], str, str]] = set()
+    once = []
+    for name, own in found.items():
+        for one in _weighed(claim, own):
+            same = one.keys, one.where, one.figures
+            if same not in seen:
+                once.append((name, one))
+            seen.add(same)
+    return once
+
+
+def _deciding(measure: Measure, seeds: tuple[int, int] | None) -> Measure:
+    """The measure with those of its fresh seeds alone that decide a claim."""
+    if seeds is None:
+        return measure
+    decide = frozenset(range(seeds[0], seeds[1] + 1))
+    held_out = {seed: value for seed, value in measure.held_out.items() if seed in decide}
+    scores = {seed: own for seed, own in measure.held_out_scores.items() if seed in decide}
+    return replace(measure, chose_none=measure.chose_none & decide, held_out=held_out, held_out_scores=scores)
+
+
 def _weighed(claim: Claim, found: Sequence[Measure]) -> list[Evidence]:
-    evidence = claim.rule.weigh([m for m in found if not claim.tasks or m.task in claim.tasks])
+    own = [_deciding(m, claim.seeds) for m in found if not claim.tasks or m.task in claim.tasks]
+    evidence = claim.rule.weigh(own)
     ordered = sorted(evidence, key=lambda one: (by_number(one.where), by_number(one.who)))
     return [replace(one, silent=f"another regime: {claim.regime}") if claim.regime else one for one in ordered]
 
@@ -215,7 +237,13 @@ def _section(title: str, judged: Judged) -> str:
         f"[{name}]({FOLDER}/{name}.md) | {one.verdict}{f': {escaped(one.silent)}' if one.silent else ''} |"
         for name, one in zip(files, judgement.evidence, strict=True)
     ]
-    return "\n".join([*lines, "", *([f"{claim.remark}\n"] if claim.remark else [])])
+    names = sorted({said for one in judgement.evidence for said in one.remarks})
+    lines += [
+        "",
+        *([f"{claim.remark}\n"] if claim.remark else []),
+        *([f"Names. {'; '.join(names)}.\n"] if names else []),
+    ]
+    return "\n".join(lines)
 
 
 def _untraceable(files: Mapping[str, Sequence[Record]]) -> str:

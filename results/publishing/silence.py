@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recallmap.results.analysis.measures import Measure, at_ceiling, edge_of, mean_of
+from recallmap.results.analysis.measures import Measure, at_ceiling, edge_of, mean_of, way
 from recallmap.results.score_tables.table import more_is_better
 
 LEARNED = 0.1  # of the way from chance to the ceiling
 
 
-def silence(a: Measure, b: Measure) -> str:
+def silence(a: Measure, b: Measure, *, tells_apart: bool = False) -> str:
     """Why a comparison of two measures cannot speak; "" where it can.
 
-    Both are at the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes a
-    tenth of the way from chance to the ceiling. Or the worse one was best at the edge of the grid of learning rates, so that a
-    rate beyond it may be better; or has the most seeds under hyper-parameters that are not the best.
+    Both are at the ceiling, and the setting does not tell others apart (`tells_apart`). Or neither mean comes a tenth of the
+    way from chance to the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes
+    so far. Or the worse one was best at the edge of the grid of learning rates, so that a rate beyond it may be better; or has
+    the most seeds under hyper-parameters that are not the best.
     """
-    if at_ceiling(a) and at_ceiling(b):
+    if at_ceiling(a) and at_ceiling(b) and not tells_apart:
         return "both are at the ceiling"
+    if near_chance(a) and near_chance(b):
+        return "both are near chance"
     if failed := [m for m in (a, b) if failed_to_train(m)]:
         return f"{_names(failed)} failed to train"
     worse = min if more_is_better(a.metric) else max
     return ill_chosen(worse((a, b), key=mean_of))
+
+
+def near_chance(measure: Measure) -> bool:
+    """Whether the mean is less than a tenth of the way from chance to the ceiling; not where either is unknown."""
+    if measure.chance is None or measure.ceiling is None:
+        return False
+    return way(mean_of(measure), measure.chance, measure.ceiling) < LEARNED
 
 
 def failed_to_train(measure: Measure) -> bool:

@@ -7,7 +7,7 @@ share of wrong verdicts at 5 %.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from recallmap.results.analysis.comparison import ALPHA, benjamini_hochberg, holm
@@ -23,6 +23,8 @@ class Evidence:
     p         two-sided p value of that side; None where seeds are too few for a test
     adjusted  p after Holm's correction within the claim
     silent    why more seeds would not help it to speak; "" where they would
+    remarks   on what stands in the rows: what a mixer is whose name is that of another model
+    keys      of the trials compared
     """
 
     who: str
@@ -32,6 +34,8 @@ class Evidence:
     p: float | None
     adjusted: float | None = None
     silent: str = ""
+    remarks: tuple[str, ...] = field(default=(), compare=False)
+    keys: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def verdict(self) -> Verdict:
