@@ -67,7 +67,7 @@ def test_a_rule_names_what_several_rules_share(tmp_path: Path) -> None:
             "source: a paper, table 1",
             "sauce: a paper",
             "8:5",
-            "unknown key, expected text, source, rule, tasks, regime, remark",
+            "unknown key, expected text, source, rule, tasks, seeds, regime, remark",
         ),
         ("source: a paper, table 1", "sauce: a paper", "8:5", "(did you mean 'source'?)"),
         ("kind: above", "kind: abov", "10:18", "unknown kind 'abov', expected 'above', 'rises', 'each' or 'average'"),
