@@ -55,6 +55,7 @@ class Measure:
     ceiling: float | None
     references: Mapping[str, float] = field(default_factory=dict)  # see `Answer`
     failed: int = 0
+    lost: int = 0  # failed trials under the chosen hyper-parameters
     candidates: int = 1
     tested: bool = False
     leaves: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, see `leaves_of`
@@ -285,6 +286,7 @@ def _measures(choice: Choice, rows: Mapping[str, str]) -> Iterator[Measure]:
             ceiling=answer.ceiling,
             references=answer.references,
             failed=len(choice.failed),
+            lost=choice.lost,
             candidates=choice.candidates,
             tested=answer.tested,
             leaves=leaves,

@@ -37,6 +37,7 @@ class Choice:
     rates       number of learning rates that were tried; 0 where `training` has none
     surpassed   seeds, SURPASSING or more, that have other hyper-parameters, too, and find them better; 0 where there are none.
                 Those with the most seeds win, and may have got them before the others did
+    lost        how many of `failed` had these hyper-parameters
     """
 
     on: On
@@ -48,6 +49,7 @@ class Choice:
     edge: Edge = ""
     rates: int = 0
     surpassed: int = 0
+    lost: int = 0
 
 
 def choose_hyperparameters(records: Iterable[Record], *, on: On = "validation") -> list[Choice]:
@@ -145,6 +147,7 @@ def _choose(group: Sequence[Record], on: On, whole: Callable[[Mapping[str, Any]]
         edge=_edge(best[0], rates) if best else "",
         rates=len(rates),
         surpassed=0 if at is None else _surpassed(best, (trials for i, trials in enumerate(done) if i != at), mean),
+        lost=sum(r.score is None for r in cells[whole(best[0].spec)]) if best else 0,
     )
 
 

@@ -230,9 +230,9 @@ class Rises(RuleSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Each(RuleSpec):
-    """Every seed of `which` scores between `least` and `most`. Reproduced where all fresh seeds do, and by the binomial test
-    more than half of all seeds would. Not reproduced where by that test fewer than half would. Six that agree have a p value
-    of 0.03, nine with one exception 0.04.
+    """Every seed of `which` scores between `least` and `most`, and none fails. Reproduced where all fresh seeds do, and by the
+    binomial test more than half of all seeds would. Not reproduced where by that test fewer than half would. Six that agree
+    have a p value of 0.03, nine with one exception 0.04.
 
     Raises ValueError where neither bound is given, or `least` is above `most`.
     """
@@ -265,13 +265,16 @@ class Each(RuleSpec):
         said = (
             f"{_mean(own, measure, measure.dependent and not few)}; {inside} of {len(own)} seeds {' and '.join(ends)}"
         )
+        if measure.lost:
+            said += f", {measure.lost} failed"
         if few:
             said += _too_few(measure)
         else:
             low, high = share_interval(inside, len(own))
             said += f", a share in [{low:.2f}, {high:.2f}]{_CHOSEN if measure.dependent else ''}"
         alike = independent(len(own), measure.dependent)
-        one_sided = 0.5**alike if inside == len(own) else fewer_than_half(inside, alike)
+        every = inside == len(own) and not measure.lost
+        one_sided = 0.5**alike if every else fewer_than_half(inside, alike + measure.lost)
         p = None if few else min(1.0, 2 * one_sided)
         silent = ""
         if float(np.mean(own)) < self.least:
@@ -329,6 +332,7 @@ class Average:
             held_out=self._held_out(own),
             edge=edge_of(own),
             surpassed=max(m.surpassed for m in own),
+            lost=max(m.lost for m in own),
             keys=tuple(key for m in own for key in m.keys),
             trained={seed: max(m.trained.get(seed, 0.0) for m in own) for seed in seeds},
             chance=self._bound(own, "chance"),

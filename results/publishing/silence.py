@@ -15,8 +15,8 @@ def silence(a: Measure, b: Measure, *, tells_apart: bool = False) -> str:
 
     Both are at the ceiling, and the setting does not tell others apart (`tells_apart`). Or neither mean comes a tenth of the
     way from chance to the ceiling. Or one failed to train: where it was trained, of a mix on all of its settings, no seed comes
-    so far. Or the worse one was best at the edge of the grid of learning rates, so that a rate beyond it may be better; or has
-    the most seeds under hyper-parameters that are not the best.
+    so far. Or the better one failed with some seeds, which its mean lacks. Or the worse one was best at the edge of the grid of
+    learning rates, so that a rate beyond it may be better; or has the most seeds under hyper-parameters that are not the best.
     """
     if at_ceiling(a) and at_ceiling(b) and not tells_apart:
         return "both are at the ceiling"
@@ -24,8 +24,10 @@ def silence(a: Measure, b: Measure, *, tells_apart: bool = False) -> str:
         return "both are near chance"
     if failed := [m for m in (a, b) if failed_to_train(m)]:
         return f"{_names(failed)} failed to train"
-    worse = min if more_is_better(a.metric) else max
-    return ill_chosen(worse((a, b), key=mean_of))
+    worse, better = sorted((a, b), key=mean_of, reverse=not more_is_better(a.metric))
+    if better.lost:
+        return f"of {better.row} the mean lacks seeds that failed ({better.lost})"
+    return ill_chosen(worse)
 
 
 def near_chance(measure: Measure) -> bool:

@@ -179,6 +179,17 @@ def test_what_neither_has_learned_tells_them_not_apart(make: Make, margin: float
     assert one.silent == ""
 
 
+def test_a_better_side_that_also_failed_cannot_speak(make: Make) -> None:
+    records = seeds(make, "a", near(0.9)) + seeds(make, "b", around(0.5))
+    for arch, silent in (("a", "of a the mean lacks seeds that failed (1)"), ("b", "")):
+        failed = make(arch=arch, seed=9, score=None, error="loss is nan")
+        (one,) = weigh(Above(better=A, worse=B), [*records, failed])
+        assert one.silent == silent
+        elsewhere = make(arch=arch, seed=9, score=None, error="loss is nan", training={"lr": 1.0})
+        (one,) = weigh(Above(better=A, worse=B), [*records, elsewhere])
+        assert "failed" not in one.silent  # the failure of another rate says nothing
+
+
 @pytest.mark.parametrize(("best", "silent"), [("a", False), ("b", True)])
 def test_a_side_that_loses_at_the_edge_of_its_grid_cannot_speak(make: Make, best: str, silent: bool) -> None:
     records = [
@@ -349,6 +360,8 @@ def test_every_seed_must_reach_and_one_that_does_not_leaves_it_open(make: Make) 
     assert verdict(rule, seeds(make, "a", [*near(0.95, 9), 0.5])) == "not decided"  # nine of ten are not each
     assert verdict(rule, seeds(make, "a", near(0.95))) == "not decided"  # five seeds are too few: p is two-sided
     assert verdict(rule, seeds(make, "a", near(0.25, 6))) == "cannot speak"  # it failed to train
+    failed = [make(arch="a", seed=9, score=None, error="loss is nan")]
+    assert verdict(rule, seeds(make, "a", near(0.95, 8)) + failed) == "not decided"
     (one,) = weigh(rule, seeds(make, "a", near(0.95)))
     assert one.figures.endswith("5 of 5 seeds at least 0.9, a share in [0.57, 1.00]")
 
