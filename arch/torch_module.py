@@ -258,7 +258,7 @@ def _width_name(cls: type) -> str:
     name = next((name for name in WIDTHS if name in known), None)
     if name is None:
         raise ValueError(
-            f"of {cls.__name__}: its constructor takes the width by none of the names {', '.join(WIDTHS)}; it has "
+            f"of {cls.__name__}: its constructor must take the width by one of the names {', '.join(WIDTHS)}; it has "
             f"{', '.join(known) or 'no parameter'}"
         )
     return name
@@ -314,4 +314,4 @@ def _nowhere(of: str) -> str:
     close = get_close_matches(of, _OFFERS, n=1)
     meant = f" (did you mean '{close[0]}'?)" if close else ""
     known = f"expected {', '.join(sorted(_OFFERS))}{meant}" if _OFFERS else "and no code from outside is loaded"
-    return f"of names no class of a file or module that uses or --use names, got '{of}', {known}"
+    return f"of must name a class of a file or module that `uses` or `--use` names, got '{of}', {known}"

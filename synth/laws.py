@@ -99,6 +99,8 @@ def vocabulary(task: Task, splits: Sequence[Split] = SPLITS) -> Verdict:
 def sourced(task: Task, splits: Sequence[Split] = SPLITS) -> Verdict:
     """Check that a source is a position before its answer is asked for, and that it shows the answer."""
     law = "sources show the answer"
+    if type(task).sources is Task.sources:
+        return Verdict(law, skipped="it tells no sources")
     for split in splits:
         batch = _draw(task, COUNT, split)
         sources = task.sources(batch)

@@ -45,7 +45,7 @@ class DeltaNet(ScaledHeads, MixerSpec):
 
     def differs(self) -> tuple[str, ...]:
         if self.mesanet:
-            return ("MesaNet's baseline of that name, without a convolution of v; the published layer is deltanet",)
+            return ("MesaNet's baseline, the zoo's deltanet_mesanet: v not convolved; deltanet is the published layer",)
         return (*self.unscaled, *(("has an output gate, the published layer none",) if self.out_gate else ()))
 
     def build(self, width: int) -> MixerModule:

@@ -56,7 +56,9 @@ class GatedDeltaNet(ScaledHeads, MixerSpec):
 
     def differs(self) -> tuple[str, ...]:
         if self.mesanet:
-            return ("MesaNet's baseline of that name, without an output gate; the published layer is gated_deltanet",)
+            return (
+                "MesaNet's baseline, the zoo's gated_deltanet_mesanet: no output gate; gated_deltanet is the published layer",
+            )
         narrow = self.key_dim is None and self.value_dim is None
         return (*self.unscaled, *(("values as wide as keys, in the published layer twice as wide",) if narrow else ()))
 

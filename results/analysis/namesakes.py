@@ -39,12 +39,12 @@ NAMESAKES = (
     Namesake(
         kind="deltanet",
         dials=_BASELINE,
-        said="MesaNet's baseline of that name, without a convolution of v; the published layer is deltanet",
+        said="MesaNet's baseline, the zoo's deltanet_mesanet: v not convolved; deltanet is the published layer",
     ),
     Namesake(
         kind="gated_deltanet",
         dials=_BASELINE,
-        said="MesaNet's baseline of that name, without an output gate; the published layer is gated_deltanet",
+        said="MesaNet's baseline, the zoo's gated_deltanet_mesanet: no output gate; gated_deltanet is the published layer",
     ),
     Namesake(kind="deltanet", dials={"conv_v": True, "scale": None}, said=_UNSCALED),
     Namesake(kind="gated_deltanet", dials={"conv_v": True, "scale": None}, said=_UNSCALED),

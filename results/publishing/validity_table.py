@@ -21,7 +21,8 @@ HEAD = f"""Rank correlations within papers, pooled over papers; those of one lin
 bootstrap interval over architectures, then the range that leaving one architecture out gives. p is of permutations of
 architectures, two-sided; adjusted by Holm among the primary tests. Below {FEWEST_ARCHITECTURES} architectures or \
 {FEWEST_PAPERS} papers there is no number.
-The rule: refuted below {LEAST:g} or below the size of the state, shown where it is neither and p is below 0.05, else open.
+The rule: refuted below {LEAST:g} or below the size of the state, shown where it is neither and the adjusted
+p is below 0.05, else open.
 """
 
 _SAID = {

@@ -19,7 +19,12 @@ def extend(source: Source, ledger: Records = None, sets: Sets = []) -> None:  # 
     from recallmap.results.analysis.grid_edges import at_edges, of_one_rate
     from recallmap.search import codec
     from recallmap.search.cli.sources import holds_records
+    from recallmap.search.space.search_space import Search
 
+    unknown = holds_records(source)
+    study = None if unknown else codec.read_study(source, overrides=sets)
+    if study is not None and isinstance(study.space, Search):
+        refuse(f"{source} is a search, which proposes learning rates by itself: widen its space.within instead")
     records = records_of(source, ledger, sets, [], curves=False).records
     try:
         found, single = at_edges(records), of_one_rate(records)
@@ -37,8 +42,7 @@ def extend(source: Source, ledger: Records = None, sets: Sets = []) -> None:  # 
         return
     further = {one.further for one in found} | {rate for cell in single for rate in (cell.lower, cell.higher)}
     rates = ",".join(f"{rate:g}" for rate in sorted(further))
-    unknown = holds_records(source)
-    grids = ["space"] if unknown else list(_grids(codec.read_study(source, overrides=sets).space, "space"))
+    grids = ["space"] if study is None else list(_grids(study.space, "space"))
     given = [*words_given(ledger, sets), *(word for grid in grids for word in ("--set", f"{grid}.{RATES}=[{rates}]"))]
     say(f"next: {shlex.join(['recallmap', 'run', 'STUDY' if unknown else source, *given])}")
 

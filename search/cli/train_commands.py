@@ -215,6 +215,8 @@ def run(
                 weights=weights,
                 listeners=audience,
             )
+        except BrokenPipeError:
+            raise  # of who reads what is printed, no cluster's
         except ConnectionError as error:
             refuse(f"--address: {error}")
         except (KeyboardInterrupt, EngineError) as error:

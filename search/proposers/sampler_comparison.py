@@ -83,8 +83,8 @@ def standings(repeats: Sequence[StudySpec], journal: Journal) -> list[Standing]:
 def _check_finished(repeat: StudySpec, label: str, own: Sequence[Told], points: int) -> None:
     if len(own) < points and isinstance(repeat.space, Search):
         raise ValueError(
-            f"{label} has {len(own)} of {points} points with space.seed={repeat.space.seed}; finish that repeat with: "
-            f"recallmap run {repeat.name} --set space.seed={repeat.space.seed}, and the same further options"
+            f"{label} has {len(own)} of {points} points with space.seed={repeat.space.seed}; to finish that repeat, run the "
+            f"study with --set space.seed={repeat.space.seed} and the same further options"
         )
 
 

@@ -150,7 +150,7 @@ def test_options_that_say_the_same_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("Mea", {}, r"^of names no class .* got 'mine:Mea', expected .* \(did you mean 'mine:Mean'\?\)$"),
+        ("Mea", {}, r"^of must name a class .* got 'mine:Mea', expected .* \(did you mean 'mine:Mean'\?\)$"),
         (
             "Mean",
             {"gian": 2.0},
@@ -163,7 +163,7 @@ def test_options_that_say_the_same_are_the_same() -> None:
         (
             "Sized",
             {},
-            r"^of Sized: its constructor takes the width by none of the names width, d_model, dim, hidden_size",
+            r"^of Sized: its constructor must take the width by one of the names width, d_model, dim, hidden_size",
         ),
     ],
 )

@@ -375,6 +375,10 @@ COMPLAINTS = {
         ("table", "a.jsonl", "--set", "trial.seed=1"),
         "--set: got it with a.jsonl, which is records, expected a study; leave it out, or choose with --only",
     ),
+    "rates beyond the grid of a search": (
+        ("extend", "hybrid_search", "--set", "budget=smoke"),
+        "hybrid_search is a search, which proposes learning rates by itself: widen its space.within instead",
+    ),
     "a step in a precision that none trains in": (
         ("bench", "step", "--dtype", "float64"),
         "bench step: a step trains in float32 or bfloat16, got float64",

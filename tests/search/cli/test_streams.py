@@ -78,7 +78,10 @@ def test_a_table_fits_a_stdout_without_frames(folder: Path) -> None:
     assert b"state_tracking" in done.stdout
 
 
-@pytest.mark.parametrize("words", [("--version",), ("table", "all.jsonl"), ("list", "suites")])
+SMALL = ("run", "parity", "--set", "budget=smoke", "--device", "cpu")
+
+
+@pytest.mark.parametrize("words", [("--version",), ("table", "all.jsonl"), ("list", "suites"), SMALL])
 def test_who_reads_no_further_is_no_news(words: tuple[str, ...], folder: Path) -> None:
     with subprocess.Popen(
         [*VERB, *words], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

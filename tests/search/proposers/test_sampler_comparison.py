@@ -126,7 +126,7 @@ def test_what_cannot_be_compared_is_refused_with_a_remedy() -> None:
         (("--repeats", "five"), "such as 5-14, got five"),
         (
             ("--repeats", "3"),
-            "has 0 of 8 points with space.seed=2; finish that repeat with: recallmap run contest --set",
+            "has 0 of 8 points with space.seed=2; to finish that repeat, run the study with --set space.seed=2",
         ),
         (("--repeats", "2", "--point", "random 1"), "--repeats compares samplers and writes no winner"),
         (
