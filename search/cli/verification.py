@@ -51,7 +51,8 @@ class Checked(NamedTuple):
         skipped = sum(bool(verdict.skipped) for verdict in self.verdicts)
         asked = len(self.verdicts) - skipped
         held = f"{asked - self.broken} of {counted(asked, 'law')} hold" if self.broken else f"{asked} laws hold"
-        return f"{self.name}: {held}{f', {skipped} do not apply' if skipped else ''}"
+        apply = "does" if skipped == 1 else "do"
+        return f"{self.name}: {held}{f', {skipped} {apply} not apply' if skipped else ''}"
 
 
 def checked(source: str) -> Iterator[Checked]:

@@ -587,7 +587,7 @@ def test_two_files_of_one_name_may_not_both_have_torch_modules(layers: Path) -> 
 
 def test_slips_in_a_module_are_told_at_their_places(layers: Path) -> None:
     (layers / "mine.yaml").write_text(MODULE.replace("Stepped", "Steped"), encoding="utf-8")
-    assert "stack[0].mixer.of: of names no class" in (said := refused("check", "mine.yaml"))
+    assert "stack[0].mixer.of: of must name a class" in (said := refused("check", "mine.yaml"))
     assert "(did you mean 'my_layers:Stepped'?)" in said
     (layers / "mine.yaml").write_text(MODULE.replace("gain", "gian"), encoding="utf-8")
     assert "mine.yaml:5:86: stack[0].mixer.options.gian: options.gian is no parameter" in refused("check", "mine.yaml")
