@@ -78,7 +78,7 @@ def test_a_table_fits_a_stdout_without_frames(folder: Path) -> None:
     assert b"state_tracking" in done.stdout
 
 
-SMALL = ("run", "parity", "--set", "budget=smoke", "--device", "cpu")
+SMALL = ("run", "parity", "--set", "budget=smoke", "--device", "cpu", "--json")
 
 
 @pytest.mark.parametrize("words", [("--version",), ("table", "all.jsonl"), ("list", "suites"), SMALL])
