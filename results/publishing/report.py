@@ -58,8 +58,8 @@ Made by `recallmap report` from @; do not edit, train and make it anew.
 * **Not decided**: more seeds would help.
 * **Cannot speak**: more seeds would not help. All sides of a setting are at the ceiling, both are near chance, a side failed to
   train, the better side failed with some seeds, the worse side was best at the edge of its grid of learning rates, or has most
-  seeds under hyper-parameters that are worse than others by five seeds or more that have both, the claim is about another regime,
-  or no record speaks of it yet.
+  seeds under hyper-parameters that are worse than others by five seeds or more that have both, the claim is about another
+  regime, or no record speaks of it yet.
 
 A comparison needs five fresh seeds on each side: seeds that chose hyper-parameters are left out, and those that no commit
 explains. Where every seed tried all hyper-parameters, each is scored under those that the other seeds chose. The interval of
