@@ -82,11 +82,12 @@ class Measure:
 
     def of(self, metric: str, *, minus: str | None = None) -> Measure:
         """The same trials by another of their scores, or by how much it is above the score `minus`. A part of the headline
-        keeps its chance and ceiling; a scaled score has 0 and 1; those of other scores and of differences are unknown.
+        keeps its chance and ceiling; a scaled score and the share of sequences that are right throughout have 0 and 1; those of
+        other scores and of differences are unknown.
         References are of the whole headline alone."""
         whole = metric.partition("/")[0]
         chance, ceiling = (self.chance, self.ceiling) if whole == self.metric else (None, None)
-        if whole.startswith("scaled_"):
+        if whole != self.metric and (whole.startswith("scaled_") or whole == "exact_match"):
             chance, ceiling = 0.0, 1.0
         if minus is not None:
             chance, ceiling = None, None

@@ -17,13 +17,13 @@ from recallmap.results.analysis.measures import Measure, measures
 from recallmap.results.analysis.natural_order import by_number
 from recallmap.results.analysis.published_figures import Published
 from recallmap.results.analysis.selection import one_cell
-from recallmap.results.analysis.validity import validity
+from recallmap.results.analysis.validity import by_task, validity
 from recallmap.results.atomic_write import write_whole
 from recallmap.results.escape import markdown as escaped
 from recallmap.results.publishing.claims import Claim
 from recallmap.results.publishing.readme_tables import BY_TASK, OF_COSTS, Excerpt, asked_for, filled
 from recallmap.results.publishing.standing_table import standing_table
-from recallmap.results.publishing.validity_table import primary_table
+from recallmap.results.publishing.validity_table import primary_table, task_table
 from recallmap.results.publishing.verdicts import Evidence, Judgement, Verdict, judge
 from recallmap.results.record import Record, unique
 from recallmap.results.score_tables.breakdowns import further_tables
@@ -44,8 +44,9 @@ KEPT = "results/records"  # of a checkout
 
 FOLDER = "tables"  # next to the report, with one file for every record file
 
-VALIDITY, STANDING = (
+VALIDITY, VALIDITY_BY_TASK, STANDING = (
     "validity",
+    "validity-by-task",
     "standing",
 )  # tables that documents ask for as they do for excerpts, and that are made whole
 
@@ -175,7 +176,9 @@ def report(
     made_whole = {STANDING: standing_table(files, [one.judgement.verdict for one in judged.values()])}
     if language is not None:
         whole = unique(record for own in files.values() for record in own)
-        made_whole[VALIDITY] = primary_table(validity(language, [m for m in measures(whole) if m.values], sources))
+        measured = [m for m in measures(whole) if m.values]
+        made_whole[VALIDITY] = primary_table(validity(language, measured, sources))
+        made_whole[VALIDITY_BY_TASK] = task_table(by_task(language, measured))
     return Report(
         text="\n".join(parts), tables=tables, scores=scores, made_whole=made_whole, files=files, sources=sources
     )

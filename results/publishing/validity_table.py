@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from recallmap.results.analysis.comparison import told
 from recallmap.results.analysis.validity import (
+    BLIND_ONLY,
     BLIND_TEST,
     FEWEST_ARCHITECTURES,
     FEWEST_PAPERS,
     LEAST,
+    MAD,
     PREDICTORS,
     PRIMARY,
     Agreement,
@@ -33,16 +35,38 @@ _SAID = {
 }
 
 
-def text_of(found: Sequence[Agreement], unseen: Sequence[str] = ()) -> str:
-    """Markdown: the table, one row for each predictor and outcome, and a sentence on each predictor. `unseen` are the
-    architectures for a blind test."""
+def text_of(found: Sequence[Agreement], unseen: Sequence[str] = (), tasks: Sequence[Agreement] = ()) -> str:
+    """Markdown: the table, one row for each predictor and outcome, a sentence on each predictor, and the tasks of MAD by
+    themselves (`by_task`). `unseen` are the architectures for a blind test."""
     lines = ["| predictor | of | architectures | papers | correlation | leaving one out | p | adjusted |"]
     lines.append("| --- | --- | ---: | ---: | --- | --- | ---: | ---: |")
     lines += [f"| {' | '.join(cells(one))} |" for one in found]
     told = [sentence(one, found) for one in found if one.predictor in (*PREDICTORS, BLIND_TEST[0])]
     if unseen:
         told.append(f"For a blind test: recall is published, and no score of MAD is here, of {', '.join(unseen)}.")
-    return "\n".join([HEAD, *lines, "", *(f"* {text}" for text in told), ""])
+    by_task = (
+        ["Each task of MAD by itself against recall, which is an exploration:", "", task_table(tasks)] if tasks else []
+    )
+    return "\n".join([HEAD, *lines, "", *(f"* {text}" for text in told), "", *by_task])
+
+
+def task_table(found: Sequence[Agreement]) -> str:
+    """Markdown: a row for each task of MAD by itself (`by_task`), with the size of the state on its rows and the correlation
+    over the architectures of the blind test alone."""
+    heads = (
+        *("task of MAD", "architectures", "papers", "correlation", "leaving one out", "adjusted p"),
+        *("state size on the same", "of the blind test's alone"),
+    )
+    lines = [f"| {' | '.join(heads)} |", "| --- | ---: | ---: | --- | --- | ---: | --- | --- |"]
+    named = {one.predictor: one for one in found}
+    for task in MAD:
+        if task in named:
+            one = named[task]
+            _, _, *first, _, last = cells(one)
+            beside = [rival(one, found), named.get(f"{BLIND_ONLY} {task}")]
+            told = ["" if other is None else _correlation(other) for other in beside]
+            lines.append(f"| {' | '.join([task.replace('_', ' '), *first, last, *told])} |")
+    return "\n".join([*lines, ""])
 
 
 def primary_table(found: Sequence[Agreement]) -> str:

@@ -29,7 +29,7 @@ def validity(
 
     from recallmap.results import record_files
     from recallmap.results.analysis.measures import measures
-    from recallmap.results.analysis.validity import unseen
+    from recallmap.results.analysis.validity import by_task, unseen
     from recallmap.results.analysis.validity import validity as compared
     from recallmap.results.publishing.validity_table import text_of
     from recallmap.search import codec
@@ -41,9 +41,10 @@ def validity(
         measured = [m for m in measures(whole) if m.values]
         language = codec.read_language()
         found = compared(language, measured, page_context.sources())
+        tasks = by_task(language, measured)
         left = unseen(language, measured, "MAD", "recall")
     except ValueError as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{records}: cannot be read: {error.strerror}")
-    say(json.dumps([asdict(one) for one in found], indent=2) if as_json else text_of(found, left))
+    say(json.dumps([asdict(one) for one in [*found, *tasks]], indent=2) if as_json else text_of(found, left, tasks))

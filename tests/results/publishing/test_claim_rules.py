@@ -179,6 +179,17 @@ def test_what_neither_has_learned_tells_them_not_apart(make: Make, margin: float
     assert one.silent == ""
 
 
+@pytest.mark.parametrize(("whole", "silent"), [(0.05, "both are near chance"), (0.5, "")])
+def test_where_hardly_a_sequence_is_right_throughout_a_claim_on_these_cannot_speak(
+    make: Make, whole: float, silent: str
+) -> None:
+    records = seeds(make, "a", around(0.9)) + seeds(make, "b", around(0.5))
+    for record in records:
+        record.scores["exact_match"] = whole if record.arch == "a" else 0.0
+    (one,) = weigh(Above(better=A, worse=B, score="exact_match"), records)
+    assert one.silent == silent
+
+
 def test_a_better_side_that_also_failed_cannot_speak(make: Make) -> None:
     records = seeds(make, "a", near(0.9)) + seeds(make, "b", around(0.5))
     for arch, silent in (("a", "of a the mean lacks seeds that failed (1)"), ("b", "")):
