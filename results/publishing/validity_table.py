@@ -37,16 +37,16 @@ _SAID = {
 
 def text_of(found: Sequence[Agreement], unseen: Sequence[str] = (), tasks: Sequence[Agreement] = ()) -> str:
     """Markdown: the table, one row for each predictor and outcome, a sentence on each predictor, and the tasks of MAD by
-    themselves (`by_task`). `unseen` are the architectures for a blind test."""
+    themselves (`by_task`) where one has a number. `unseen` are the architectures for a blind test."""
     lines = ["| predictor | of | architectures | papers | correlation | leaving one out | p | adjusted |"]
     lines.append("| --- | --- | ---: | ---: | --- | --- | ---: | ---: |")
     lines += [f"| {' | '.join(cells(one))} |" for one in found]
     told = [sentence(one, found) for one in found if one.predictor in (*PREDICTORS, BLIND_TEST[0])]
     if unseen:
         told.append(f"For a blind test: recall is published, and no score of MAD is here, of {', '.join(unseen)}.")
-    by_task = (
-        ["Each task of MAD by itself against recall, which is an exploration:", "", task_table(tasks)] if tasks else []
-    )
+    by_task = []
+    if any(one.correlation is not None for one in tasks):
+        by_task = ["Each task of MAD by itself against recall, which is an exploration:", "", task_table(tasks)]
     return "\n".join([HEAD, *lines, "", *(f"* {text}" for text in told), "", *by_task])
 
 
