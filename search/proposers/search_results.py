@@ -5,7 +5,6 @@ A point is chosen by its goals on validation. Its figures are measured on test.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +82,7 @@ class Findings:
     candidates: tuple[Candidate, ...]
     importances: Mapping[str, Mapping[str, float]]  # shares by parameter, by label of the sampler
     agreements: tuple[Agreement, ...]
+    narrower: int = 0  # points of a grid that are left out, because they ask fewer trials than others do
 
     @property
     def maximise(self) -> list[bool]:
@@ -135,7 +135,11 @@ def findings_of(study: StudySpec, records: Iterable[Record], journal: Journal) -
     kept = {record.key: record for record in records}
     if not isinstance(study.space, Search):
         done = {key: record for key, record in kept.items() if record.status == "done"}
-        return Findings(study=study, candidates=tuple(_of_grid(study, done)), importances={}, agreements=())
+        points = _points_of_grid(study)
+        most = max(map(len, points), default=0)
+        whole = tuple(_of_grid(study, points, most, done))
+        narrower = sum(len(trials) < most for trials in points)
+        return Findings(study=study, candidates=whole, importances={}, agreements=(), narrower=narrower)
     arms = {label: study.address(label) for label in study.space.arms}
     candidates = tuple(c for arm, name in arms.items() for c in _of_search(study, arm, journal.told(name), kept))
     importances = {arm: journal.importances(name) for arm, name in arms.items() if arm != ANCHORS}
@@ -174,18 +178,27 @@ def _of_search(study: StudySpec, arm: str, told: Iterable[Told], kept: Mapping[s
         )
 
 
-def _of_grid(study: StudySpec, kept: Mapping[str, Record]) -> Iterator[Candidate]:
-    """Points of a grid: trials that differ in the seed and the task alone are one point."""
+def _points_of_grid(study: StudySpec) -> list[list[Trial]]:
+    """Trials that differ in the seed and the task alone are one point."""
     groups: dict[str, list[Trial]] = {}
     for trial in study.trials():
-        said = content_key.plain(trial)
-        shared = {name: said[name] for name in said if name not in ("seed", "task", "tests", "mix", "data")}
-        groups.setdefault(content_key.canonical(shared), []).append(trial)
-    leaves = [dict(flatten(json.loads(shared))) for shared in groups]
+        groups.setdefault(content_key.canonical(_shared(trial)), []).append(trial)
+    return list(groups.values())
+
+
+def _shared(trial: Trial) -> dict[str, Any]:
+    said = content_key.plain(trial)
+    return {name: said[name] for name in said if name not in ("seed", "task", "tests", "mix", "data")}
+
+
+def _of_grid(
+    study: StudySpec, points: Sequence[Sequence[Trial]], most: int, kept: Mapping[str, Record]
+) -> Iterator[Candidate]:
+    """The points whose trials are all done, of those that ask as many as any."""
+    leaves = [dict(flatten(_shared(trials[0]))) for trials in points]
     paths = telling([(own.get("arch.name"), own.get("training.lr")) for own in leaves], leaves)
-    most = max((len(trials) for trials in groups.values()), default=0)
     scored, why = 0, ""
-    for ordinal, (trials, own) in enumerate(zip(groups.values(), leaves, strict=True)):
+    for ordinal, (trials, own) in enumerate(zip(points, leaves, strict=True)):
         found = tuple(kept[content_key.key(trial)] for trial in trials if content_key.key(trial) in kept)
         if len(found) < most:
             continue
@@ -315,7 +328,10 @@ def front_table(found: Findings) -> Table:
     )
     ruled_out = isinstance(found.study.space, Search) and found.study.constraints.limits
     numbers = "; numbers count what a constraint ruled out, too" if ruled_out else ""
-    table.caption = f"{counted(len(found.candidates), 'point')}; chosen on validation, shown on test; {sure}{numbers}"
+    whole = counted(len(found.candidates), "point")
+    if found.narrower:
+        whole += f", {found.narrower:,} that ask fewer trials left out"
+    table.caption = f"{whole}; chosen on validation, shown on test; {sure}{numbers}"
     return table
 
 
@@ -363,6 +379,7 @@ def data_of(found: Findings) -> dict[str, Any]:
         "study": found.study.name,
         "goals": [{"name": goal.name, "direction": goal.direction} for goal in found.study.goals],
         "points": len(found.candidates),
+        "narrower": found.narrower,
         "front": front_points,
         "trained": list(trained.values()),
         "records": {

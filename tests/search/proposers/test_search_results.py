@@ -311,6 +311,17 @@ def test_a_grid_has_a_front_too(folder: Path) -> None:
     assert [(one.trial.arch.width, one.choices["lr"], len(one.by_seed)) for one in front] == [(8, 1e-2, 2)]  # type: ignore[union-attr]
 
 
+def test_points_of_a_grid_that_ask_fewer_trials_than_others_are_left_out_and_told(folder: Path) -> None:
+    both = {"kind": "grid", "axes": {"trial.training.lr": [1e-3, 1e-2], "trial.task.pairs": [1, 2]}}
+    one = {"kind": "grid", "axes": {"trial.training.lr": [1e-4, 3e-4, 1e-1]}}
+    grid = codec.read_study(STUDY | {"space": {"kind": "union", "spaces": [both, one]}})
+    drive(grid, folder / "a.sqlite")
+    own = found(grid, folder / "a.sqlite")
+    assert ({one.choices["lr"] for one in own.candidates}, own.narrower) == ({1e-3, 1e-2}, 3)
+    assert search_results.data_of(own)["narrower"] == 3
+    assert str(search_results.front_table(own).caption).startswith("2 points, 3 that ask fewer trials left out; ")
+
+
 def test_goals_that_nothing_scores_are_told(folder: Path) -> None:
     axes = {"trial.training.lr": [1e-3, 1e-2]}
     goals = [{"score": "nope", "direction": "maximise"}]
