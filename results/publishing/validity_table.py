@@ -55,7 +55,7 @@ def task_table(found: Sequence[Agreement]) -> str:
     over the architectures of the blind test alone."""
     heads = (
         *("task of MAD", "architectures", "papers", "correlation", "leaving one out", "adjusted p"),
-        *("state size on the same", "of the blind test's alone"),
+        *("state size on the same", "blind architectures alone"),
     )
     lines = [f"| {' | '.join(heads)} |", "| --- | ---: | ---: | --- | --- | ---: | --- | --- |"]
     named = {one.predictor: one for one in found}
